@@ -1,5 +1,8 @@
 """A transformers model is the same function here, and comes back bit for bit."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import references as there
 import torch
@@ -157,6 +160,11 @@ CASES = {
         {**GROUPED, "sliding_window": 99, "layer_types": [FULL, FULL], "head_dim": 8},
         {**GROUPED, "sliding_window": 99, "layer_types": [SLIDING, SLIDING]},
     ],
+    "gemma": [
+        {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3},
+        {**ODD, "head_dim": 6, "tie_word_embeddings": False, "attention_bias": True},
+        {**MODERN, "head_dim": 6, "num_key_value_heads": 4, "hidden_act": "silu"},
+    ],
     "gemma2": [
         {
             **{**GROUPED, **rope(), "head_dim": 10, "query_pre_attn_scalar": 7},
@@ -207,6 +215,13 @@ CASES = {
         {**MODERN, "attention_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu_new",
          **rope(partial_rotary_factor=1.0)},
     ],
+    "stablelm": [
+        {**GROUPED, **rope(partial_rotary_factor=0.67), "use_qkv_bias": True,
+         "layer_norm_eps": 3e-3},
+        {**GROUPED, **rope(partial_rotary_factor=0.34), "use_parallel_residual": True},
+        {**ODD, **rope(partial_rotary_factor=1.0), "tie_word_embeddings": True,
+         "hidden_act": "gelu"},
+    ],
     "bloom": [
         {**BLOOM, "n_head": 6, "layer_norm_epsilon": 3e-3},
         {**BLOOM, "n_head": 8, "tie_word_embeddings": False},
@@ -222,10 +237,50 @@ CASES = {
         {**GROUPED, "head_dim": 10, "use_qk_norm": True},
     ],
 }  # fmt: skip
+ORIGINAL = {"original_max_position_embeddings": 4}  # a third of the context
+LINEAR = {"rope_type": "linear", "rope_theta": 77.0, "factor": 3.0}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 77.0, "factor": 3.0, **ORIGINAL,
+          "low_freq_factor": 0.2, "high_freq_factor": 0.6}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 77.0, "factor": 3.0, **ORIGINAL, "beta_fast": 0.6,
+        "beta_slow": 0.2, "truncate": True, "attention_factor": 1.3}  # fmt: skip
+EXACT = {**YARN, "truncate": False, "beta_fast": 1, "beta_slow": 0.1}
+ON_FULL = {SLIDING: {"rope_type": "default", "rope_theta": 77.0}}
+TURNED_FIRST = {"rope_type": "proportional", "partial_rotary_factor": 0.63, "factor": 8.0}
+# The scalings of a family. The first of some run with `make test`, the others nightly.
+SCALED = {
+    "llama": [LLAMA3, LINEAR, EXACT],
+    "gemma3_text": [{**ON_FULL, FULL: LINEAR}, {SLIDING: LLAMA3, FULL: {**LLAMA3, "factor": 2.0}}],
+    "olmo3": [{**ON_FULL, FULL: YARN}],
+    "deepseek_v3": [{**YARN, "attention_factor": 1.0, "mscale_all_dim": 0.7}, LINEAR],
+}
+SCALED_NIGHTLY = {
+    "qwen2": [YARN],
+    "qwen3": [EXACT],
+    "gemma4_text": [{**ON_FULL, FULL: {**TURNED_FIRST, "rope_theta": 900.0}}],
+    "glm4": [{**YARN, "partial_rotary_factor": 0.5}],
+    "arcee": [YARN],
+    "llama4_text": [LLAMA3],
+    "exaone4": [LLAMA3],
+    "smollm3": [EXACT],
+    "deepseek_v2": [YARN, {**LLAMA3, "mscale_all_dim": 0.7}],
+    "gemma3n_text": [{**ON_FULL, FULL: LINEAR}],
+    "gpt_neox": [{**LLAMA3, "partial_rotary_factor": 0.67}],
+    "stablelm": [{**YARN, "partial_rotary_factor": 0.67}],
+}
 EVERY = [
     pytest.param(name, config, id=f"{name}-{n}", marks=[pytest.mark.nightly] if n else ())
     for name, configs in CASES.items()
     for n, config in enumerate(configs)
+]
+EVERY += [
+    pytest.param(
+        name,
+        {**CASES[name][0], "rope_parameters": scaling},
+        id=f"{name}-scaled-{n}",
+        marks=[pytest.mark.nightly] if n or scalings is not SCALED.get(name) else (),
+    )
+    for name, scalings in [*SCALED.items(), *SCALED_NIGHTLY.items()]
+    for n, scaling in enumerate(scalings)
 ]
 ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
 
@@ -241,8 +296,8 @@ def theirs_of(name, config, dtype=torch.float64, seed=0):
     for block in model.model.layers if name == "gemma4_text" else ():
         scalar = block._buffers.pop("layer_scalar")  # that its gradient is compared too
         block.layer_scalar = torch.nn.Parameter(scalar)
-    if name == "gemma4_text":  # with frequencies in float32, as it has them
-        model.model.rotary_emb = type(model.model.rotary_emb)(config).to(dtype)
+    if rotary := getattr(model.base_model, "rotary_emb", None):  # with frequencies in float32
+        model.base_model.rotary_emb = type(rotary)(config).to(dtype)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
@@ -287,6 +342,82 @@ def test_logits_and_gradients_are_theirs(name, config):
     least = 1e-3 * max(grad.abs().max().item() for grad in wanted.values())
     for key, grad in wanted.items():  # a key's bias has none at all, but for rounding
         assert relative(tensors[key], grad, least) <= 1e-9, key
+
+
+RELEASED = {"type": "yarn", "factor": 40.0, **ORIGINAL}  # without what has a default
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("deepseek_v2", {"rope_scaling": {**RELEASED, "mscale": 0.7, "mscale_all_dim": 0.4}}),
+        ("qwen3", {"rope_scaling": RELEASED, "rope_theta": 77.0}),
+        ("olmo3", {"rope_scaling": {**RELEASED, "truncate": False}}),  # which is not read there
+        *(
+            pytest.param(name, {"rope_scaling": scaling}, marks=pytest.mark.nightly)
+            for name, scaling in (
+                ("deepseek_v3", {**RELEASED, "mscale": 1.0, "mscale_all_dim": 1.0}),
+                ("deepseek_v3", {**RELEASED, "mscale": 0.7}),
+                ("deepseek_v3", {"type": "linear", "factor": 3.0, "mscale_all_dim": 1.0}),
+                ("llama", {**RELEASED, "factor": None}),
+                ("llama", {"rope_type": "yarn", "factor": 3.0}),
+                ("llama", {"rope_type": "linear", "factor": 1.0}),
+                ("gemma3_text", {"rope_type": "linear", "factor": 8.0}),
+            )
+        ),
+    ],
+)
+def test_a_scaling_is_the_same_in_every_spelling_of_released_configs(name, more):
+    given = {key: value for key, value in CASES[name][0].items() if key != "rope_parameters"}
+    theirs = theirs_of(name, {**given, **more})
+    ours = from_hf(theirs)
+    with there.in_float64(), torch.no_grad():
+        assert relative(ours(text()), theirs(text()).logits) <= 1e-10
+    again = from_hf(to_hf(ours, name))
+    with torch.no_grad():
+        assert relative(again(text()), ours(text())) <= 1e-10
+
+
+# What their code reads and no fact follows from, beside what the cases do not reach.
+NO_FACT = {
+    # in training alone, or at the start of a parameter
+    *("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "dropout"),
+    *("layerdrop", "initializer_range", "pad_token_id"),
+    # what is returned beside the logits, and how they are computed
+    *("output_attentions", "output_hidden_states", "output_router_logits", "router_aux_loss_coef"),
+    *("num_experts_per_tok", "use_cache", "return_dict", "_attn_implementation"),
+    *("reorder_and_upcast_attn", "pretraining_tp"),
+    # what decides `layer_types`, which is read; a property made of what is read
+    *("use_sliding_window", "sliding_window_pattern", "kv_sharing_modes"),
+    "attn_logit_softcapping of gemma3_text",  # is never used
+}
+
+GENERAL = ("modeling_utils.py", "modeling_rope_utils.py")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_key_of_a_config_that_their_code_reads_is_read_here(name, monkeypatch):
+    import transformers
+
+    config = transformers.AutoConfig.for_model(name, **{**CASES[name][0], **ENDS})
+    kind, reader, read = type(config), "theirs", {"theirs": set(), "ours": set()}
+    plain = kind.__getattribute__
+
+    def recorded(self, key):
+        file = Path(sys._getframe(1).f_code.co_filename).name
+        theirs = file.startswith(("masking_utils", "modeling_")) and file not in GENERAL
+        if reader == "ours" or theirs:
+            read[reader].add(plain(self, "attribute_map").get(key, key))
+        return plain(self, key)
+
+    monkeypatch.setattr(kind, "__getattribute__", recorded)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model.eval()(text())
+    reader = "ours"
+    BY_NAME[name].read(config)
+    unread = read["theirs"] - read["ours"] - NO_FACT
+    assert {key for key in unread if f"{key} of {name}" not in NO_FACT} == set()
+    assert {"num_hidden_layers", "n_layer"} & read["theirs"]
 
 
 @pytest.mark.parametrize(("name", "config"), EVERY)

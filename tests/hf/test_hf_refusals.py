@@ -10,7 +10,7 @@ import torch
 
 from transformer_norms import build_model, compose
 from transformer_norms.hf import from_hf, to_hf
-from transformer_norms.hf.conversion import their_config
+from transformer_norms.hf.conversion import family_of, their_config
 from transformer_norms.hf.facts import facts_of
 from transformer_norms.hf.families import FAMILIES
 from transformer_norms.model.settings import ModelConfig
@@ -25,7 +25,8 @@ FEW_EXPERTS = {"num_experts": 2, "moe_intermediate_size": 4, "shared_expert_inte
 RECURRENT = {"mlp_only_layers": [0, 1], "linear_num_value_heads": 2, "linear_num_key_heads": 1}
 LLAMA4 = {**SIZES, "head_dim": 6, "intermediate_size_mlp": 40, "num_local_experts": 1,
           "moe_layers": [1]}  # fmt: skip
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "attention_factor": 1.5}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 
 
 def rope(**more):
@@ -53,8 +54,8 @@ THEIRS = [
     ("qwen3_moe", {**SIZES, "num_experts": 2}, "qwen3_moe", "experts"),
     ("qwen3_next", {**SIZES, **RECURRENT}, "layer_types: linear_attention has no", "known is full"),
     ("qwen3_next", {**SIZES, **FEW_EXPERTS, "layer_types": ["full_attention"] * 2,
-                    "mlp_only_layers": [0]}, "mlp_only_layers: block 1", "experts"),
-    ("llama4_text", LLAMA4, "moe_layers: block 1 is in it, and experts"),
+                    "mlp_only_layers": [0]}, "mlp_only_layers=[0]: block 1", "experts"),
+    ("llama4_text", LLAMA4, "moe_layers=[1]: block 1 has experts, which"),
     ("llama4_text", {**LLAMA4, "moe_layers": [], "no_rope_layers": [1, 0]},
      "no_rope_layers=[1, 0] has no", "beside use_qk_norm", "every fourth block has 0"),
     ("llama4_text", {**LLAMA4, "moe_layers": [], "rms_norm_eps": 3e-3}, "rms_norm_eps=0.003 has no",
@@ -71,12 +72,28 @@ THEIRS = [
     ("gemma4_text", {**GEMMA4, "rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05", "v_norm, which has"),
     ("gemma4_text", {**GEMMA4, "use_bidirectional_attention": "all"}, "attention=all has no"),
     ("gemma4_text", {**GEMMA4, **turned(partial_rotary_factor=0.2)}, "rotary_factor=0.2 of"),
-    ("gemma4_text", {**GEMMA4, **turned(factor=2.0)}, "factor=2.0 of full_attention has no"),
-    ("llama", {**SIZES, "rope_parameters": YARN}, "rope_type=yarn", "known is default"),
+    ("llama", {**SIZES, "rope_parameters": {**LINEAR, "rope_type": "dynamic"}},
+     "rope_type=dynamic has no", "known are default, linear, llama3, yarn"),
+    ("llama", {**SIZES, "rope_parameters": {**YARN, "factor": 1.0}}, "attention_factor=1.5 has no"),
+    ("llama", {**SIZES, "rope_parameters": {**LINEAR, "factor": 0.5}}, "it is 0.5; a factor is"),
+    # As many pairs as all, by the exponents of fewer.
+    ("llama", {**SIZES, "rope_parameters": {**LINEAR, "partial_rotary_factor": 0.9}},
+     "partial_rotary_factor=0.9 has no counterpart here with linear"),
+    ("gemma3_text", {**SIZES, "layer_types": ["sliding_attention", "full_attention"],
+                     "rope_parameters": {"sliding_attention": YARN, "full_attention": LINEAR}},
+     "two scalings"),
+    *((name, {**sizes, "is_causal": False}, "is_causal=False has no counterpart here")
+      for name, sizes in (("llama", SIZES), ("gpt2", OPENAI), ("bloom", BLOOM))),
+    ("mistral", {**SIZES, "layer_types": ["full_attention"] * 2}, "layer_types=['full_"),
+    ("gpt_neox", {**SIZES, "head_dim": 8, **rope(partial_rotary_factor=0.5)}, "head_dim=8 has no"),
+    ("stablelm", {**SIZES, "qk_layernorm": True, **rope(partial_rotary_factor=0.67)},
+     "qk_layernorm=True has no"),
+    ("gemma", {**SIZES, "use_bidirectional_attention": True}, "bidirectional_attention=True has"),
+    ("bloom", {**BLOOM, "pretraining_tp": 2, "slow_but_exact": True}, "slow_but_exact=True has no"),
     *((name, {**LATENT, **more}, *said)
       for name in ("deepseek_v3", "deepseek_v2")
       for more, *said in (
-          ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type=yarn", "known is default"),
+          ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type=dynamic", "known are"),
           ({"first_k_dense_replace": 1}, "first_k_dense_replace=1: block 1 has experts"),
           ({"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05 has no", "norms on latents keep 1e-06"),
           ({"num_key_value_heads": 2}, "num_key_value_heads=2 has no", "num_attention_heads=4"),
@@ -85,6 +102,8 @@ THEIRS = [
           ({"kv_lora_rank": 0}, "kv_lora_rank=0 has no counterpart"),
           ({"qk_nope_head_dim": 0}, "qk_nope_head_dim=0 has no counterpart"),
       )),
+    *(("deepseek_v3", {**LATENT, "head_dim": size}, f"head_dim={size} has no", "rope_head_dim=4")
+      for size in (2, 3, 6)),
     ("glm4", {**SIZES, "head_dim": 10, **rope(partial_rotary_factor=0.5)}, "0.5 turns 5 of 10"),
     ("gpt_neox", {**SIZES, **rope(partial_rotary_factor=0.1)}, "0.1 turns 0 of 6"),
     ("gptj", {**OPENAI, "rotary_dim": 8}, "rotary_dim=8", "heads have 6"),
@@ -152,7 +171,7 @@ OURS = [
     (f"{LLAMA} placement=residual_dual", "placement=residual_dual"),
     (f"{LLAMA} placement=layerscale placement.learned.b.init=1", "placement=layerscale, changed"),
     (f"{LLAMA} norm=dyt", "norm=dyt, where"),
-    (f"{LLAMA} norm=layernorm", "norm=layernorm, where"),
+    (f"{LLAMA} norm=layernorm qk_norm=head", "norm=layernorm, where"),
     (f"{LLAMA} norm=ssnorm", "norm=ssnorm, where"),
     (f"{LLAMA} norm=gatednorm", "norm=gatednorm, where"),
     (f"{LLAMA} qk_norm=head architecture.qk_norm_order=after", "qk_norm_order=after"),
@@ -201,6 +220,8 @@ OURS = [
     (f"{LLAMA} architecture.rope_fraction=0.5 architecture.rope_proportional=true",
      "architecture.rope_proportional=True, where"),
     (f"{LLAMA} position=alibi", "position=alibi"),
+    (f"{LLAMA} position=rope_linear position.scaling.factor=[1,2]",
+     "position.scaling=type linear, factor 1 2, where llama has type linear, factor 2"),
     (f"{LLAMA} architecture.rope_base=[100,10]", "architecture.rope_base=100 10, where llama"),
     ("placement=sandwich norm=rmsnorm_1p mlp=geglu_tanh architecture.embed_scale='sqrt(d)' "
      "architecture.attention_scale=0.3", "architecture.attention_scale=0.3, where"),
@@ -262,7 +283,20 @@ def test_the_family_that_was_asked_for_says_what_it_is_not():
     assert type(to_hf(model, "mistral")).__name__ == "MistralForCausalLM"
     line = line_of(to_hf, model, "qwen3")
     assert line == "transformers has no such model: qk_norm=none, where qwen3 has head"
-    assert "did you mean 'qwen3'" in line_of(to_hf, model, "qwen33")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        *(("qwen33", "qwen3"), ("lama", "llama"), ("deepseek", "deepseek_v3"), ("gemma5", "gemma")),
+        # Families of theirs that are not built here are no misspellings, and neither is a word.
+        *((name, "") for name in ("ernie4_5", "starcoder2", "phi3", "cohere2", "glm", "mamba")),
+        *(("gpt-5", ""), ("gpt_oss", ""), ("my_model", "")),
+    ],
+)
+def test_a_family_is_suggested_where_the_name_is_a_misspelling_alone(name, near):
+    line = line_of(family_of, name)
+    assert line.startswith(f"did you mean '{near}'? there" if near else ("there is", "gpt_oss has"))
 
 
 def test_the_default_recipe_is_a_model_of_theirs():

@@ -14,7 +14,7 @@ from transformer_norms.hf.facts import Facts, differences, facts_of, format_fact
 from transformer_norms.hf.families import FAMILIES, Family
 from transformer_norms.hf.weights import our_tensors, tensors_of, their_tensors
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.names import unknown
+from transformer_norms.names import did_you_mean, nearest
 
 BY_NAME = {family.model_type: family for family in FAMILIES}
 ELSEWHERE = {
@@ -174,7 +174,10 @@ def family_of(model_type: str) -> Family:
     if model_type in ELSEWHERE:
         raise ValueError(f"{model_type} has no counterpart here: {ELSEWHERE[model_type]}")
     if model_type not in BY_NAME:
-        raise ValueError(unknown("family", model_type, BY_NAME))
+        # Another family of theirs is not a misspelling.
+        theirs = model_type in _import_transformers().CONFIG_MAPPING
+        near = did_you_mean([] if theirs else nearest(model_type, BY_NAME, cutoff=0.8))
+        raise ValueError(f"{near}there is no family {model_type!r}; there are {', '.join(BY_NAME)}")
     return BY_NAME[model_type]
 
 

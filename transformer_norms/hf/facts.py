@@ -5,7 +5,7 @@ config, and theirs by their family. `overrides_of` spells facts as what one type
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
@@ -25,6 +25,7 @@ from transformer_norms.model.position import (
     kv_sources,
     rotary_bases,
     rotary_fractions,
+    scaling_factors,
     shared_blocks,
     sliding_windows,
     temperature_floors,
@@ -45,13 +46,24 @@ Facts = dict[str, Any]
 _BESIDE = ("source", "formula", "eps", "allow_noncausal")
 SIZES = ("width", "depth", "heads", "kv_heads", "head_dim", "mlp_width", "context")
 ORDER_KEYS = ("embed_scale_order", "qk_norm_order")
-ROTATION = tuple(
-    f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved", "proportional")
+SCALING = "position.scaling"
+ROTATION = (
+    SCALING,
+    *(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved", "proportional")),
 )
-# The numbers of tokens, one for each block.
-COUNTS = ("sliding_window", "attention_chunk", "temperature_floor")
+# The functions that read what one number of tokens, or another number, is for each block.
+COUNTS = {"sliding_window": sliding_windows, "attention_chunk": sliding_windows,
+          "temperature_floor": temperature_floors}  # fmt: skip
+EACH_BLOCK: dict[str, Callable[[Any, int], list[Any]]] = {
+    **{"rope_base": rotary_bases, "values_from_keys": shared_blocks},
+    **{"kv_from_block": kv_sources, "activation_sparsity": sparse_shares},
+}
 LATENT_KEYS = ("q_rank", "kv_rank", "rope_dim", "value_dim")  # as numbers, 0 for none
-VALUE_KEYS = ("value_scale", "value_residual", "value_embedding", "value_gate")
+AS_CHOSEN = (
+    *("smear", "attention_cap", "attention_gate", "logit_cap", *ORDER_KEYS, "rope_interleaved"),
+    *("rope_proportional", "temperature_scale"),
+    *("value_scale", "value_residual", "value_embedding", "value_gate"),
+)
 # Sizes inside a placement, which are facts of their own.
 PLACEMENT_SIZES = (
     "placement.connection.streams",
@@ -67,6 +79,7 @@ DEFAULTS: Facts = {
     "qk_norm": "none",
     "v_norm": "none",
     "position": "rope",
+    SCALING: "none",
     "attention": "softmax",
     "architecture.bias": frozenset(),
     "architecture.embed_scale": 1.0,
@@ -95,6 +108,10 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     mlp, values = config.mlp, formula_values(config.model)
     blocks = [block_sizes(sizes, i) for i in range(sizes.depth)]
     inner = [head_sizes(architecture, own) for own in blocks]
+    dims = [(own.value_dim, block.head_dim) for own, block in zip(inner, blocks, strict=True)]
+    bases = rotary_bases(architecture.rope_base, sizes.depth)
+    turned = turned_dims(architecture, sizes)
+    fractions = rotary_fractions(architecture.rope_fraction, sizes.depth)
     qk_norm, v_norm = (
         f"{word} with {config.qkv}" if word in SHARES and config.qkv != "norm" else word
         for word in (config.qk_norm, config.v_norm)
@@ -110,6 +127,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "qk_norm": qk_norm,
             "v_norm": v_norm,
             "position": config.position.type,
+            SCALING: scaling_fact(config.position.get("scaling"), bases),
             "attention": config.attention.type,
             "mlp": (mlp.type, mlp.activation),
             "vocab_size": vocab_size,
@@ -123,57 +141,39 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "architecture.attention_scale": number_or_each(
                 [_number(architecture.attention_scale, formula_values(own)) for own in blocks]
             ),
-            **{
-                f"architecture.{key}": getattr(architecture, key)
-                for key in (
-                    "smear",
-                    "attention_cap",
-                    "attention_gate",
-                    "logit_cap",
-                    *ORDER_KEYS,
-                    "rope_interleaved",
-                    "rope_proportional",
-                )
-            },
-            **{f"architecture.{key}": getattr(architecture, key) for key in VALUE_KEYS},
+            **{f"architecture.{key}": getattr(architecture, key) for key in AS_CHOSEN},
             **{
                 f"architecture.{key}": number_or_each([getattr(own, key) for own in inner])
                 for key in LATENT_KEYS
             },
-            "architecture.value_dim": number_or_each(
-                [
-                    own_value_dim(own.value_dim, block.head_dim)
-                    for own, block in zip(inner, blocks, strict=True)
-                ]
-            ),
-            "architecture.sliding_window": sliding_windows(
-                architecture.sliding_window, sizes.depth, sizes.context
-            ),
-            "architecture.attention_chunk": sliding_windows(
-                architecture.attention_chunk, sizes.depth, sizes.context
-            ),
-            "architecture.temperature_floor": temperature_floors(
-                architecture.temperature_floor, sizes.depth, sizes.context
-            ),
-            "architecture.temperature_scale": architecture.temperature_scale,
-            "architecture.rope_base": rotary_bases(architecture.rope_base, sizes.depth),
+            "architecture.value_dim": number_or_each([own_value_dim(*each) for each in dims]),
+            **{
+                f"architecture.{key}": read(getattr(architecture, key), sizes.depth, sizes.context)
+                for key, read in COUNTS.items()
+            },
+            **{
+                f"architecture.{key}": read(getattr(architecture, key), sizes.depth)
+                for key, read in EACH_BLOCK.items()
+            },
             "architecture.rope_fraction": [
-                whole_pairs(turned, fraction)
-                for turned, fraction in zip(
-                    turned_dims(architecture, sizes),
-                    rotary_fractions(architecture.rope_fraction, sizes.depth),
-                    strict=True,
-                )
+                whole_pairs(*each) for each in zip(turned, fractions, strict=True)
             ],
-            "architecture.values_from_keys": shared_blocks(
-                architecture.values_from_keys, sizes.depth
-            ),
-            "architecture.kv_from_block": kv_sources(architecture.kv_from_block, sizes.depth),
-            "architecture.activation_sparsity": sparse_shares(
-                architecture.activation_sparsity, sizes.depth
-            ),
         }
     )
+
+
+def scaling_fact(scaling: Any, bases: Sequence[float]) -> Any:
+    """A scaling with the factor of each block, 1 where nothing turns, and with its attention factor
+    as a number. It is none where no block is scaled."""
+    each = zip(scaling_factors(scaling, len(bases)), bases, strict=True)
+    factors = [factor if base else 1.0 for factor, base in each]
+    scaled = [factor for factor in factors if factor != 1]
+    if not scaled:
+        return "none"
+    fact = {**scaling, "factor": factors}
+    if formula := fact.get("attention_factor"):
+        fact["attention_factor"] = number_or_each([Formula(formula)({"factor": f}) for f in scaled])
+    return fact
 
 
 def number_or_each(each: list[Any]) -> Any:
@@ -355,6 +355,8 @@ def same(one: Any, two: Any) -> bool:
         return math.isclose(one, two, rel_tol=1e-14)
     if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
         return all(same(a, b) for a, b in zip(one, two, strict=True))
+    if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
+        return all(same(one[key], two[key]) for key in one)
     return bool(one == two)
 
 
@@ -364,6 +366,8 @@ def format_fact(value: Any) -> str:
         return " ".join(role for role in BIASED if role in value) or "none"
     if isinstance(value, tuple):
         return " ".join(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {format_fact(item)}" for key, item in value.items())
     if isinstance(value, list):
         each = [f"{number:g}" for number in value]
         return each[0] if len(set(each)) == 1 else " ".join(each)
@@ -379,7 +383,6 @@ def overrides_of(facts: Facts) -> list[str]:
     kind, activation = values.pop("mlp")
     bias, everywhere = facts["architecture.bias"], biased(True) & _biasable(facts)
     roles = [role for role in BIASED if role in bias]
-    values["architecture.bias"] = bias == everywhere or roles or False
     if values["placement"] not in option_files("placement"):
         values["placement.equation"] = values.pop("placement")
     dims = number_of_each(facts["model.head_dim"], facts["model.depth"])
@@ -391,24 +394,20 @@ def overrides_of(facts: Facts) -> list[str]:
     ):
         if same(facts[f"architecture.{key}"], value):
             values[f"architecture.{key}"] = formula
-    for key in (f"architecture.{name}" for name in COUNTS):
-        counts = facts[key]
-        values[key] = (counts[0] or "none") if len(set(counts)) == 1 else counts
-    for key in LATENT_KEYS:
-        values[f"architecture.{key}"] = facts[f"architecture.{key}"] or "none"
     if "architecture.rope_base" in facts:
         wholes = [facts["architecture.rope_dim"] or dim for dim in dims]
         values["architecture.rope_fraction"] = [
             share(round(fraction * whole), whole)
             for fraction, whole in zip(facts["architecture.rope_fraction"], wholes, strict=True)
         ]
-        for key in ("architecture.rope_base", "architecture.rope_fraction"):
-            each = values[key]
-            values[key] = each[0] if len(set(each)) == 1 else each
-    marks = [int(mark) for mark in facts["architecture.values_from_keys"]]
-    values["architecture.values_from_keys"] = marks if any(marks) else "none"
-    if not any(values["architecture.activation_sparsity"]):
-        values["architecture.activation_sparsity"] = "none"
+    marks = facts["architecture.values_from_keys"]
+    values["architecture.values_from_keys"] = [int(mark) for mark in marks]
+    for key, each in values.items():
+        if isinstance(each, list) and all(number == each[0] for number in each):
+            values[key] = each[0]
+    for name in (*COUNTS, *LATENT_KEYS, "values_from_keys", "activation_sparsity"):
+        values[f"architecture.{name}"] = values[f"architecture.{name}"] or "none"
+    values["architecture.bias"] = bias == everywhere or roles or False
     if facts["architecture.kv_from_block"] == [*range(facts["model.depth"])]:
         values["architecture.kv_from_block"] = "none"
     values |= _mlp(kind, activation)

@@ -76,6 +76,8 @@ class Family:
         facts: Facts = {}
         for clause in self.clauses:
             facts |= clause.read(config)
+        if not getattr(config, "is_causal", True):  # which the masks of every family read
+            raise ValueError("is_causal=False has no counterpart here")
         return complete_facts(facts)
 
     def write(self, facts: Facts) -> dict[str, Any]:
@@ -122,6 +124,10 @@ SANDWICH_NAMES = """
 QK_NAMES = """
     .self_attn.q_norm                 .attention.f.q
     .self_attn.k_norm                 .attention.f.k
+"""
+FULL_QK_NAMES = """
+    .self_attn.q_norm                 .attention.f.q.norm
+    .self_attn.k_norm                 .attention.f.k.norm
 """
 LATENT_NAMES = """
     .self_attn.q_proj              [turned_last] .attention.f.query where !.attention.f.query_down
@@ -225,8 +231,7 @@ FAMILIES = (
             never("scale_attn_by_inverse_layer_idx", "add_cross_attention"),
         ),
         lines(
-            GPT_NAMES
-            + """
+            f"""{GPT_NAMES}
             transformer.wte           embedding
             transformer.wpe           position.position
             .ln_1                     .attention.pre
@@ -247,8 +252,7 @@ FAMILIES = (
             biases(fixed=f"{ATTENTION} up down"),
         ),
         lines(
-            GPT_NAMES
-            + """
+            f"""{GPT_NAMES}
             transformer.tokens_embed     embedding
             transformer.positions_embed  position.position
             .ln_1                        .attention.post
@@ -312,10 +316,7 @@ FAMILIES = (
             *(NORMED_WHERE_ROTATED, TEMPERATURE_WHERE_NOT_ROTATED, CHUNKS, NO_EXPERTS),
         ),
         lines(
-            ENDS
-            + ATTENTION_NAMES
-            + PRE_NAMES
-            + """
+            f"""{ENDS}{ATTENTION_NAMES}{PRE_NAMES}
             .feed_forward.gate_proj   .mlp.f.gate
             .feed_forward.up_proj     .mlp.f.up
             .feed_forward.down_proj   .mlp.f.down
@@ -360,8 +361,7 @@ FAMILIES = (
             *(ATTENTION_BIAS, cap("final_logit_softcapping", "architecture.logit_cap")),
         ),
         lines(
-            ENDS
-            + """
+            f"""{ENDS}
             .self_attn.q_proj    [turned_back] .attention.f.query
             .self_attn.k_proj    [turned_back] .attention.f.key
             .self_attn.v_proj    .attention.f.value
@@ -373,7 +373,10 @@ FAMILIES = (
     ),
     Family(
         "mistral",
-        (norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, WINDOW_OF_ALL),
+        (
+            *(norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY),
+            *(WINDOW_OF_ALL, never("layer_types")),
+        ),
         lines(BASE + PRE_NAMES),
     ),
     Family(
@@ -404,11 +407,7 @@ FAMILIES = (
             biases({"attention_bias": f"{ATTENTION} attention_gate"}),
         ),
         lines(
-            ENDS
-            + MLP_NAMES
-            + PRE_NAMES
-            + QK_NAMES
-            + """
+            f"""{ENDS}{MLP_NAMES}{PRE_NAMES}{QK_NAMES}
             .self_attn.q_proj  [by_head] .attention.f.query .attention.f.attention_gate
             .self_attn.k_proj  .attention.f.key
             .self_attn.v_proj  .attention.f.value
@@ -420,7 +419,7 @@ FAMILIES = (
         "deepseek_v3",
         (
             norm("rmsnorm", **PRE),
-            *(SIZES, RMS_EPS, SILU, ROTARY, LATENTS, FIRST_DENSE),
+            *(SIZES, RMS_EPS, SILU, LATENTS, FIRST_DENSE),
             choice("rope_interleave", {True: INTERLEAVED, False: HALVES}),
             biases({"attention_bias": LATENT_ATTENTION}),
         ),
@@ -430,7 +429,7 @@ FAMILIES = (
         "deepseek_v2",
         (
             norm("rmsnorm", **PRE, **INTERLEAVED),
-            *(SIZES, RMS_EPS, SILU, ROTARY, LATENTS, FIRST_DENSE),
+            *(SIZES, RMS_EPS, SILU, LATENTS, FIRST_DENSE),
             biases({"attention_bias": LATENT_ATTENTION, "mlp_bias": MLP}),
         ),
         lines(ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES),
@@ -450,14 +449,7 @@ FAMILIES = (
             norm("rmsnorm", placement="out", qk_norm="full"),
             *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, ATTENTION_BIAS),
         ),
-        lines(
-            BASE
-            + OUT_NAMES
-            + """
-            .self_attn.q_norm         .attention.f.q.norm
-            .self_attn.k_norm         .attention.f.k.norm
-            """
-        ),
+        lines(BASE + OUT_NAMES + FULL_QK_NAMES),
     ),
     Family(
         "olmo3",
@@ -466,14 +458,7 @@ FAMILIES = (
             *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ATTENTION_BIAS),
             *(BASE_PER_KIND, WINDOW_OF_KINDS),
         ),
-        lines(
-            BASE
-            + OUT_NAMES
-            + """
-            .self_attn.q_norm         .attention.f.q.norm
-            .self_attn.k_norm         .attention.f.k.norm
-            """
-        ),
+        lines(BASE + OUT_NAMES + FULL_QK_NAMES),
     ),
     Family(
         "exaone4",
@@ -483,6 +468,15 @@ FAMILIES = (
             *(ROTATED_WHERE_SLIDING, WINDOW_OF_ANOTHER_CLAUSE),
         ),
         lines(BASE + OUT_NAMES + QK_NAMES),
+    ),
+    Family(
+        "gemma",
+        (
+            norm("rmsnorm_1p", **PRE),
+            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, ATTENTION_BIAS, ROOT_WIDTH),
+            never("use_bidirectional_attention"),
+        ),
+        lines(BASE + PRE_NAMES),
     ),
     Family(
         "gemma2",
@@ -518,11 +512,7 @@ FAMILIES = (
             KV_OF_LAST,
         ),
         lines(
-            BASE
-            + SANDWICH_NAMES
-            + QK_NAMES
-            + INPUT_NAMES
-            + """
+            f"""{BASE}{SANDWICH_NAMES}{QK_NAMES}{INPUT_NAMES}
             .layer_scalar     .mlp.skip.gain
             .layer_scalar     .connection.scale
             """
@@ -547,9 +537,7 @@ FAMILIES = (
             biases({"attention_bias": "query key value"}),
         ),
         lines(
-            ENDS
-            + ATTENTION_NAMES
-            + """
+            f"""{ENDS}{ATTENTION_NAMES}
             .input_layernorm           .attention.pre
             .post_self_attn_layernorm  .attention.out
             .post_attention_layernorm  .mlp.pre
@@ -563,7 +551,7 @@ FAMILIES = (
         "gpt_neox",
         (
             norm("layernorm"),
-            *(SIZES, LN_EPS, activation("hidden_act", "plain"), PARTIAL_ROTARY),
+            *(SIZES, LN_EPS, activation("hidden_act", "plain"), PARTIAL_ROTARY, never("head_dim")),
             choice(
                 "use_parallel_residual", {True: {"placement": "parallel_two_norms"}, False: PRE}
             ),
@@ -586,13 +574,24 @@ FAMILIES = (
         ("attention_dropout", "hidden_dropout"),
     ),
     Family(
+        "stablelm",
+        (
+            norm("layernorm"),
+            *(SIZES, GROUPS, LN_EPS, SILU, PARTIAL_ROTARY, never("head_dim", "qk_layernorm")),
+            choice("use_parallel_residual", {True: {"placement": "parallel"}, False: PRE}),
+            biases({"use_qkv_bias": "query key value"}),
+        ),
+        # use_parallel_residual, or not: a block has one norm, or two
+        lines(BASE + PRE_NAMES + ".input_layernorm  .pre"),
+    ),
+    Family(
         "bloom",
         (
             norm("layernorm", **PRE, embed="norm", position="alibi"),
             same({**BLOOM, "layer_norm_epsilon": "norm.eps"}),
             *(SEQUENCE, inner_width(), always({"mlp": ("plain", "gelu_tanh")})),
             biases(fixed=f"{ATTENTION} up down"),
-            never("apply_residual_connection_post_layernorm"),
+            never("apply_residual_connection_post_layernorm", "slow_but_exact"),
         ),
         lines(
             f"""
@@ -644,11 +643,10 @@ FAMILIES = (
             choice("use_qk_norm", {True: {"qk_norm": "per_head"}, False: {"qk_norm": "none"}}),
         ),
         lines(
-            BASE
-            + """
+            f"""{BASE}
             .input_layernorm          .pre
-            .self_attn.q_norm         [heads] .attention.f.q.heads.{h}
-            .self_attn.k_norm         [heads] .attention.f.k.heads.{h}
+            .self_attn.q_norm         [heads] .attention.f.q.heads.{{h}}
+            .self_attn.k_norm         [heads] .attention.f.k.heads.{{h}}
             """
         ),
     ),

@@ -1,45 +1,37 @@
 """These clauses refuse a config whose blocks have experts: only dense mlps are built here."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from transformer_norms.hf.clauses.general import Clause
 from transformer_norms.hf.facts import Facts
 
 
-def _read_dense(config: Any) -> Facts:
-    blocks = range(config.num_hidden_layers)
-    if config.num_experts > 0 and (more := set(blocks) - set(config.mlp_only_layers)):
-        raise ValueError(
-            f"mlp_only_layers: block {min(more)} is not in it, and experts are not built"
-        )
-    return {}
+def dense(
+    key: str, experts: Callable[[Any, int], Iterable[int]], written: Callable[[int], Any]
+) -> Clause:
+    """`experts` are the blocks with experts of a config that has so many blocks. `written` is the
+    value of `key` that leaves none of so many."""
+
+    def read(config: Any) -> Facts:
+        if blocks := [*experts(config, config.num_hidden_layers)]:
+            given = f"{key}={getattr(config, key)}"
+            raise ValueError(f"{given}: block {min(blocks)} has experts, which are not built")
+        return {}
+
+    return Clause(read, lambda facts: {key: written(facts["model.depth"])})
 
 
 # Every block has a dense mlp      Qwen3-Next
-DENSE = Clause(_read_dense, lambda facts: {"mlp_only_layers": [*range(facts["model.depth"])]})
-
-
-def _read_first_dense(config: Any) -> Facts:
-    dense = config.first_k_dense_replace or 0
-    if dense < config.num_hidden_layers:
-        raise ValueError(
-            f"first_k_dense_replace={dense}: block {dense} has experts, which are not built"
-        )
-    return {}
-
-
-# The first blocks have a dense mlp, here all      DeepSeek-V2
-FIRST_DENSE = Clause(
-    _read_first_dense, lambda facts: {"first_k_dense_replace": facts["model.depth"]}
+DENSE = dense(
+    "mlp_only_layers",
+    lambda config, depth: {*range(depth)} - {*config.mlp_only_layers} if config.num_experts else (),
+    lambda depth: [*range(depth)],
 )
-
-
-def _read_no_experts(config: Any) -> Facts:
-    if config.moe_layers:
-        raise ValueError(
-            f"moe_layers: block {min(config.moe_layers)} is in it, and experts are not built"
-        )
-    return {}
-
-
-NO_EXPERTS = Clause(_read_no_experts, lambda facts: {"moe_layers": []})
+# The first blocks have a dense mlp, here all      DeepSeek-V2
+FIRST_DENSE = dense(
+    "first_k_dense_replace",
+    lambda config, depth: range(config.first_k_dense_replace or 0, depth),
+    lambda depth: depth,
+)
+NO_EXPERTS = dense("moe_layers", lambda config, depth: config.moe_layers, lambda depth: [])

@@ -4,11 +4,10 @@ from typing import Any
 
 from transformer_norms.hf.clauses.general import Clause, check_eps
 from transformer_norms.hf.clauses.rotation import (
-    BASE,
     FRACTION,
     FULL,
     SLIDING,
-    read_base,
+    read_turns,
     write_bases,
 )
 from transformer_norms.hf.facts import Facts, number_of_each, number_or_each, share
@@ -19,22 +18,21 @@ KV_FROM = "architecture.kv_from_block"
 
 def _read_rotations(config: Any) -> Facts:
     turns = {kind: _read_rotation(config, kind) for kind in set(config.layer_types)}
-    bases, fractions = zip(*(turns[kind] for kind in config.layer_types), strict=True)
-    return {BASE: [*bases], FRACTION: [*fractions], PROPORTIONAL: True}
+    blocks, fractions = zip(*(turns[kind] for kind in config.layer_types), strict=True)
+    return {**read_turns(config, blocks), FRACTION: [*fractions], PROPORTIONAL: True}
 
 
-def _read_rotation(config: Any, kind: str) -> tuple[float, float]:
-    """The base of a kind of blocks, and the share of a head's pairs that it turns."""
-    parameters = config.rope_parameters[kind]
+def _read_rotation(config: Any, kind: str) -> tuple[dict[str, Any], float]:
+    """The parameters of a kind of blocks, and the share of a head's pairs that it turns."""
+    parameters = {**config.rope_parameters[kind]}
     if parameters.get("rope_type") != "proportional":
-        return read_base(parameters), 1.0
-    given, factor = parameters.get("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
+        return parameters, 1.0
+    given, factor = parameters.pop("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
     head_dim = config.per_layer_config[kind].head_dim
     turned = int(head_dim * given) // 2 * 2
-    if turned < 2 or factor != 1:
-        said = f"factor={factor}" if turned >= 2 else f"partial_rotary_factor={given}"
-        raise ValueError(f"{said} of {kind} has no counterpart here")
-    return float(parameters["rope_theta"]), turned / head_dim
+    if turned < 2:
+        raise ValueError(f"partial_rotary_factor={given} of {kind} has no counterpart here")
+    return {**parameters, "rope_type": "default" if factor == 1 else "linear"}, turned / head_dim
 
 
 def _write_rotations(facts: Facts) -> dict[str, Any]:
@@ -53,13 +51,11 @@ def _write_rotations(facts: Facts) -> dict[str, Any]:
 PROPORTIONAL_PER_KIND = Clause(_read_rotations, _write_rotations)
 
 
-def _read_shared(config: Any) -> Facts:
-    shared = config.attention_k_eq_v
-    return {SHARED: [shared and kind == FULL for kind in config.layer_types]}
-
-
 # Full attention has no W_v, and its values are W_k x.
-VALUES_FROM_KEYS = Clause(_read_shared, lambda facts: {"attention_k_eq_v": any(facts[SHARED])})
+VALUES_FROM_KEYS = Clause(
+    lambda c: {SHARED: [c.attention_k_eq_v and kind == FULL for kind in c.layer_types]},
+    lambda facts: {"attention_k_eq_v": any(facts[SHARED])},
+)
 
 
 def _read_kv_sources(config: Any) -> Facts:

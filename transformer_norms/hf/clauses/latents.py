@@ -1,9 +1,11 @@
 """The clause of attention through latents, which DeepSeek has."""
 
+import math
 from typing import Any
 
-from transformer_norms.hf.clauses.general import Clause
-from transformer_norms.hf.facts import LATENT_KEYS, Facts, first, own_value_dim
+from transformer_norms.hf.clauses.general import Clause, equal
+from transformer_norms.hf.clauses.rotation import ROTARY, mscale, write_turn
+from transformer_norms.hf.facts import LATENT_KEYS, Facts, first, own_value_dim, same
 
 
 def _read_latents(config: Any) -> Facts:
@@ -22,14 +24,15 @@ def _read_latents(config: Any) -> Facts:
             f"rms_norm_eps={config.rms_norm_eps:g} has no counterpart here: the norms on latents "
             "keep 1e-06"
         )
-    if config.num_key_value_heads != config.num_attention_heads:
-        raise ValueError(
-            f"num_key_value_heads={config.num_key_value_heads} has no counterpart here: it is not "
-            f"num_attention_heads={config.num_attention_heads}"
-        )
-    head_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
+    equal("num_key_value_heads", "num_attention_heads").read(config)
+    equal("head_dim", "qk_rope_head_dim").read(config)
+    head_dim, rope = config.qk_nope_head_dim + config.qk_rope_head_dim, config.rope_parameters
+    facts = ROTARY.read(config)
+    factor = mscale(rope.get("factor", 1), rope.get("mscale_all_dim") or 0)
     return {
+        **facts,
         "model.head_dim": head_dim,
+        "architecture.attention_scale": head_dim**-0.5 * factor * factor,
         "architecture.q_rank": config.q_lora_rank or 0,
         "architecture.kv_rank": config.kv_lora_rank,
         "architecture.rope_dim": config.qk_rope_head_dim,
@@ -40,7 +43,12 @@ def _read_latents(config: Any) -> Facts:
 def _write_latents(facts: Facts) -> dict[str, Any]:
     head_dim = first(facts["model.head_dim"])
     sizes = {key: first(facts[f"architecture.{key}"]) for key in LATENT_KEYS}
+    rope, scale = write_turn(facts), facts["architecture.attention_scale"]
+    if "factor" in rope and isinstance(scale, float) and not same(scale, head_dim**-0.5):
+        log = 0.1 * math.log(rope["factor"])
+        rope["mscale_all_dim"] = (math.sqrt(abs(scale) * math.sqrt(head_dim)) - 1) / log
     return {
+        "rope_parameters": rope,
         "num_key_value_heads": facts["model.heads"],
         "q_lora_rank": sizes["q_rank"] or None,
         "kv_lora_rank": sizes["kv_rank"],
@@ -50,5 +58,5 @@ def _write_latents(facts: Facts) -> dict[str, Any]:
     }
 
 
-# Attention through latents, with one key of rope for all heads      DeepSeek-V2
+# Attention through latents, with one key of rope for all heads, by one base      DeepSeek-V2
 LATENTS = Clause(_read_latents, _write_latents)

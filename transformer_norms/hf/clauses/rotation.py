@@ -1,53 +1,100 @@
 """These clauses say which blocks turn their queries and keys, by which base, and which have a
 window."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformer_norms.config.validation import parameters as parameters_of
 from transformer_norms.hf.clauses.general import Clause, head_dim_of
-from transformer_norms.hf.facts import Facts, first, share
+from transformer_norms.hf.facts import SCALING, Facts, first, scaling_fact, share
+from transformer_norms.model.position import SCALINGS, scaling_factors
 
 BASE, FRACTION = "architecture.rope_base", "architecture.rope_fraction"
 WINDOW = "architecture.sliding_window"
 SLIDING, FULL = "sliding_attention", "full_attention"
+THEIR_KEYS = {"type": "rope_type", "original_context": "original_max_position_embeddings"}
 
 
-def read_base(parameters: Mapping[str, Any]) -> float:
-    """The base. ValueError if the angles are no plain powers of it."""
-    kind = parameters.get("rope_type", "default")
-    if kind != "default":
-        raise ValueError(f"rope_type={kind} has no counterpart here; known is default")
-    return float(parameters["rope_theta"])
+def mscale(factor: float, share: float = 1) -> float:
+    """1 + 0.1 ln(factor), YaRN's attention factor; DeepSeek has a share of the logarithm."""
+    return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def write_base(base: float) -> dict[str, Any]:
-    return {"rope_type": "default", "rope_theta": base or 1e4}
+def _read_scaling(config: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A scaling by our keys, of the factor 1 where there is none."""
+    given = {key: value for key, value in parameters.items() if value is not None}
+    if (kind := given.get("rope_type", "default")) == "default":
+        return {"factor": 1.0}
+    if kind not in SCALINGS:
+        known = ", ".join(SCALINGS)
+        raise ValueError(f"rope_type={kind} has no counterpart here; known are default, {known}")
+    if (part := given.get("partial_rotary_factor", 1)) != 1:
+        raise ValueError(f"partial_rotary_factor={part} has no counterpart here with {kind}")
+    original = given.get(THEIR_KEYS["original_context"])
+    factor = given.get("factor", config.max_position_embeddings / original if original else 1.0)
+    one, of_all = given.get("mscale"), given.get("mscale_all_dim")
+    attention = mscale(factor, one) / mscale(factor, of_all) if one and of_all else mscale(factor)
+    values = {
+        **{"beta_fast": 32, "beta_slow": 1, "attention_factor": attention, **given},
+        **{"type": kind, "factor": factor, "original_context": original},
+        # Theirs looks for it outside of the parameters that a kind of blocks has.
+        "truncate": bool(config.rope_parameters.get("truncate", True)),
+    }
+    if kind == "yarn" and factor == 1 != (attention := values["attention_factor"]):
+        raise ValueError(f"attention_factor={attention} has no counterpart here with factor=1")
+    return {key: values[key] for key in ("type", *parameters_of(SCALINGS[kind])) if key in values}
+
+
+def read_turns(config: Any, blocks: Sequence[Mapping[str, Any] | None]) -> Facts:
+    """The base of each block, 0 where nothing turns, and their scaling. ValueError for two."""
+    each = [_read_scaling(config, parameters or {}) for parameters in blocks]
+    factors = [scaling["factor"] for scaling in each]
+    scalings = [{**scaling, "factor": factors} for scaling in each if scaling["factor"] != 1]
+    if any(scaling != scalings[0] for scaling in scalings):
+        raise ValueError("rope_parameters has no counterpart here: it has two scalings")
+    bases = [float(parameters["rope_theta"]) if parameters else 0.0 for parameters in blocks]
+    return {BASE: bases, SCALING: scaling_fact([*scalings, "none"][0], bases)}
+
+
+def turns_of(facts: Facts) -> list[tuple[float, float]]:
+    """The base and the factor of each block."""
+    scaling, bases = facts.get(SCALING, "none"), facts.get(BASE, [0] * facts["model.depth"])
+    return [*zip(bases, scaling_factors(scaling, len(bases)), strict=True)]
+
+
+def write_turn(facts: Facts, turn: tuple[float, float] | None = None) -> dict[str, Any]:
+    """Their parameters of a base and a factor; by default, of the largest that blocks have."""
+    base, factor = turn or max(turns_of(facts))
+    scaling = {"type": "default"} if factor == 1 else {**facts[SCALING], "factor": factor}
+    theirs = {THEIR_KEYS.get(key, key): first(value) for key, value in scaling.items()}
+    return {**theirs, "rope_theta": base or 1e4}
 
 
 # One base for all blocks.
 ROTARY = Clause(
-    lambda config: {BASE: [read_base(config.rope_parameters)] * config.num_hidden_layers},
-    lambda facts: {"rope_parameters": write_base(max(facts.get(BASE, [0])))},
+    lambda config: read_turns(config, [config.rope_parameters] * config.num_hidden_layers),
+    lambda facts: {"rope_parameters": write_turn(facts)},
 )
 
 
 def _read_partial(config: Any) -> Facts:
-    head_dim, given = head_dim_of(config), config.rope_parameters.get("partial_rotary_factor", 1.0)
+    whole = {**config.rope_parameters}
+    head_dim, given = head_dim_of(config), whole.pop("partial_rotary_factor", 1.0)
     turned = int(head_dim * given)
-    facts = ROTARY.read(config)
     if turned % 2 or not 2 <= turned <= head_dim:
         raise ValueError(
             f"partial_rotary_factor={given} turns {turned} of {head_dim} dimensions, which "
             "has no counterpart here: they turn in pairs"
         )
-    return {**facts, FRACTION: [turned / head_dim] * config.num_hidden_layers}
+    blocks = config.num_hidden_layers
+    return {**read_turns(config, [whole] * blocks), FRACTION: [turned / head_dim] * blocks}
 
 
 def _write_partial(facts: Facts) -> dict[str, Any]:
     head_dim = first(facts["model.head_dim"])
-    turned = round(max(facts.get(FRACTION, [1])) * head_dim)
-    base = write_base(max(facts.get(BASE, [0])))
-    return {"rope_parameters": {**base, "partial_rotary_factor": share(turned, head_dim)}}
+    part = share(round(max(facts.get(FRACTION, [1])) * head_dim), head_dim)
+    return {"rope_parameters": {**write_turn(facts), "partial_rotary_factor": part}}
 
 
 # One base for all blocks, and a share of each head that turns.
@@ -72,41 +119,42 @@ ROTARY_DIMENSIONS = Clause(
 )
 
 
-def _read_bases(config: Any) -> Facts:
-    bases = {kind: read_base(config.rope_parameters[kind]) for kind in set(config.layer_types)}
-    return {BASE: [bases[kind] for kind in config.layer_types]}
-
-
 def write_bases(facts: Facts) -> dict[str, Any]:
-    """A block slides where it has a window, or, where none has one, where its base is not the
-    largest."""
-    bases, windows = [base or 1e4 for base in facts.get(BASE, [0])], facts[WINDOW]
-    full = max(bases)
-    slides = [bool(w) if any(windows) else base < full for base, w in zip(bases, windows)]  # noqa: B905
+    """A block slides where it has a window, or, where none has one, where its base, or its factor,
+    is not the largest."""
+    turns, windows = turns_of(facts), facts[WINDOW]
+    full = max(turns)
+    slides = [bool(w) if any(windows) else turn < full for turn, w in zip(turns, windows)]  # noqa: B905
     of_kind = {
-        kind: next((base for base, here in zip(bases, slides) if here == slide), full)  # noqa: B905
+        kind: next((turn for turn, here in zip(turns, slides) if here == slide), full)  # noqa: B905
         for kind, slide in ((SLIDING, True), (FULL, False))
     }
     return {
-        "rope_parameters": {kind: write_base(base) for kind, base in of_kind.items()},
+        "rope_parameters": {kind: write_turn(facts, turn) for kind, turn in of_kind.items()},
         "layer_types": [SLIDING if slide else FULL for slide in slides],
     }
 
 
-# One base where attention is full, another where it slides      Gemma 3
-BASE_PER_KIND = Clause(_read_bases, write_bases)
+# One base and factor where attention is full, another where it slides      Gemma 3
+BASE_PER_KIND = Clause(
+    lambda config: read_turns(
+        config, [config.rope_parameters[kind] for kind in config.layer_types]
+    ),
+    write_bases,
+)
 
 
 def _read_rotated(config: Any) -> Facts:
-    base, everywhere = read_base(config.rope_parameters), config.sliding_window is None
-    return {BASE: [base if everywhere or kind == SLIDING else 0.0 for kind in config.layer_types]}
+    turned, everywhere = config.rope_parameters, config.sliding_window is None
+    marks = [everywhere or kind == SLIDING for kind in config.layer_types]
+    return read_turns(config, [turned if mark else None for mark in marks])
 
 
 def _write_rotated(facts: Facts) -> dict[str, Any]:
-    bases = facts.get(BASE, [0])
+    bases = [base for base, _ in turns_of(facts)]
     some = not all(bases) or any(facts[WINDOW])
     return {
-        "rope_parameters": write_base(max(bases)),
+        "rope_parameters": write_turn(facts),
         "layer_types": [SLIDING if base and some else FULL for base in bases],
         "sliding_window": _window_or_context(facts) if some else None,
     }
@@ -116,20 +164,20 @@ def _write_rotated(facts: Facts) -> dict[str, Any]:
 ROTATED_WHERE_SLIDING = Clause(_read_rotated, _write_rotated)
 
 
-def _read_marked(config: Any) -> Facts:
-    base = read_base(config.rope_parameters)
-    marks = config.no_rope_layers[: config.num_hidden_layers]
-    return {BASE: [base if turns else 0.0 for turns in marks]}
-
-
-def _write_marked(facts: Facts) -> dict[str, Any]:
-    bases = facts.get(BASE, [0] * facts["model.depth"])
-    marks = [int(base > 0) for base in bases]
-    return {"rope_parameters": write_base(max(bases)), "no_rope_layers": marks}
-
-
 # Each block is marked: 1 where it is turned, by one base, 0 where nothing turns      SmolLM3
-ROTATED_WHERE_MARKED = Clause(_read_marked, _write_marked)
+ROTATED_WHERE_MARKED = Clause(
+    lambda config: read_turns(
+        config,
+        [
+            config.rope_parameters if mark else None
+            for mark in config.no_rope_layers[: config.num_hidden_layers]
+        ],
+    ),
+    lambda facts: {
+        "rope_parameters": write_turn(facts),
+        "no_rope_layers": [int(base > 0) for base, _ in turns_of(facts)],
+    },
+)
 
 
 def _read_windows(config: Any) -> Facts:
