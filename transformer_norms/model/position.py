@@ -118,11 +118,12 @@ Powers = Float[Tensor, " pairs"]  # base^(2j/dims), the inverse of the frequenci
 Scaled = tuple[Float[Tensor, " pairs"], float]  # frequencies, and the factor of cos and sin
 
 
-# In float32, the order of operations is that of the models released with a scaling.
+# Called with the number of a block. In float32, the order of operations is that of the models
+# released with a scaling.
 @SCALINGS("linear")
 def interpolate(powers: Powers, *, factor: Factor, **plain: Any) -> Scaled:
     """frequency / factor      position interpolation, Chen et al. 2023, arXiv:2306.15595"""
-    return 1.0 / powers / factor, 1.0
+    return 1.0 / powers / factor, 1.0  # type: ignore[operator]
 
 
 @SCALINGS("llama3")
@@ -138,7 +139,7 @@ def interpolate_slow_pairs(
     frequencies = 1.0 / powers
     turns = original_context / (2 * math.pi / frequencies)
     kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
-    return (1 - kept) * frequencies / factor + kept * frequencies, 1.0
+    return (1 - kept) * frequencies / factor + kept * frequencies, 1.0  # type: ignore[operator]
 
 
 @SCALINGS("yarn")
@@ -159,7 +160,7 @@ def interpolate_by_parts(
     pairs = torch.arange(len(powers), dtype=powers.dtype)
     kept = 1 - ((pairs - low) / (high - low or 0.001)).clamp(0, 1)
     attention = float(Formula(attention_factor)({"factor": factor}))
-    return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept, attention
+    return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept, attention  # type: ignore[operator]
 
 
 @POSITIONS("rope")
