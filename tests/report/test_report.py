@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.table import summary_lines
+from transformer_norms.report.table import column_notes, contrast_table, summary_lines, table
 from transformer_norms.report.writing import write_report
 
 
@@ -63,7 +64,43 @@ def test_a_study_of_two_seeds_tells_of_no_test_that_was_not_made(seeds, told):
     make_study("study", {"pre": losses, "post": dict.fromkeys(losses, 3.1)})
     said = text()
     assert ("Holm's correction" in said) is told
-    assert ("None of them has an interval or a p." in said) is not told
+    assert ("too few seeds for an interval and a p" in said) is not told
+
+
+@pytest.mark.parametrize(
+    ("losses", "changed"),
+    [
+        ({"pre": PRE, "sandwich": SANDWICH, "out": PRE}, {"contrasts": ["sandwich - out"]}),
+        ({"pre": {0: 2.3, 1: 2.31}, "post": {0: 2.3, 1: None}}, {}),
+        ({"pre": PRE}, {}),
+    ],
+)
+def test_each_column_is_explained_once_in_sentences_of_at_most_25_words(losses, changed):
+    make_study("study", losses, **changed)
+    found = findings(read_study([Path("study")]))
+    columns = {**table(found), **contrast_table(found)}
+    notes = column_notes(found, columns)
+    told = [note.partition(": ")[0] for note in notes]
+    assert sorted(told) == sorted({*columns} - {"variant", "contrast", "value", "verdict"} | (
+        {"verdict"} if "p (Holm)" in columns else set()))  # fmt: skip
+    sentences = [one for note in notes for one in re.split(r"[.;:] ", note)]
+    assert max(len(one.split()) for one in sentences) <= 25
+    assert all(f"\n- {note.replace('&', '&amp;')}\n" in f"{text()}" for note in notes)
+
+
+@pytest.mark.parametrize(("split", "told"), [("hash", True), ("tail", False)])
+def test_a_test_loss_without_a_test_fraction_says_which_tokens_it_is_of(split, told):
+    for seed, loss in PRE.items():
+        config = config_of(["placement=pre"], seed, data__split=split)
+        edit(make_run("study", config, loss), test_loss=loss + 0.5)
+    said = text()
+    assert "test loss, mean ± sd" in said
+    part = "The test part is as large as the validation part (data.split=hash)"
+    assert (part in said) is told
+    for file in Path("study").glob("*/summary.json"):
+        edit(file.parent, test_loss=None)
+    assert "validation loss, mean ± sd: final validation loss in nats" in text()
+    assert part not in text()
 
 
 @pytest.mark.goal("Q1")
@@ -106,7 +143,7 @@ def test_a_diverged_run_is_counted_and_no_part_of_a_mean():
     assert "2 of 3 (9 to 99 %)" in row["failed"]
     numbers = {"difference", "95 % interval", "p (Holm)", "detectable"}
     assert not numbers & set(line_of(table, "variant"))
-    assert "where a run failed, no difference is given" in table
+    assert "no difference is given where a run failed" in table
 
 
 @pytest.mark.goal("Q4")

@@ -15,10 +15,10 @@ from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.paper.best import best_variants
 from transformer_norms.report.paper.citations import publications
+from transformer_norms.report.table import summary_lines
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.text_tables import escape_latex, latex_tabular
 
-T_OF_THREE = 4.302653  # Student's t, 97.5 % at two degrees of freedom
 POST = {0: 2.50, 1: 2.53, 2: 2.51}
 NEAR = {0: 2.301, 1: 2.318, 2: 2.315}
 
@@ -44,17 +44,17 @@ def caption(source):
     return re.search(r"\\caption\{(.*)\}\n", source)[1]
 
 
-def test_the_short_table_has_means_with_half_their_interval_and_the_lowest_is_bold():
+def test_the_short_table_has_means_with_their_deviation_and_the_lowest_is_bold():
     make_study("study", {"pre": PRE, "post": POST, "peri": NEAR})
     text()
     heading, *rows = cells(tex())
-    assert heading == ["variant", "loss", "difference", "verdict", "$n$"]
-    halves = {name: T_OF_THREE * np.std([*own.values()], ddof=1) / 3**0.5
-              for name, own in (("pre", PRE), ("post", POST), ("peri", NEAR))}  # fmt: skip
+    assert heading == ["variant", r"loss $\pm$ sd", "difference", "verdict", "$n$"]
+    deviations = {name: np.std([*own.values()], ddof=1)
+                  for name, own in (("pre", PRE), ("post", POST), ("peri", NEAR))}  # fmt: skip
     assert [row[1] for row in rows] == [
-        rf"$\mathbf{{2.3100}} \pm {halves['pre']:.4f}$",
-        rf"$2.5133 \pm {halves['post']:.4f}$",
-        rf"$2.3113 \pm {halves['peri']:.4f}$",
+        rf"$\mathbf{{2.3100}} \pm {deviations['pre']:.4f}$",
+        rf"$2.5133 \pm {deviations['post']:.4f}$",
+        rf"$2.3113 \pm {deviations['peri']:.4f}$",
     ]
     assert [row[2] for row in rows] == ["", "$+0.2033$", "$+0.0013$"]
     assert [row[3] for row in rows] == ["baseline", "worse", "not distinguishable"]
@@ -65,6 +65,25 @@ def test_the_short_table_has_means_with_half_their_interval_and_the_lowest_is_bo
     assert "3 seeds; not tuned." in said
     assert r"\label{tab:study}" in tex()
     assert r"% pre: \cite{radford2019gpt2,xiong2020layernorm}" in tex()
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_what_follows_a_mean_is_the_deviation_over_seeds_everywhere_and_is_called_so(seeds):
+    every = {"pre": PRE, "post": POST, "peri": NEAR}
+    make_study("study", {name: dict(list(own.items())[:seeds]) for name, own in every.items()})
+    table = text()
+    terminal = "\n".join(summary_lines(findings(read_study([Path("study")]))))
+    places = {"terminal": terminal, "table": table, "short": tex(), "full": tex("table-full")}
+    for own in every.values():
+        losses = list(own.values())[:seeds]
+        mean, deviation = f"{np.mean(losses):.4f}", f"{np.std(losses, ddof=1):.4f}"
+        wanted = re.compile(rf"{mean}\}}?( ± | \\pm ){deviation}")
+        assert [name for name, said in places.items() if not wanted.search(said)] == []
+    assert "val loss ± sd" in terminal.splitlines()[0]
+    assert "mean ± standard deviation over seeds" in table
+    for name in ("table", "table-full"):
+        assert r"mean $\pm$ standard deviation (sd) over seeds" in caption(tex(name))
+        assert ("Holm" in caption(tex(name))) is (seeds > 2)
 
 
 def test_what_failed_is_no_best_mean_and_minus_signs_stand_in_math_mode():

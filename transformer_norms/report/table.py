@@ -1,11 +1,12 @@
-"""The table of variants as words and numbers, and the notes that have to stand beside it."""
+"""The table of variants as words and numbers, and the notes below it."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isinf, isnan
 from textwrap import wrap
 
 from transformer_norms.comparison.moderation import Spread
+from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.statistics import detectable_difference
 from transformer_norms.comparison.verdict import Comparison
@@ -22,6 +23,7 @@ _COLUMNS = (
     "variant tuned tuning_error seeds failed missing loss median difference interval p sign-flip "
     "correlation detectable verdict"
 ).split()
+_HEADINGS = {"tuning_error": "tuning error", "interval": "95 % interval", "p": "p (Holm)"}
 CONTRAST_NOTE = (
     "The value of a contrast is the sum of coefficient x loss over its variants, for a trend the "
     "least-squares slope per doubling. It is tested as a difference is, in the same family of Holm."
@@ -45,15 +47,15 @@ def number(
 def table(findings: Findings) -> Table:
     """The table, without columns that are empty for every variant."""
     rows = [_row(findings, variant) for variant in findings.study.variants]
-    headings = {
-        "tuned": findings.study.rate or "",
-        "tuning_error": "tuning error",
-        "loss": f"{LOSSES[findings.loss]}, mean ± sd",
-        "interval": "95 % interval",
-        "p": "p (Holm)",
-    }
-    columns = {headings.get(name, name): [row.get(name, "") for row in rows] for name in _COLUMNS}
+    headings = _headings(findings)
+    columns = {headings[name]: [row.get(name, "") for row in rows] for name in _COLUMNS}
     return {heading: cells for heading, cells in columns.items() if any(cells)}
+
+
+def _headings(findings: Findings) -> dict[str, str]:
+    """The heading of each of _COLUMNS."""
+    tuned, loss = findings.study.rate or "", f"{LOSSES[findings.loss]}, mean ± sd"
+    return {name: name for name in _COLUMNS} | _HEADINGS | {"tuned": tuned, "loss": loss}
 
 
 def _row(findings: Findings, variant: Variant) -> dict[str, str]:
@@ -67,11 +69,16 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "seeds": str(outcomes.ended),
         "failed": str(outcomes.failure) if outcomes.failed else "0",
         "missing": str(len(outcomes.missing)),
-        "loss": number(outcomes.mean) + ("" if outcomes.sd is None else f" ± {outcomes.sd:.4f}"),
+        "loss": mean_text(outcomes),
         "median": number(outcomes.median),
         "verdict": verdict_words(findings, variant),
     }
     return row | (_numbers(comparison) if comparison else {})
+
+
+def mean_text(outcomes: Outcomes) -> str:
+    """`1.8270 ± 0.0005`: the mean and the standard deviation over the seeds that trained."""
+    return number(outcomes.mean) + ("" if outcomes.sd is None else f" ± {outcomes.sd:.4f}")
 
 
 def _tuned_text(variant: Variant, key: str) -> str:
@@ -111,7 +118,7 @@ def contrast_table(findings: Findings) -> Table:
         seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, "no results")
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
         rows.append(row | (_numbers(c) if c else {}))
-    headings = {"difference": "value", "interval": "95 % interval", "p": "p (Holm)"}
+    headings = _HEADINGS | {"difference": "value"}
     names = "contrast seeds difference interval p sign-flip detectable verdict".split()
     columns = {headings.get(name, name): [row.get(name, "") for row in rows] for name in names}
     return {heading: cells for heading, cells in columns.items() if any(cells)}
@@ -124,7 +131,9 @@ def _probability(value: float | None) -> str:
 def summary_lines(findings: Findings) -> list[str]:
     """The table for a terminal: a line for each variant, of at most 80 columns, the contrasts, and
     the n-grams. `seeds` are those that have ended, of those that were planned."""
-    lines = [("variant", "seeds", LOSSES[findings.loss], "difference", "verdict")]
+    spread = any(outcomes.sd is not None for outcomes in findings.outcomes.values())
+    loss = findings.loss.replace("_", " ") + " ± sd" * spread
+    lines = [("variant", "seeds", loss, "difference", "verdict")]
     for variant in findings.study.variants:
         row, outcomes = _row(findings, variant), findings.outcomes[variant.name]
         failed = f"failed in {len(outcomes.failed)}" if outcomes.failed else ""
@@ -146,43 +155,50 @@ def summary_lines(findings: Findings) -> list[str]:
 # ---------------------------------------------------------------------------------------- the notes
 
 
-def method_note(findings: Findings) -> str:
-    """How the numbers of the table were computed."""
-    note = f"Final {LOSSES[findings.loss]} in nats per token."
-    if any(outcomes.failed for outcomes in findings.outcomes.values()):
-        note += (
-            f" A run failed if it diverged, or is not {EFFECT:g} nats better than the unigram or, "
-            "at a horizon where most runs of a baseline pass it, the bigram. Means leave failed "
-            "runs out, and medians take them as infinity; where a run failed, no difference is "
-            "given."
-        )
-    if not (findings.comparisons or findings.contrasts):
-        return note
-    note += " Differences: mean over the seeds that both have of variant - baseline."
-    made = [*findings.comparisons.values(), *findings.contrasts.values()]
-    if not any(c.spread or c.verdict == "failed" for c in made):
-        note += " None of them has an interval or a p."
-        return " ".join([note, *_tuning_error_note(findings)])
-    return " ".join(
-        [
-            note,
-            _interval_note(findings),
-            *_tuning_error_note(findings),
-            f"p is after Holm's correction for {plural(findings.compared_together, 'comparison')} "
-            "made together, so that an interval may leave out zero where p is no longer below "
-            "0.05; detectable: the true difference that such a comparison finds nine times in ten. "
-            "Better or worse is said where p is below 0.05 and the difference at least "
-            f"{findings.study.effect:g}, equivalent where two one-sided tests show that it is "
-            "less, below the effect where p is below 0.05 and neither is so.",
-            *_SIGN_FLIP * any(c.sign_flip is not None for c in made),
-        ]
-    )
+def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
+    """`difference: variant - baseline, mean over ...`: says what each of the `columns` holds."""
+    study, loss, shown = findings.study, LOSSES[findings.loss], {*columns}
+    tested = not shown.isdisjoint({_HEADINGS["interval"], _HEADINGS["p"]})
+    meanings = {
+        "tuned": "the value that tuning chose; (edge): it is the lowest or highest that was tried",
+        "tuning_error": "an upper 95 % bound of what a better tuned value could still gain, from "
+        "the curve through the trials. It is a part of every interval and p",
+        "seeds": "runs that ended",
+        "failed": f"runs that diverged or are not {EFFECT:g} nats better than the unigram, or than "
+        "the bigram where most runs of a baseline pass it. No mean includes them, and no "
+        "difference is given where a run failed",
+        "missing": "planned runs without a result",
+        "loss": f"final {loss} in nats per token, mean ± standard deviation over seeds"
+        + _test_part(findings),
+        "median": "of the loss over all seeds; a failed run counts as infinity",
+        "difference": "variant - baseline, mean over the seeds that both have"
+        + "; too few seeds for an interval and a p" * (not tested),
+        "interval": _interval_note(findings),
+        "p": "the p of the same test after Holm's correction for "
+        f"{plural(findings.compared_together, 'comparison')} made together. An interval may leave "
+        "out zero where p is above 0.05",
+        "sign-flip": "the exact p of the measured differences of one comparison, without tuning "
+        "error and Holm's correction",
+        "correlation": "of the losses of variant and baseline, over pairs of one seed",
+        "detectable": "the smallest true difference that such a comparison detects with 90 % power",
+        "verdict": f"better or worse: p below 0.05 and a difference of {study.effect:g} or more. "
+        "equivalent: two one-sided tests show that the difference is smaller than that. below the "
+        "effect: p below 0.05, but neither of these" * tested,
+    }
+    headings = _headings(findings)
+    return [
+        f"{headings[name]}: {meaning}"
+        for name, meaning in meanings.items()
+        if meaning and headings[name] in shown
+    ]
 
 
-_SIGN_FLIP = [
-    "sign-flip: the exact p of the measured differences of one comparison, without tuning error "
-    "and Holm's correction."
-]
+def _test_part(findings: Findings) -> str:
+    """Says which tokens the test loss is of, where the split has them without a test_fraction."""
+    splits = {run.value("data.split") for run in findings.study.results if run.has("data.split")}
+    if findings.loss != "test_loss" or splits != {"hash"}:
+        return ""
+    return ". The test part is as large as the validation part (data.split=hash)"
 
 
 def _interval_note(findings: Findings) -> str:
@@ -191,37 +207,26 @@ def _interval_note(findings: Findings) -> str:
     if study.sequential:
         more = "with more seeds at each" if study.looks > 1 else "after which seeds can be added"
         test = (
-            f"{plural(study.looks, 'look')}, {more}: interval and p are those that hold at every "
-            "look (Wang & Ramdas 2024)"
+            "of the difference. Interval and p hold at every look (Wang & Ramdas 2024): "
+            f"{plural(study.looks, 'look')}, {more}"
         )
     else:
-        test = "Interval (95 %, each for itself) and p are those of the paired t test"
-        if not study.recorded:
-            test += (
-                ", of runs that no sweep planned: if some were added after a look at the others, "
-                "both claim too much"
-            )
-        if any(c.waits for c in (*findings.comparisons.values(), *findings.contrasts.values())):
-            test += (
-                ", once all planned pairs have ended: an early look is not the planned test; until "
-                "then the interval is one that holds at every look (Wang & Ramdas 2024)"
-            )
+        test = "of the difference, by a paired t test, for each comparison by itself"
+        test += (
+            ". No sweep planned these runs: if some were added after a look at the others, "
+            "interval and p claim too much"
+        ) * (not study.recorded)
+        test += (
+            ". A comparison is tested once, when all planned pairs have ended; until then its "
+            "interval holds at every look (Wang & Ramdas 2024)"
+        ) * any(c.waits for c in (*findings.comparisons.values(), *findings.contrasts.values()))
     if prior is None:
-        return f"{test}, with the variance of each comparison alone."
+        return f"{test}. Each variance is that of the comparison alone"
     return (
-        f"{test}. The variance of each comparison is shrunk toward the usual one, a deviation of "
-        f"{prior.variance**0.5:.4f} that counts as {prior.weight:.1f} more seeds (Smyth 2004), "
-        f"from {prior.origin}."
+        f"{test}. Each variance is shrunk toward a standard deviation of "
+        f"{prior.variance**0.5:.4f}, measured in {prior.origin}, with the weight of "
+        f"{prior.weight:.1f} more seeds (Smyth 2004)"
     )
-
-
-def _tuning_error_note(findings: Findings) -> list[str]:
-    if not findings.gains:
-        return []
-    return [
-        "tuning error: what a better value of the tuned keys could still gain, an upper 95 % bound "
-        "from the curve through the trials; it is a part of every interval and p."
-    ]
 
 
 def regime_notes(findings: Findings) -> list[str]:
@@ -264,8 +269,8 @@ def noise_notes(findings: Findings) -> list[str]:
         sizes = [f"{_detectable_with(c, n, together):.4f} with {n}" for n in _SEEDS]
         notes.append(
             f"{name} and its baseline: pairs of one seed correlate at {number(c.correlation, 2)}, "
-            f"their differences have a standard deviation of {c.sd:.4f}; such noise lets a true "
-            f"difference be found nine times in ten from {', '.join(sizes)} seeds"
+            f"their differences have a standard deviation of {c.sd:.4f}; true difference that is "
+            f"detected with 90 % power: {', '.join(sizes)} seeds"
         )
     return notes
 

@@ -142,7 +142,7 @@ def same_data_note(study: Study, loss: str) -> str:
         return ""
     return (
         f"The tuned values ({', '.join(study.tune)}) were chosen on the data of the results, "
-        "validation, though on other seeds: the split has no test part (data.test_fraction)."
+        "validation, though on other seeds: the split has no test part."
     )
 
 

@@ -186,18 +186,19 @@ def _table_md(findings: Findings) -> str:
     """table.md: the question, the answer, and what the answer rests on. Empty sections are left
     out. It reads well in a terminal, too."""
     study = findings.study
+    columns, contrasts = tables.table(findings), tables.contrast_table(findings)
+    notes = tables.column_notes(findings, {**columns, **contrasts})
     sections = {
         "": [
             f"# {escape_markdown(study.question or 'Runs by variant')}",
             markdown_list(left_out_summary(study)),
             _verdicts(findings),
-            straight_markdown_table(rows_of(tables.table(findings))),
-            escape_markdown(tables.method_note(findings)),
-            markdown_list(tables.regime_notes(findings)),
+            straight_markdown_table(rows_of(columns)),
+            markdown_list([*notes, *tables.regime_notes(findings)]),
         ],
         "## Contrasts": [
             _contrasts(findings),
-            straight_markdown_table(rows_of(tables.contrast_table(findings))),
+            straight_markdown_table(rows_of(contrasts)),
             tables.CONTRAST_NOTE if study.contrasts else "",
         ],
         "## Tuning": [

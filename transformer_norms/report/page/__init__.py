@@ -53,7 +53,8 @@ def render_page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | No
 
 def _content(findings: Findings) -> dict[str, Any]:
     """The words and tables of the page, by their names in page.html."""
-    study, on = findings.study, scale(findings)
+    study, on, key = findings.study, scale(findings), "trainer.probe_every"
+    results, contrasts = _results(tables.table(findings)), tables.contrast_table(findings)
     return {
         "study": study,
         "findings": findings,
@@ -63,9 +64,9 @@ def _content(findings: Findings) -> dict[str, Any]:
         "forests": [forest(findings, variant, on) for variant in study.variants],
         "scale": on,
         "sentence": {v.name: sentence(findings, v) for v in study.variants},
-        "results": _results(tables.table(findings)),
+        "results": results,
         "scope": regime(findings),
-        "contrasts": tables.contrast_table(findings),
+        "contrasts": contrasts,
         "contrast_note": tables.CONTRAST_NOTE,
         "contrast_differences": [
             line for contrast in study.contrasts for line in contrast_differences(study, contrast)
@@ -75,8 +76,10 @@ def _content(findings: Findings) -> dict[str, Any]:
         "audit": audit_table(study),
         "audit_lines": audit_lines(study, findings.loss),
         "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
-        "how": tables.method_note(findings),
-        "regime": tables.regime_notes(findings),
+        "notes": [
+            *tables.column_notes(findings, {**results, **contrasts}),
+            *tables.regime_notes(findings),
+        ],
         "starts": tables.start_notes(findings),
         "noise": tables.noise_notes(findings),
         "warnings": run_warnings(study),
@@ -86,16 +89,10 @@ def _content(findings: Findings) -> dict[str, Any]:
         "origin": tables.origin_notes(study),
         "runs": runs_table(findings),
         "setup": shared_settings(study),
-        "probe_every": _probe_every(study),
+        "probe_every": next((run.value(key) for run in study.results if run.has(key)), None),
         "unusual": tables.unusual_runs(findings),
         "confounds": {v.name: confounds(study, v) for v in findings.compared},
     }
-
-
-def _probe_every(study: Study) -> Any:
-    """The steps between two probes; None if no run has the setting."""
-    key = "trainer.probe_every"
-    return next((run.value(key) for run in study.results if run.has(key)), None)
 
 
 def _results(columns: Table) -> Table:

@@ -13,6 +13,7 @@ from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.text_tables import escape_latex, file_name, latex_tabular, printable
 
+_LOSS = r"loss $\pm$ sd"
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
 _LEFT_OUT = ("median", "correlation")  # columns that a paper can do without
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
@@ -32,17 +33,11 @@ def paper_files(findings: Findings) -> dict[str, str]:
 
 
 def _short_table(findings: Findings) -> str:
-    """Variant, loss with half its 95 % interval, difference, verdict and the number of seeds."""
+    """Variant, loss, difference, verdict and the number of seeds."""
     best = best_variants(findings)
     rows = [_short_row(findings, variant, best) for variant in findings.study.variants]
     shown = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    half = any(outcomes.half is not None for outcomes in findings.outcomes.values())
-    caption = [
-        f"final {LOSSES[findings.loss]} in nats per token, the mean over the seeds"
-        + (" ± half of its 95 % interval" if half else ""),
-        *_difference_words(findings),
-        *_bold_words(best),
-    ]
+    caption = [*_caption_words(findings), *_bold_words(best)]
     return _float(findings, "", [shown, *([row[name] for name in shown] for row in rows)], caption)
 
 
@@ -50,34 +45,34 @@ def _short_row(
     findings: Findings, variant: Variant, best: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     outcomes = findings.outcomes[variant.name]
-    loss = tables.number(outcomes.mean)
+    mean, loss = tables.number(outcomes.mean), latex_cell(tables.mean_text(outcomes))
     if outcomes.failed:
         loss = f"{len(outcomes.failed)} of {outcomes.ended} failed"
-    elif loss:
-        mean = rf"\mathbf{{{loss}}}" if variant.name in best else loss
-        half = "" if outcomes.half is None else rf" \pm {outcomes.half:.4f}"
-        loss = f"${mean}{half}$"
+    elif variant.name in best:
+        loss = loss.replace(mean, rf"\mathbf{{{mean}}}", 1)
     compared = findings.comparisons.get(variant.name)
     difference = tables.number(compared.difference, sign=True) if compared else ""
     return {
         "variant": escape_latex(variant.name),
-        "loss": loss,
+        _LOSS: loss,
         "difference": latex_cell(difference),
         "verdict": escape_latex(tables.verdict_words(findings, variant)),
         "$n$": f"${outcomes.ended}$",
     }
 
 
-def _difference_words(findings: Findings) -> list[str]:
-    if not findings.comparisons:
-        return []
+def _caption_words(findings: Findings) -> list[str]:
+    """Returns the sentences that say what loss, difference and verdict are."""
+    loss = f"final {LOSSES[findings.loss]} in nats per token"
+    words = [f"{loss}, mean ± standard deviation (sd) over seeds"]
     names = {variant.baseline for variant in findings.compared}
-    baseline = names.pop() if len(names) == 1 else "its baseline"
-    return [
-        f"the difference is the loss - that of {baseline}, over the seeds that both have, and the "
-        "verdict that of a paired test with Holm's correction for "
-        f"{plural(findings.compared_together, 'comparison')}"
-    ]
+    if names:
+        baseline = names.pop() if len(names) == 1 else "its baseline"
+        words += [f"difference: the loss - that of {baseline}, over the seeds that both have"]
+    if count := findings.compared_together:
+        test = f"a paired test with Holm's correction for {plural(count, 'comparison')}"
+        words += [f"verdict: by {test}"]
+    return words
 
 
 def _bold_words(best: Mapping[str, Sequence[str]]) -> list[str]:
@@ -103,16 +98,13 @@ def _full_table(findings: Findings) -> str:
         for name, column in columns.items()
     ]
     loss = f"{LOSSES[findings.loss]}, mean ± sd"
-    heading = [escape_latex("loss ± sd" if name == loss else name) for name in columns]
+    heading = [_LOSS if name == loss else escape_latex(name) for name in columns]
     rows = [heading, *map(list, zip(*cells, strict=True))]
-    words = [
-        f"final {LOSSES[findings.loss]} in nats per token, mean ± standard deviation over seeds",
-        *_difference_words(findings),
-    ]
+    words = _caption_words(findings)
     if findings.gains:
         words += ["tuning error: a 95 % bound of what a better tuned value could still gain"]
     if "detectable" in columns:
-        words += ["detectable: the true difference that such a test finds nine times in ten"]
+        words += ["detectable: the smallest true difference detected with 90 % power"]
     return _float(findings, "full", rows, words)
 
 
@@ -145,14 +137,16 @@ def latex_cell(text: str) -> str:
 def _float(findings: Findings, form: str, rows: Sequence[Sequence[str]], words: list[str]) -> str:
     r"""A table environment: two columns of a page wide for the full form, which is the widest.
     Comments say which keys of sources.bib to \cite for which variant."""
-    study, notes = findings.study, tables.regime_notes(findings)
+    study = findings.study
+    columns = {**tables.table(findings), **tables.contrast_table(findings)}
+    notes = [*tables.column_notes(findings, columns), *tables.regime_notes(findings)]
     wide = "*" if form == "full" else ""
     align = "".join("l" if not n or name in _WORDS else "r" for n, name in enumerate(rows[0]))
     label = file_name(study.home.resolve().name) or "study"
     return "\n".join(
         [
             _HEAD,
-            *[f"% {printable(note)}" for note in (tables.method_note(findings), *notes)],
+            *[f"% {printable(note)}" for note in notes],
             *_keys_by_variant(study),
             rf"\begin{{table{wide}}}",
             r"\centering",
