@@ -3,7 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 from page_studies import LOSSES, STEPS, depth_study, runs_of, tuned_study, value
@@ -96,10 +96,32 @@ def test_contrasts_and_what_the_answer_is_about_stand_on_the_page(tmp_path):
     words = Words(path.read_text()).words
     (said,) = answer(found).contrasts
     assert words.index(said) < words.index("Results")
-    assert f"This is about models of {regime(found)}." in words
+    assert f"Scale of these results: {regime(found)}." in words
     assert "contrast seeds value 95 % interval" in words
     assert f"post - out 3 {found.contrasts['post - out'].difference:+.4f} " in words
     assert "Other differences between the variants of a contrast: post (out in brackets)" in words
+
+
+def test_what_follows_a_mean_on_the_page_is_the_deviation_over_seeds_and_is_called_so(tuned):
+    _, words, _ = tuned
+    for by_seed in LOSSES.values():
+        losses = [loss for loss in by_seed.values() if loss is not None]
+        assert f"{fmean(losses):.4f} ± {stdev(losses):.4f}" in words.words
+    assert "mean ± standard deviation over seeds" in words.words
+
+
+@pytest.mark.parametrize("make", [tuned_study, depth_study])
+def test_the_navigation_has_every_heading_in_its_words_and_order(tmp_path, monkeypatch, make):
+    from transformer_norms.report import page
+
+    monkeypatch.setattr(page, "block_drawings", lambda variants: [])
+    make(tmp_path)
+    shown = write_report([tmp_path])[0].read_text()
+    (navigation,) = re.findall(r"<nav.*?</nav>", shown, re.S)
+    links = re.findall(r'<a href="#([\w-]+)">(.*?)</a>', navigation)
+    sections = re.findall(r'<section id="([\w-]+)">\s*<h2>(.*?)</h2>', shown)
+    assert links == sections
+    assert ("axis-section-0", "Loss against model.depth") in links or make is tuned_study
 
 
 @pytest.mark.goal("Q1")

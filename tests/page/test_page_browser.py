@@ -33,6 +33,18 @@ def data(page, chart):
     return page.evaluate(told, chart)
 
 
+# The titles and names of charts that lie in part outside of their chart, where they are cut.
+CUT = """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap(chart => {
+    const frame = chart.getBoundingClientRect()
+    const words = chart.querySelectorAll(".xtitle, .ytitle, .ytick text, .legendtext")
+    return [...words].filter(word => {
+        const box = word.getBoundingClientRect()
+        return box.left < frame.left - 1 || box.right > frame.right + 1 ||
+            box.top < frame.top - 1 || box.bottom > frame.bottom + 1
+    }).map(word => `${chart.id}: ${word.textContent}`)
+})"""
+
+
 def named(traces):
     """The variants that a chart shows, be it by their seeds or their means."""
     return {trace["name"].partition(", seed")[0] for trace in traces}
@@ -41,7 +53,7 @@ def named(traces):
 @pytest.mark.parametrize("name", ["tuned", "depth"])
 @pytest.mark.parametrize(
     "how",
-    [{}, {"width": 360, "height": 740}, {"dark": True, "width": 800}, {"javascript": False}],
+    [{}, {"width": 390, "height": 844}, {"dark": True, "width": 800}, {"javascript": False}],
 )
 def test_it_is_silent_and_fits(pages, opened, name, how):
     there = opened(pages[name], **how)
@@ -51,6 +63,7 @@ def test_it_is_silent_and_fits(pages, opened, name, how):
     assert wide <= how.get("width", 1200)
     drawn = page.locator(".chart .main-svg").count()
     assert (drawn > 0) == how.get("javascript", True)
+    assert page.evaluate(CUT) == []
     assert page.locator(".lead").is_visible()
     assert page.locator("table.results").is_visible()
 

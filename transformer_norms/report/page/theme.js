@@ -41,9 +41,20 @@ function layout(more) {
 
 const CONFIG = { displayModeBar: false, responsive: true };  // its buttons are forty stops of the Tab key
 
+// A title is broken at blanks into lines that a chart with long names has room for: plotly cuts it.
+function broken(text, most) {
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    if (lines.at(-1) && `${lines.at(-1)} ${word}`.length > most) lines.push(word);
+    else lines.push(`${lines.pop()} ${word}`.trim());
+  }
+  return lines.join("<br>");
+}
+
 function show(id, traces, how) {
   const place = document.getElementById(id);
   if (!place) return;
+  how.xaxis.title.text = broken(how.xaxis.title.text, place.clientWidth / 16);
   Plotly.react(place, traces, layout(how), CONFIG);
   if (place.nextElementSibling) return;
   const button = Object.assign(document.createElement("button"), { type: "button", className: "download", textContent: "save as SVG" });
