@@ -121,7 +121,7 @@ def test_a_stuck_variant_is_counted_and_no_difference_of_it_is_named(tmp_path):
     assert compared.fisher == pytest.approx(0.4)
     lead = answer(found).lead
     assert lead.startswith("post failed to train in 2 of 3 runs (9 to 99 %; 2 no better than the")
-    assert lead.endswith("pre in 0 of 3 (at most 63 %); Fisher's p 0.40 after Holm.")
+    assert "pre in 0 of 3 (at most 63 %); Fisher's p 0.40 after Holm; post and pre have" in lead
     assert summary_lines(found)[2].endswith("failed in 2")
     assert (found.passed("pre"), found.passed("post")) == ("bigram", "bigram")
 
@@ -131,7 +131,7 @@ def test_a_baseline_that_fails_is_said_first_and_bears_no_claim(tmp_path):
     found = judged(tmp_path, {"pre": {**PRE, 1: 2.9}, "post": far, "peri": PRE})
     assert answer(found).lead == (
         "The baseline pre failed to train in 1 of 3 (1 to 91 %; 1 no better than the bigram): no "
-        "loss is compared with it."
+        "loss is compared with it; 1 of 2 variants have another start (init) than their baseline."
     )
     assert {c.verdict for c in found.comparisons.values()} == {"failed"}
 
@@ -186,7 +186,10 @@ def test_where_every_run_fails_there_is_no_mean_and_the_lead_says_so(tmp_path):
 def test_two_seeds_are_too_few_for_the_lead(tmp_path):
     two = {0: 2.3, 1: 2.31}
     found = judged(tmp_path, {"pre": two, "post": two, "peri": {0: 2.2, 1: 2.1}})
-    assert answer(found).lead == "Too few seeds for a verdict: 2, and 3 are the fewest."
+    assert answer(found).lead == (
+        "Too few seeds for a verdict: 2, and 3 are the fewest; 1 of 2 variants have another start "
+        "(init) than their baseline."
+    )
 
 
 def test_the_table_says_which_n_grams_were_passed_and_old_runs_have_none(tmp_path):

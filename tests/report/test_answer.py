@@ -1,5 +1,6 @@
 """What a page says first, and that it says no more than the numbers carry."""
 
+import pytest
 from run_folders import DATA, PRE, config_of, edit, make_record, make_run, make_study, planned
 
 from transformer_norms.comparison.sweep_record import Tuned
@@ -21,6 +22,41 @@ def test_a_better_variant_is_the_lead(tmp_path):
         "better", ["sandwich"]
     )  # fmt: skip
     assert "Each variant is compared with its baseline, and not with the others." in result.notes
+
+
+POST = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
+
+
+@pytest.mark.parametrize(
+    ("losses", "end"),
+    [
+        ({"pre": PRE, "post": POST}, "; post and pre have different starts "
+         "(init=transformer2017 and init=mup)."),
+        ({"pre": PRE, "peri": POST}, " 3 seeds)."),
+        ({"pre": POST, "post": PRE, "peri": PRE, "deepnorm": PRE}, " with 3 seeds; 2 of 3 variants "
+         "have another start (init) than their baseline."),
+        ({"pre": {0: 2.3}, "post": {0: 2.2}}, "; post and pre have different starts "
+         "(init=transformer2017 and init=mup)."),
+        ({"pre": {0: 2.3, 1: None}, "post": {0: 2.2, 1: 2.3}}, "; post and pre have different "
+         "starts (init=transformer2017 and init=mup)."),
+    ],
+)  # fmt: skip
+def test_the_lead_says_in_its_sentence_that_variants_have_different_starts(tmp_path, losses, end):
+    make_study(tmp_path, losses)
+    lead = answer(findings(read_study([tmp_path]))).lead
+    assert lead.endswith(end)
+    assert lead.count(".  ") == lead.count(". ") == 0
+
+
+def test_the_lead_says_nothing_of_starts_that_were_asked_about(tmp_path):
+    runs = []
+    for init, losses in {"mup": PRE, "gpt2": POST}.items():
+        for seed, loss in losses.items():
+            config = config_of([f"init={init}"], seed)
+            runs.append(planned(config, {"init": init}))
+            make_run(tmp_path, config, loss)
+    make_record(tmp_path, runs, axes=["init"], baseline={"init": "mup"})
+    assert answer(findings(read_study([tmp_path]))).lead.endswith(" 3 seeds).")
 
 
 def test_a_lower_mean_is_named_with_what_it_does_not_carry(tmp_path):

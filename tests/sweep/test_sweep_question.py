@@ -55,6 +55,24 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
 
 
 @pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        ("placement=pre,post,peri", ["the variants start differently: init=mup (peri, pre), "
+         "init=transformer2017 (post); for one start, type init=mup"]),
+        ("placement=pre,mixln", ["the variants start differently: init=mup (pre), init=mixln "
+         "(mixln); for one start, type init=mup architecture.tied=true"]),
+        ("placement=pre,mixln init=mup architecture.tied=true", []),
+        ("placement=pre,peri", []),
+        ("placement=pre,post init=mup,scaled", []),
+    ],
+)  # fmt: skip
+def test_a_sweep_says_which_starts_its_variants_bring_and_what_to_type_for_one(typed, lines):
+    jobs = Jobs(read_request([*typed.split(), "model=nano", "data=stories", "tracking=none"]))
+    said = jobs.introduction(jobs.first_stage())
+    assert [line for line in said if "for one start" in line] == lines
+
+
+@pytest.mark.parametrize(
     "name", [n for n in READY if "together:" in option_files("sweep")[n].read_text()]
 )
 def test_no_two_variants_that_a_ready_sweep_lists_are_one_run(name):

@@ -1,5 +1,6 @@
 """The answer of a study in sentences: which variants are better, and which it cannot tell apart."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -13,7 +14,7 @@ from transformer_norms.comparison.sentences import (
 )
 from transformer_norms.comparison.statistics import FEWEST, LEVEL
 from transformer_norms.comparison.verdict import Verdict
-from transformer_norms.report.fairness import pairs_within
+from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
@@ -140,7 +141,8 @@ def _lead(findings: Findings, groups: list[Group]) -> str:
     compared = findings.compared
     failed = _failed_baselines(findings)
     if groups and groups[0].verdict == "better":
-        return f"{failed}{sentence(findings, groups[0].members[0][0])}."
+        best = groups[0].members[0][0]
+        return f"{failed}{sentence(findings, best)}{_different_starts(findings, [best])}."
     if not compared:
         if lost := _lost_variants(findings):
             return f"{'; '.join(sentence(findings, v) for v in lost)}."
@@ -152,14 +154,29 @@ def _lead(findings: Findings, groups: list[Group]) -> str:
         return f"{plural(count, 'variant')} ran; {what}."
     tested = [v for v in compared if findings.verdict(v) not in _UNTESTED]
     if not tested:
-        return failed.rstrip() or _nothing_tested(findings)
+        claim = failed.removesuffix(". ") or _nothing_tested(findings)
+        return f"{claim}{_different_starts(findings, compared)}."
     baselines = {variant.baseline for variant in tested}
     baseline = tested[0].baseline if len(baselines) == 1 else "its baseline"
     claim = f"{tested[0].name} is not" if len(tested) == 1 else "No variant is"
     seeds = sorted({len(findings.comparisons[v.name].seeds) for v in tested})
     fewest = "" if len(seeds) == 1 else f"{seeds[0]} to "
-    claim = f"{claim} shown to be better than {baseline}"
-    return f"{failed}{_most_failing(findings)}{claim} with {fewest}{plural(seeds[-1], 'seed')}."
+    claim = f"{claim} shown to be better than {baseline} with {fewest}{plural(seeds[-1], 'seed')}"
+    return f"{failed}{_most_failing(findings)}{claim}{_different_starts(findings, tested)}."
+
+
+def _different_starts(findings: Findings, variants: Sequence[Variant]) -> str:
+    """`; post and pre have different starts (init=transformer2017 and init=mup)`, or nothing where
+    each variant starts as its baseline does, or the start is what was asked about."""
+    study = findings.study
+    apart = [variant for variant in variants if "init" in confounds(study, variant)]
+    if len(variants) == len(apart) == 1:
+        pair = [variants[0], study.baseline_of(variants[0])]
+        inits = dict.fromkeys(f"init={side.ended[0].choice('init')}" for side in pair)
+        names = " and ".join(side.name for side in pair)
+        return f"; {names} have different starts ({' and '.join(inits)})"
+    several = f"; {len(apart)} of {len(variants)} variants have another start (init) than their"
+    return f"{several} baseline" if apart else ""
 
 
 def _most_failing(findings: Findings) -> str:
@@ -198,19 +215,19 @@ def _nothing_tested(findings: Findings) -> str:
     """Why no verdict is on losses, where every baseline trained."""
     compared = findings.compared
     if len(compared) == 1:
-        return f"{sentence(findings, compared[0])}."
+        return sentence(findings, compared[0])
     seeds = [len(findings.comparisons[v.name].seeds) for v in compared]
     if all(findings.verdict(v) == "failed" for v in compared):
-        return "Every variant failed to train in some run: no losses are compared."
+        return "Every variant failed to train in some run: no losses are compared"
     if waiting := [c for v in compared if (c := findings.comparisons[v.name]).waits]:
         least = min(waiting, key=lambda c: len(c.seeds) / c.planned)
         return (
             f"Not decided yet: {len(least.seeds)} of {plural(least.planned, 'pair')} have ended, "
-            "and an early look names nothing."
+            "and an early look names nothing"
         )
     if max(seeds) < FEWEST:
-        return f"Too few seeds for a verdict: {max(seeds)}, and {FEWEST} are the fewest."
-    return "No variant is shown to be better than its baseline."
+        return f"Too few seeds for a verdict: {max(seeds)}, and {FEWEST} are the fewest"
+    return "No variant is shown to be better than its baseline"
 
 
 def _notes(findings: Findings, groups: list[Group]) -> list[str]:

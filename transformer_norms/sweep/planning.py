@@ -28,6 +28,7 @@ from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.reading import is_there
 from transformer_norms.sweep.grid import MOST_RUNS
 from transformer_norms.sweep.question import Request
+from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
 
@@ -181,12 +182,28 @@ class Jobs:
         lines += [sizes, *request.remarks]
         lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]
+        if starts := self._starts(first):
+            lines.append(starts)
         if changed := self._changed_job(first):
             lines.append(
                 f"warning: {changed} was planned with other settings before; the report will not "
                 "mix them, and study=NAME keeps them apart"
             )
         return lines
+
+    def _starts(self, first: Sequence[Job]) -> str:
+        """Says which starts the variants bring, if they differ and the sweep does not ask about
+        them, and what to type for one start."""
+        starts, tied = dict[str, set[str]](), set()
+        for job in first:
+            config = self._plans[job.overrides][0].config
+            starts.setdefault(config.choices.init, set()).add(label(job.run.variant))
+            tied.add(config.architecture.tied)
+        if len(starts) == 1 or any("init" in {**job.run.variant, **job.run.tuned} for job in first):
+            return ""
+        listed = [f"init={init} ({shorten(', '.join(sorted(n)))})" for init, n in starts.items()]
+        typed = "init=mup architecture.tied=true" if len(tied) > 1 else "init=mup"
+        return f"the variants start differently: {', '.join(listed)}; for one start, type {typed}"
 
     def days_line(self, first: Sequence[Job]) -> str:
         """A line if the study takes days on this machine, or an empty text."""
