@@ -146,6 +146,8 @@ def test_the_demo_shows_stories_on_stderr_and_ends_with_its_json_line(tmp_path, 
     assert json.loads(line)["status"] == "finished"
     assert all(f"  | {opening}" in err for opening in OPENINGS)
     assert all(name in err for name in REFERENCES.values())
+    shown = err[err.index("validation loss, nats per token") :].splitlines()
+    assert max(len(line) for line in shown if not line.startswith(("the run", "its curve"))) <= 80
 
 
 def test_the_demo_answers_a_wrong_key_as_the_command_does(tmp_path, monkeypatch, capfd):

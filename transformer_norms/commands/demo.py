@@ -13,6 +13,7 @@ from transformer_norms.cli import main
 from transformer_norms.progress import say
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import read_summary
+from transformer_norms.text_tables import COLUMNS
 
 # A story's words recur, so a small vocabulary of whole words lets a short run reach coherence.
 RECIPE = (
@@ -21,6 +22,7 @@ RECIPE = (
 ).split()
 OPENINGS = ("Emma was a brave girl from", "Tom was a shy boy from")
 TEMPERATURE = 0.9
+BAR = "  | "  # before each line of a sample
 REFERENCES = {
     "uniform": "every token equally likely",
     "unigram": "the tokens' frequencies alone",
@@ -32,7 +34,7 @@ REFERENCES = {
 
 def demo(overrides: Sequence[str] = ()) -> int:
     """Trains by the usual command, then prints losses to compare, samples and the JSON line."""
-    say("training the default model on little stories; about three minutes on two busy cores")
+    say("training the default model on little stories; about three minutes on two cores")
     typed = {text.partition("=")[0] for text in overrides}
     recipe = [text for text in RECIPE if text.partition("=")[0] not in typed]
     output = StringIO()
@@ -60,8 +62,8 @@ def _explain(folder: Path) -> None:
     for seed, opening in enumerate(OPENINGS):
         say("")
         story = sample(folder, opening, 300, temperature=TEMPERATURE, seed=seed)
-        for line in textwrap.wrap(story, 92):
-            say(f"  | {line}")
+        for line in textwrap.wrap(story, COLUMNS, initial_indent=BAR, subsequent_indent=BAR):
+            say(line)
     say("")
     say(f"the run     {folder}")
     say(f"its curve   {folder / 'curve.svg'}")
