@@ -38,7 +38,7 @@ def test_the_noise_beside_a_study_of_one_comparison_is_its_prior():
     found = findings(study, noise_beside(study))
     differences = [scatter["post"][seed] - scatter["pre"][seed] for seed in range(8)]
     assert found.rules.prior.variance == pytest.approx(np.var(differences, ddof=1))
-    assert found.rules.prior.origin == "noise beside this study"
+    assert found.rules.prior.origin == "the study noise"
     assert found.comparisons["sandwich"].spread.freedom == 2 + found.rules.prior.weight
     assert findings(study).rules.prior is None
 
@@ -61,4 +61,4 @@ def test_four_comparisons_of_the_study_are_enough():
     found = findings(study, noise_beside(study))
     assert found.rules.prior.origin == "the comparisons of this study"
     fewer = read_study([make_study("fewer", dict(list(losses.items())[:4]))])
-    assert findings(fewer, noise_beside(fewer)).rules.prior.origin == "noise beside this study"
+    assert findings(fewer, noise_beside(fewer)).rules.prior.origin == "the study noise"

@@ -378,7 +378,7 @@ def test_a_gain_without_a_bound_says_nothing_on_its_side_and_leaves_the_other():
         assert (c.low, c.p, c.p_equivalent) == (None, 1.0, 1.0)
         assert c.verdict == "not distinguishable"
         said = comparison_sentence("v", "pre", c, sides[0].outcomes, sides[1].outcomes)
-        assert said.endswith("; what tuning missed of v is not known")
+        assert said.endswith("; nothing bounds the tuning error of v")
 
 
 def test_a_sequence_has_the_order_in_which_seeds_were_added():

@@ -29,12 +29,12 @@ def test_the_words_are_those_of_their_numbers():
     wide = outcomes([3.02, 3.00, 3.02])
     assert sentence_of(wide, outcomes([3.00, 3.02, 2.99])) == (
         "sandwich is not distinguishable from pre with 3 seeds "
-        "(they would find a true difference of 0.1 nine times in ten): difference 0.010 nats, "
+        "(90 % power to detect a true difference of 0.1): difference 0.010 nats, "
         "95 % interval -0.056 to 0.076, p 0.58 after Holm"
     )
 
 
-def test_what_tuning_may_have_missed_is_said_where_it_is_most_of_the_interval():
+def test_the_tuning_error_is_said_where_it_is_most_of_the_interval():
     base = outcomes([3.00, 3.02, 2.99, 3.01])
     ours = outcomes([loss + 0.02 + n for loss, n in zip(base.losses.values(), NOISE, strict=False)])
 
@@ -42,9 +42,7 @@ def test_what_tuning_may_have_missed_is_said_where_it_is_most_of_the_interval():
         c = compare({"it": pair(ours, base, gains)}, Rules())["it"]
         return comparison_sentence("sandwich", "pre", c, ours, base)
 
-    assert said(0.03, 0.012).endswith(
-        "; tuning may have missed 0.03 nats of sandwich and 0.012 of pre"
-    )
+    assert said(0.03, 0.012).endswith("; tuning error up to 0.03 nats of sandwich and 0.012 of pre")
     assert said(0.0002, 0.0).startswith("sandwich is worse than pre by 0.020")
 
 
@@ -103,7 +101,7 @@ def test_zero_has_no_sign():
     c = comparison(**numbers, detectable=0.0203, verdict="not distinguishable")
     assert comparison_sentence("sandwich", "pre", c, outcomes([3.0]), outcomes([3.0])) == (
         "sandwich is not distinguishable from pre with 3 seeds "
-        "(they would find a true difference of 0.02 nine times in ten): difference 0.000 nats, "
+        "(90 % power to detect a true difference of 0.02): difference 0.000 nats, "
         "95 % interval -0.012 to 0.012, p 0.90 after Holm"
     )
 

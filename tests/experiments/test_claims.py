@@ -144,7 +144,7 @@ def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
         assert " -0.0602 nats (95 % interval" in said
         short = found(study, Part(says, contrast=text, called="post"))
         assert short == said.replace(text, "post")
-    assert regime(study).endswith("M bytes; 2 inits; 5 seeds; not tuned")
+    assert regime(study).endswith("M training bytes; 2 inits; 5 seeds; not tuned")
 
 
 def test_a_run_that_failed_is_named_and_bears_no_claim_about_losses(study_of):
@@ -210,7 +210,7 @@ def test_a_row_of_the_claims_says_word_regime_and_who_contradicts(study_of, tmp_
     assert row[2].startswith("*seen here*: post -0.0998 nats")
     assert row[2].endswith("; other sign in [high](high)")
     # 115,072 parameters; 40 steps of 16 sequences of 32 tokens.
-    assert row[3] == "0.12 M parameters, 0.02 M bytes; 2 inits; 5 seeds; not tuned"
+    assert row[3] == "0.12 M parameters, 0.02 M training bytes; 2 inits; 5 seeds; not tuned"
 
 
 def test_the_figure_has_a_line_for_each_difference_that_has_an_interval(study_of, tmp_path):

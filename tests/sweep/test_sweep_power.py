@@ -65,7 +65,7 @@ def test_the_noise_beside_gives_nats_and_time(capsys):
     assert row_of(lines, 3) == ["3", f"{finds:.2g}", "nats", f"{bound:.2g}", "nats", "6", "6:00"]
     needed = fewest_seeds(lambda n: smallest_bound(prior, n, 1), 0.005)
     text = " ".join(lines)
-    assert f"standard deviation of {sd:.2g} nats (noise beside this study)" in text
+    assert f"standard deviation of {sd:.2g} nats (measured in the study noise)" in text
     assert f"equal variants are within 0.005 nats takes {needed} seeds" in text
 
 
@@ -78,7 +78,7 @@ def test_noise_of_another_horizon_tells_nothing(capsys):
 def test_a_plan_until_decided_has_its_row_and_its_line(capsys):
     lines, _, _ = power(capsys, *[text.replace("0,1,2", "3..12") for text in SWEEP])
     assert row_of(lines, 12)[5] == "24"
-    assert "3 to 12 seeds find a true difference of" in " ".join(lines)
+    assert "3 to 12 seeds detect a true difference of" in " ".join(lines)
 
 
 def test_a_plan_of_fewer_seeds_than_can_decide_says_so(capsys):
@@ -91,12 +91,15 @@ def test_a_plan_of_fewer_seeds_than_can_decide_says_so(capsys):
 def test_the_introduction_says_what_the_seeds_can_find():
     question = read_request(SWEEP[1:]).question
     (line,) = power_lines(question, Known(None, None))
-    assert line.startswith("3 seeds find a true difference of 3.92 sd nine times in ten")
-    calm = Known(Prior(1e-12, 4.0, "noise beside this study"), None)
+    assert line == (
+        "3 seeds detect a true difference of 3.92 sd with 90 % power (sd: standard deviation of "
+        "paired differences, which no run tells yet)"
+    )
+    calm = Known(Prior(1e-12, 4.0, "the study noise"), None)
     (line,) = power_lines(question, calm)
     assert line == (
-        "3 seeds find a true difference of 0.005 nats nine times in ten (noise beside this study); "
-        "they show that equal variants are within 0.005"
+        "3 seeds detect a true difference of 0.005 nats with 90 % power (noise measured in the "
+        "study noise); they show that equal variants are within 0.005"
     )
     single = read_request(["placement=pre,post", *TYPED]).question
     assert power_lines(single, calm) == ["1 seed and no verdict: 3 are the fewest"]

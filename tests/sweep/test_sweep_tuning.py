@@ -153,7 +153,10 @@ def test_a_grid_is_widened_once_for_all_then_refined_around_each_variants_best()
         Tuned({"norm": "rmsnorm"}, {LR: 0.002828}, []),
         Tuned({"norm": "layernorm"}, {LR: 0.005657}, []),
     ]
-    assert "was at an edge of the grid: optimizer.lr now in" in harness.lines[0]
+    assert harness.lines[0] == (
+        "optimizer.lr: the grid is now 0.001, 0.002, 0.004, 0.008 for all variants, because one is "
+        "best at its edge or failed at every value"
+    )
 
 
 @pytest.mark.parametrize(("refine", "points"), [(0, 4), (2, 8)])

@@ -29,13 +29,13 @@ def noise_of(comparisons: Iterable[Comparison], rules: Rules) -> Prior | None:
 
 
 def smallest_difference(noise: Prior, seeds: int, compared: int, effect: float) -> float:
-    """The smallest true difference that a plan of `seeds` finds nine times in ten, in nats."""
+    """The smallest true difference that a plan of `seeds` detects with 90 % power, in nats."""
     return detectable_difference(_spread(noise, seeds), seeds, compared, effect)
 
 
 def smallest_bound(noise: Prior, seeds: int, compared: int) -> float:
     """The smallest bound d such that two variants that are truly equal are found equivalent within
-    +-d nine times in ten, in nats.
+    +-d with 90 % power, in nats.
 
     They are found equivalent if |mean| + t s / sqrt(n) < d. t is the larger one of Student's
     quantiles for the two one-sided tests at LEVEL / `compared`, Holm's first step, and for the 95 %
@@ -62,14 +62,14 @@ def _share_within(bound: float, quantile: float, freedom: float) -> float:
 
 
 def difference_in_sequence(noise: Prior, most: int, compared: int, effect: float) -> float:
-    """The smallest true difference that seeds until it is decided, at most `most`, find nine times
-    in ten, at the latest when there are `most`."""
+    """The smallest true difference that seeds until it is decided, at most `most`, detect with 90 %
+    power, at the latest when there are `most`."""
     return difference_found_at(_spread(noise, most), most, LEVEL / compared, effect)
 
 
 def bound_in_sequence(noise: Prior, most: int, compared: int) -> float:
     """The smallest bound within which seeds until it is decided, at most `most`, find two equal
-    variants equivalent nine times in ten."""
+    variants equivalent with 90 % power."""
     spread = _spread(noise, most)
     bad_luck = -float(special.ndtri((1 - POWER) / 2)) * spread.sd / math.sqrt(most)
     return half_width_at(spread, most, LEVEL / compared) + bad_luck

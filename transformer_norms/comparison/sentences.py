@@ -18,12 +18,10 @@ def comparison_sentence(
     """The verdict on `variant` against `baseline`, in nats per token and without a full stop. It
     claims what its numbers carry, and no more."""
     match comparison.verdict:
-        case "better" | "worse":
+        case "better" | "worse" | "below the effect":
             claim = _difference_claim(variant, baseline, comparison)
         case "equivalent":
             claim = _equivalence_claim(variant, baseline, comparison)
-        case "below the effect":
-            claim = _small_claim(variant, baseline, comparison)
         case "not distinguishable":
             claim = _undecided_claim(variant, baseline, comparison)
         case "identical":
@@ -41,10 +39,12 @@ def comparison_sentence(
 
 def _difference_claim(variant: str, baseline: str, c: Comparison) -> str:
     difference, interval = difference_and_interval(c, sign=-1 if c.verdict == "better" else 1)
-    return (
-        f"{variant} is {c.verdict} than {baseline} by {difference} nats "
-        f"({interval}, {_evidence(c)})"
-    )
+    numbers = f"by {difference} nats ({interval}, {_evidence(c)})"
+    if c.verdict == "below the effect":
+        return (
+            f"{variant} differs from {baseline} {numbers}, less than the {c.effect:g} worth naming"
+        )
+    return f"{variant} is {c.verdict} than {baseline} {numbers}"
 
 
 def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
@@ -57,39 +57,31 @@ def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
     )
 
 
-def _small_claim(variant: str, baseline: str, c: Comparison) -> str:
-    difference, interval = difference_and_interval(c)
-    return (
-        f"{variant} differs from {baseline} by {difference} nats "
-        f"({interval}, {_evidence(c)}), less than the {c.effect:g} worth naming"
-    )
-
-
 def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
     assert c.p_holm is not None
     difference, interval = difference_and_interval(c)
     return (
         f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')}"
-        f"{_detectable_note('a true difference of', c)}: difference {difference} nats, {interval}, "
+        f"{_power_note('a true difference of', c)}: difference {difference} nats, {interval}, "
         f"{_p_text(c.p_holm)} after Holm{_tuning_note(variant, baseline, c)}"
     )
 
 
-def _detectable_note(what: str, c: Comparison) -> str:
+def _power_note(what: str, c: Comparison) -> str:
     if c.detectable is None:
         return ""
-    return f" (they would find {what} {_two_digit_text(c.detectable)} nine times in ten)"
+    return f" (90 % power to detect {what} {_two_digit_text(c.detectable)})"
 
 
 def _tuning_note(variant: str, baseline: str, c: Comparison) -> str:
-    """Says what tuning may have missed, where that is most of the interval."""
+    """Says how large the tuning errors may be, where they are most of the interval."""
     unknown = [n for n, gain in zip((variant, baseline), c.gains, strict=True) if math.isinf(gain)]
     if unknown:
-        return f"; what tuning missed of {' and '.join(unknown)} is not known"
+        return f"; nothing bounds the tuning error of {' and '.join(unknown)}"
     if c.low is None or c.high is None or 2 * sum(c.gains) < c.high - c.low:
         return ""
     gain, baseline_gain = map(_two_digit_text, c.gains)
-    return f"; tuning may have missed {gain} nats of {variant} and {baseline_gain} of {baseline}"
+    return f"; tuning error up to {gain} nats of {variant} and {baseline_gain} of {baseline}"
 
 
 def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
@@ -174,7 +166,7 @@ def _sum_claim(text: str, unit: str, c: Comparison) -> str:
         return f"{text} is {c.verdict}: {value} {unit} ({interval}, {_evidence(c)})"
     return (
         f"{text} is not distinguishable from zero with {plural(len(c.seeds), 'seed')}"
-        f"{_detectable_note('a true', c)}: {value} {unit}, {interval}, {_p_text(c.p_holm)} after "
+        f"{_power_note('a true', c)}: {value} {unit}, {interval}, {_p_text(c.p_holm)} after "
         "Holm"
     )
 

@@ -56,7 +56,7 @@ def always_valid_p(
 def detectable_in_sequence(
     differences: Sequence[float], level: float, prior: Prior | None, effect: float, gain: float
 ) -> float:
-    """The smallest true difference that as many seeds of the same spread find nine times in ten."""
+    """The smallest true difference that as many seeds of the same spread detect with 90 % power."""
     spread = moderate(Spread(deviation(differences) ** 2, len(differences) - 1), prior)
     return difference_found_at(spread, len(differences), level, effect, gain)
 
@@ -64,7 +64,7 @@ def detectable_in_sequence(
 def difference_found_at(
     spread: Spread, count: int, level: float, effect: float, gain: float = 0.0
 ) -> float:
-    """The smallest true difference that a look at `count` seeds finds nine times in ten: the mean
+    """The smallest true difference that a look at `count` seeds detects with 90 % power: the mean
     has to reach `effect`, and half the width of the confidence sequence beyond `gain`. Earlier
     looks find some more. `spread` is what the seeds, and the prior, measure."""
     quantile = half_width_at(Spread(1.0, spread.freedom), count, level) * math.sqrt(count)

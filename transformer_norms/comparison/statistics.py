@@ -110,7 +110,7 @@ def detectable_difference(
 
     A difference is found if mean >= max(effect, gain + t s / sqrt(n)), over n = `seeds` paired
     differences. t is Student's two-sided quantile with the degrees of freedom of `spread` at LEVEL
-    / `compared`, Holm's first step, and `gain` what tuning may have missed.
+    / `compared`, Holm's first step, and `gain` the bound of the tuning error.
     """
     quantile = float(special.stdtrit(spread.freedom, 1 - LEVEL / compared / 2))
     return difference_beyond(quantile, spread, seeds, effect, gain)

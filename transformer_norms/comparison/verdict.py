@@ -2,7 +2,7 @@
 
 Seeds make pairs: with one seed, a variant and its baseline see the same batches and draw the same
 numbers for their weights, so that their difference varies less than either loss. Variances are
-shrunk toward the study's (moderation.py), what tuning may have missed widens each interval
+shrunk toward the study's (moderation.py), the tuning error widens each interval
 (tuning_error.py), and where seeds were added after a look the tests are those of sequence.py.
 
 A plan with a fixed number of seeds is tested once, when all of its pairs have ended. A test before
@@ -115,7 +115,7 @@ class Comparison:
     p_holm: float | None = None  # over all comparisons made together
     sign_flip: float | None = None  # exact, two-sided, of 6 to 30 seeds of a plan that has ended
     p_equivalent: float | None = None  # two one-sided tests against +-effect, Holm over all
-    detectable: float | None = None  # the smallest true difference found nine times in ten
+    detectable: float | None = None  # the smallest true difference detected with 90 % power
     fisher: float | None = None  # exact p of the failures, Holm over all pairs with failures
     verdict: Verdict = "too few seeds"
     effect: float = EFFECT  # the smallest difference that is named
@@ -263,7 +263,7 @@ def _test_once(c: Comparison, prior: Prior | None) -> Comparison:
 
 def _ends(low: float, high: float) -> tuple[float | None, float | None]:
     """The ends of an interval, None where there is no bound: in a sequence of few seeds, and where
-    nothing bounds what tuning missed of a variant."""
+    nothing bounds the tuning error of a variant."""
     return low if math.isfinite(low) else None, high if math.isfinite(high) else None
 
 
@@ -286,8 +286,8 @@ def _test_in_sequence(c: Comparison, prior: Prior | None) -> Comparison:
 
 
 def _detectable(c: Comparison, rules: Rules, compared: int) -> float | None:
-    """The smallest true difference that as many seeds find nine times in ten, on the side on which
-    tuning may have missed more. None if nothing can be found."""
+    """The smallest true difference that as many seeds detect with 90 % power, on the side of the
+    larger tuning error. None if nothing can be detected."""
     assert c.spread is not None
     gain = max(c.gains)
     if math.isinf(gain):

@@ -75,7 +75,11 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
             file=sys.stderr,
         )
     if isinstance(words, RankTokenizer) and (count := uncertain(words.ranks)):
-        print(f"tokenizer: exact but for {count} pieces that repeat themselves", file=sys.stderr)
+        print(
+            f"tokenizer: transformers may split text with {count} of the tokens in another way "
+            "than this run did",
+            file=sys.stderr,
+        )
     print(json.dumps({"folder": out, "class": type(exported).__name__}))
     return 0
 

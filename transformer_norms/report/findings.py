@@ -20,7 +20,7 @@ from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
 from transformer_norms.report.gains import tuning_gains
 from transformer_norms.report.regime import ngram_lines, result_failures
-from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs
 from transformer_norms.run.failure import passed_orders
 
 LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
@@ -158,18 +158,20 @@ def _usual_variance(study: Study, asked: Mapping[str, Sides], noise: Study | Non
         return own
     loss = _loss_that_counts(noise)
     beside = asked_comparisons(noise, result_outcomes(noise, loss), {})
-    return usual_variance(beside.values(), f"{noise.home.name} beside this study", fewest=1)
+    return usual_variance(beside.values(), f"the study {noise.home.name}", fewest=1)
 
 
 def result_outcomes(study: Study, loss: str) -> dict[str, Outcomes]:
     """The outcomes of every variant, by its name."""
     failures = result_failures(study, loss)
-    return {variant.name: _outcomes(variant, loss, failures) for variant in study.variants}
+    return {v.name: outcomes_of(v.results, loss, failures) for v in study.variants}
 
 
-def _outcomes(variant: Variant, loss: str, failures: Mapping[Path, str]) -> Outcomes:
+def outcomes_of(members: Sequence[StudyRun], loss: str, failures: Mapping[Path, str]) -> Outcomes:
+    """The outcomes of these runs. `failures` are the reasons of those that failed, by folder."""
+    ended = ended_runs(members)
     return Outcomes(
-        {run.seed: run.final_loss(loss) for run in variant.ended if run.folder not in failures},
-        {run.seed: failures[run.folder] for run in variant.ended if run.folder in failures},
-        frozenset(member.seed for member in variant.results if not member.ended),
+        {run.seed: run.final_loss(loss) for run in ended if run.folder not in failures},
+        {run.seed: failures[run.folder] for run in ended if run.folder in failures},
+        frozenset(member.seed for member in members if not member.ended),
     )

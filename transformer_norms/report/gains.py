@@ -1,4 +1,4 @@
-"""Bounds what tuning may have missed at each variant of a study, from its tuning runs."""
+"""Bounds the tuning error of each variant of a study, from its tuning runs."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -23,8 +23,9 @@ from transformer_norms.report.figures import (
     text_size,
     use_log_axis,
 )
+from transformer_norms.report.findings import outcomes_of
 from transformer_norms.report.regime import TUNED_ON, shared_lines, trial_failures, tuning_points
-from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
+from transformer_norms.report.study import Study, Variant, finite
 
 _WIDTH = 5.2  # inches
 _FAR = 0.3  # nats above a variant's lowest loss: what lies farther has the last colour of the map
@@ -67,21 +68,13 @@ def rate_lines(study: Study) -> list[RateLine]:
     for place, variant in enumerate(study.variants):
         outcomes: dict[float, Outcomes] = {}
         for trials in tuning_points(variant):
-            rate, here = trials[0].tuned.get(key, inf), _outcomes(trials, failures)
+            rate, here = trials[0].tuned.get(key, inf), outcomes_of(trials, TUNED_ON, failures)
             if finite(rate) and here.ended:
                 outcomes[rate] = min(outcomes.get(rate, here), here, key=_order)
         best = (variant.tuned.best if variant.tuned else None) or {}
         if outcomes:
             lines.append(RateLine(variant, place, dict(sorted(outcomes.items())), best.get(key)))
     return lines
-
-
-def _outcomes(trials: Sequence[StudyRun], failures: Mapping[Any, str]) -> Outcomes:
-    runs = ended_runs(trials)
-    return Outcomes(
-        {run.seed: run.final_loss(TUNED_ON) for run in runs if run.folder not in failures},
-        {run.seed: failures[run.folder] for run in runs if run.folder in failures},
-    )
 
 
 def _order(outcomes: Outcomes) -> tuple[int, float]:

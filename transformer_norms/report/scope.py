@@ -1,4 +1,4 @@
-"""Says in one line what an answer is about: how large the models are, and how much they learned."""
+"""Says in one line how large the models of a study are, and how much they learned."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,17 +8,18 @@ from transformer_norms.report.study import Variant
 
 
 def regime(findings: Findings, names: Iterable[str] = ()) -> str:
-    """`0.8 M parameters, 0.46 M bytes, passes the 3-gram; init mup; 5 seeds; tuned`
+    """`0.8 M parameters, 0.5 M training bytes, best n-gram passed: 3-gram; init mup; 5 seeds`
 
-    The regime of the results of the variants `names`, else of all. The bytes or tokens are those of
-    training, and the n-gram is the best that the baselines among the variants pass.
+    The regime of the results of the variants `names`, else of all. The n-gram is the best that the
+    baselines among the variants pass.
     """
     study = findings.study
     variants = list(map(study.variant, names)) or study.variants
     runs = [run for variant in variants for run in variant.ended]
     if not runs:
         return ""
-    unit = "bytes" if {run.choice("tokenizer") for run in runs} == {"byte"} else "tokens"
+    bytewise = {run.choice("tokenizer") for run in runs} == {"byte"}
+    unit = "training bytes" if bytewise else "training tokens"
     sizes = [
         *_span([run.summary.parameters for run in runs], "parameters"),
         *_span([run.summary.tokens for run in runs], unit),
@@ -46,12 +47,8 @@ def _span(counts: Sequence[int | None], unit: str) -> list[str]:
 
 
 def _passed(findings: Findings, variants: Sequence[Variant]) -> list[str]:
-    """`passes the 3-gram`; nothing if no n-gram is known."""
+    """`best n-gram passed: 3-gram`; nothing if no n-gram is known."""
     baselines = [variant.name for variant in variants if variant.baseline == variant.name]
     names = baselines or [variant.name for variant in variants]
     passed = dict.fromkeys(one for name in names if (one := findings.passed(name)))
-    return [f"passes {' or '.join(_ngram(one) for one in passed)}"] if passed else []
-
-
-def _ngram(name: str) -> str:
-    return "no n-gram" if name == "none" else f"the {name}"
+    return [f"best n-gram passed: {' or '.join(passed)}"] if passed else []

@@ -139,6 +139,6 @@ class SeedPlan:
         if fixed is None or math.isinf(goal):
             return cost
         return (
-            f"{cost}, and {fixed * variants} with {fixed}, which find the same {goal:.2g} nats "
-            "nine times in ten"
+            f"{cost}, and {fixed * variants} with {fixed}, which detect the same {goal:.2g} nats "
+            "with 90 % power"
         )

@@ -107,11 +107,11 @@ def power_lines(question: Question, known: Known) -> list[str]:
     line = f"{plan.first} to {seeds}" if plan else f"{seeds}"
     if math.isinf(least):
         return [f"{line} seeds call nothing better or worse: tests at every look need more"]
-    line += f" seeds find a true difference of {known.size(least)} nine times in ten"
-    line += ", beside what tuning may miss" * (question.tune is not None)
+    line += f" seeds detect a true difference of {known.size(least)} with 90 % power"
+    line += ", without tuning error" * (question.tune is not None)
     if known.noise is None:
-        return [f"{line} (standard deviations of the pairs' differences; no run tells them yet)"]
-    return [f"{line} ({noise.origin}); {_reach(question, noise)}"]
+        return [f"{line} (sd: standard deviation of paired differences, which no run tells yet)"]
+    return [f"{line} (noise measured in {noise.origin}); {_reach(question, noise)}"]
 
 
 def _reach(question: Question, noise: Prior) -> str:
@@ -138,12 +138,12 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     known = read_known(jobs, job)
     numbers = sorted({*_SEEDS, max(FEWEST, question.most_seeds)})
     rows = [_row(question, known, seeds) for seeds in numbers]
-    heading = ("seeds", "finds", "equal within", "runs", "time")
+    heading = ("seeds", "detects", "equal within", "runs", "time")
     notes = [
-        "finds: the smallest true difference that is found nine times in ten, after Holm's "
+        "detects: the smallest true difference that is detected with 90 % power, after Holm's "
         f"correction for {plural(question.compared, 'comparison')}. equal within: the smallest "
-        "bound of equivalence that two equal variants are found within nine times in ten. runs, "
-        "time: of results, one after another" + _tuning(question, known),
+        "bound of equivalence that two equal variants are shown to be within, with 90 % power. "
+        "runs, time: of results, one after another" + _tuning(question, known),
         _noise_text(known),
         *(power_lines(question, known) if known.noise or question.until_decided else []),
     ]
@@ -174,7 +174,7 @@ def _tuning(question: Question, known: Known) -> str:
         return "."
     runs = question.tune.budget * len(question.tune_seeds) * len(question.variants)
     return (
-        f"; tuning takes {plural(runs, 'run')} more ({_time(known, runs)}). What tuning may miss "
+        f"; tuning takes {plural(runs, 'run')} more ({_time(known, runs)}). Tuning error "
         "is not counted: the report adds it to both."
     )
 
@@ -188,5 +188,5 @@ def _noise_text(known: Known) -> str:
     deviation = known.noise.variance**0.5
     return (
         f"The difference of two runs of one seed has a standard deviation of {deviation:.2g} nats "
-        f"({known.noise.origin})."
+        f"(measured in {known.noise.origin})."
     )

@@ -69,8 +69,8 @@ class Tuner:
                 if wider[key] != self.grid[key]:
                     steps = ", ".join(str(value) for value in wider[key])
                     self.say(
-                        "a best, or the nearest where all failed, was at an edge of the grid: "
-                        f"{key} now in {steps}, for all"
+                        f"{key}: the grid is now {steps} for all variants, because one is best at "
+                        "its edge or failed at every value"
                     )
             self.grid = wider
             yield self._everywhere(points)

@@ -27,7 +27,7 @@ def noise_beside(study: Study) -> Study | None:
 def noise_in(folder: Path, settings: Mapping[str, Any]) -> Study | None:
     """The study `noise` in a folder of studies, if its runs have the data, size and horizon of
     these settings, which are those of a run (`SavedRun.settings`)."""
-    if not _has_runs(folder / _NOISE):
+    if not any((folder / _NOISE).glob("*/summary.json")):
         return None
     try:
         noise = read_study([folder / _NOISE])
@@ -35,10 +35,6 @@ def noise_in(folder: Path, settings: Mapping[str, Any]) -> Study | None:
         return None  # it has its own report, which says what is wrong with it
     same = [_shared_settings(run.settings) for run in noise.results[:1]]
     return noise if same == [_shared_settings(settings)] else None
-
-
-def _has_runs(folder: Path) -> bool:
-    return any(folder.glob("*/summary.json"))
 
 
 def _shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

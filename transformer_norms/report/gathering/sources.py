@@ -116,7 +116,8 @@ def _is_record(path: Path) -> bool:
 def home_of(folders: Sequence[Path]) -> Path:
     """The folder of the report of `folders`: the folder itself; of several, a folder beside the
     first that has the names of all, so that the report of none is written over."""
-    homes = {folder.resolve(): folder for folder in map(_folder_of, folders)}
+    own = (path if path.is_dir() else path.parent for path in folders)
+    homes = {folder.resolve(): folder for folder in own}
     if len(homes) == 1:
         return next(iter(homes.values()))
     places = list(homes)
@@ -126,7 +127,3 @@ def home_of(folders: Sequence[Path]) -> Path:
         name = f"report-{places[0].name[:60]}-{more}"
     first = homes[places[0]]
     return (first if first.name not in ("", "..") else places[0]).parent / name
-
-
-def _folder_of(path: Path) -> Path:
-    return path if path.is_dir() else path.parent
