@@ -159,6 +159,9 @@ def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
     """`difference: variant - baseline, mean over ...`: says what each of the `columns` holds."""
     study, loss, shown = findings.study, LOSSES[findings.loss], {*columns}
     tested = not shown.isdisjoint({_HEADINGS["interval"], _HEADINGS["p"]})
+    fisher = any(c.fisher is not None for c in findings.comparisons.values())
+    together = plural(findings.compared_together, "comparison")
+    corrected = f"after Holm's correction for {together} made together"
     meanings = {
         "tuned": "the value that tuning chose; (edge): it is the lowest or highest that was tried",
         "tuning_error": "an upper 95 % bound of what a better tuned value could still gain, from "
@@ -166,7 +169,9 @@ def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
         "seeds": "runs that ended",
         "failed": f"runs that diverged or are not {EFFECT:g} nats better than the unigram, or than "
         "the bigram where most runs of a baseline pass it. No mean includes them, and no "
-        "difference is given where a run failed",
+        "difference is given where a run failed"
+        + f". Fisher's p compares the failures of a pair, {corrected}"
+        * fisher,
         "missing": "planned runs without a result",
         "loss": f"final {loss} in nats per token, mean ± standard deviation over seeds"
         + _test_part(findings),
@@ -174,9 +179,8 @@ def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
         "difference": "variant - baseline, mean over the seeds that both have"
         + "; too few seeds for an interval and a p" * (not tested),
         "interval": _interval_note(findings),
-        "p": "the p of the same test after Holm's correction for "
-        f"{plural(findings.compared_together, 'comparison')} made together. An interval may leave "
-        "out zero where p is above 0.05",
+        "p": f"the p of the same test, {corrected}. An interval may leave out zero where p is "
+        "above 0.05",
         "sign-flip": "the exact p of the measured differences of one comparison, without tuning "
         "error and Holm's correction",
         "correlation": "of the losses of variant and baseline, over pairs of one seed",
