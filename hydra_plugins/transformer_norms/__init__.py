@@ -1,4 +1,5 @@
-"""Shows Hydra our sweeper, `hydra/sweeper=study`, and our launchers, `launcher=pool` and `slurm`.
+"""Shows Hydra our sweeper, `hydra/sweeper=study`, and our launchers, `launcher=basic`, `pool` and
+`slurm`.
 
 Hydra imports this folder at every start, so nothing heavy is imported here.
 """
@@ -18,6 +19,7 @@ _LAUNCHERS = {"pool": "PoolLauncher", "slurm": "SlurmLauncher"}
 for _name, _class in _LAUNCHERS.items():
     _node = {"_target_": f"{_HERE}.{_class}", "settings": "${launcher}"}
     _store(_name, _node, "hydra/launcher")
+_ONE_WORKER = {"workers": 1, "per_gpu": 1, "pools": 1}
 
 
 class StudySweeper(Sweeper):
@@ -26,6 +28,10 @@ class StudySweeper(Sweeper):
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
         from hydra.core.plugins import Plugins
 
+        typed = any(text.startswith("hydra/launcher=") for text in config.hydra.overrides.hydra)
+        if config.hydra.runtime.choices["hydra/launcher"] == "basic" and not typed:
+            # A run that ends its own process must not end the sweep.
+            config.hydra.launcher = {"_target_": f"{_HERE}.PoolLauncher", "settings": _ONE_WORKER}
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )

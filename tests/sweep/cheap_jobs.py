@@ -20,6 +20,14 @@ def run_cheap_job(overrides):
     return {"status": "finished", "threads": overrides[-1]}
 
 
+def end_process_of_first_seed(overrides):
+    """Stands for a run whose plugin ends its process with code 9, and for one that ends well."""
+    Path(f"{overrides[-1].replace('=', '')}-{os.getpid()}").touch()
+    if overrides[-1] == "seed=0":
+        os._exit(9)
+    return {"status": "finished"}
+
+
 def tries(folder):
     """Returns how often each job was begun in a folder."""
     return Counter(path.name.split("-")[0] for path in folder.iterdir())

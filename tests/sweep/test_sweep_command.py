@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cheap_jobs import end_process_of_first_seed
 from pausing import PAUSE
 from run_folders import draw_nothing
 from sweeps import PLUGIN, BasicLauncher
@@ -19,7 +20,7 @@ from warm import CEILING, Command
 
 from transformer_norms import cli, compose, train
 from transformer_norms.processes import cores
-from transformer_norms.sweep import drive
+from transformer_norms.sweep import drive, pool
 
 ROOT = Path(__file__).parents[2]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
@@ -244,6 +245,32 @@ def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monk
     assert (code, answer["finished"], answer["failed"]) == (0, 2, 0), err
 
 
+@pytest.mark.goal("S2")
+def test_by_default_a_run_that_ends_its_process_fails_alone(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(pool, "_run_in_worker", end_process_of_first_seed)
+    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["-m", "seed=0,1", "trainer.steps=4", *SHORT])
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1])["failed"] == 1
+    assert err.splitlines()[-1] == "failed: the variant s0: its worker ended with code 9"
+    begun = Counter(path.name.split("-")[0] for path in tmp_path.glob("seed*"))
+    assert begun == {"seed0": pool.ATTEMPTS, "seed1": 1}
+
+
+def test_hydras_basic_launcher_trains_in_the_process_of_the_command(monkeypatch):
+    """A debugger sees its runs. The default has a worker."""
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    launchers = []
+    monkeypatch.setattr(drive, "run_sweep", lambda words, launcher: launchers.append(launcher))
+    for typed in ([], ["hydra/launcher=basic"], ["launcher=pool", "launcher.workers=3"]):
+        assert cli.main(["-m", "seed=0,1", *typed, *SHORT]) == 0
+    one, own, three = launchers
+    assert type(own).__name__ == "BasicLauncher"
+    assert (one.at_once, three.at_once) == (1, 3)
+
+
 @pytest.mark.nightly
 def test_a_sweeper_that_is_not_ours_runs_our_jobs_and_gets_a_report_with_short_names():
     drawn = "optimizer.lr=0.0036370446707501072,0.00759"
@@ -344,7 +371,7 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
 
 @pytest.mark.nightly
 @pytest.mark.goal("S2")
-@pytest.mark.parametrize("launcher", ["launcher=pool", "hydra/launcher=joblib"])
+@pytest.mark.parametrize("launcher", ["launcher=basic", "launcher=pool", "hydra/launcher=joblib"])
 def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher, measured):
     """An error, a loss that is no number, sys.exit, a KeyboardInterrupt of its own, kill -9 as by
     the kernel where memory is short, and an end without a word."""

@@ -157,7 +157,7 @@ def interpolate_by_parts(
     )
     low, high = (math.floor(low), math.ceil(high)) if truncate else (low, high)
     low, high = max(low, 0), min(high, dims - 1)
-    pairs = torch.arange(len(powers), dtype=powers.dtype)
+    pairs = torch.arange(len(powers), dtype=powers.dtype, device=powers.device)
     kept = 1 - ((pairs - low) / (high - low or 0.001)).clamp(0, 1)
     attention = float(Formula(attention_factor)({"factor": factor}))
     return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept, attention  # type: ignore[operator]
@@ -200,7 +200,9 @@ class Rotary(NoPosition):
         self.attention_factors: list[float] = []
         table = torch.zeros(len(self.distinct), max(dims) // 2, dtype=torch.float32)
         for row, (base, count, span, factor) in zip(table, self.distinct, strict=True):
-            powers = base ** (torch.arange(0, 2 * count, 2, dtype=torch.float32) / (2 * span))
+            # A range on the meta device would import the compiler, which takes seconds.
+            evens = torch.arange(0, 2 * count, 2, dtype=torch.float32, device="cpu")
+            powers = base ** (evens / (2 * span))
             row[:count], attention = 1.0 / powers, 1.0
             if factor != 1:
                 scale = partial(SCALINGS.maker(scaling), base=base, dims=2 * span)  # type: ignore[arg-type]

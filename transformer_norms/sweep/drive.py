@@ -157,7 +157,7 @@ class Sweep:
         while waiting and not self.stopped:
             busy = []
             batches = make_batches(self.launcher, [job for job in waiting if not job.ended])
-            while batches and not self.stopped:
+            while batches and not (self.stopped or self.stopping.asked):
                 batch = batches.pop(0)
                 answers = launch(self.launcher, batch, self.request.name, self.board.say)
                 for job, answer in zip(batch, answers, strict=True):

@@ -31,10 +31,10 @@ _stopped = threading.Event()
 
 
 def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
-    """The jobs that the launcher gets at once. A launcher that runs them in this process gets one
-    at a time: a signal ends the sweep after it, and runs that another command has finished since
-    are seen."""
-    if type(launcher).__name__ == "BasicLauncher":  # Hydra loads plugins as modules of their own
+    """The jobs that the launcher gets at once. A launcher that runs one at a time gets one at a
+    time: its end is told before the next one begins, a signal ends the sweep after it, and runs
+    that another command has finished since are seen."""
+    if getattr(launcher, "at_once", 0) == 1 or type(launcher).__name__ == "BasicLauncher":
         return [[job] for job in jobs]
     return [jobs] if jobs else []
 

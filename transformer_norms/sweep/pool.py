@@ -1,8 +1,8 @@
 """Runs jobs in workers that stay, so that imports, data and compilation are paid for once.
 
-This is `launcher=pool`. A worker that dies, at whatever moment and with whatever code, costs one
-attempt of the one job that it was given. A fresh worker takes its place, and the job goes on from
-its checkpoint.
+This is `launcher=pool`, and with one worker `launcher=basic`. A worker that dies, at whatever
+moment and with whatever code, costs one attempt of the one job that it was given. A fresh worker
+takes its place, and the job goes on from its checkpoint.
 
 Pebble's pool, which tokenizes here, promises less. A worker of it that dies before it has taken a
 job ends the whole pool. A job that ends its process with code 0 is waited for without end. All of
@@ -18,9 +18,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from transformer_norms import processes, signals
@@ -181,15 +181,8 @@ def _cause(code: int | None) -> str:
 # ---------------------------------------------------------------------------------- in the worker
 
 
-@dataclass
-class State:
-    """The state of a worker process."""
-
-    stop: Path = Path()  # the file that tells it to save and end, once it is there
-    busy: bool = False
-
-
-_state = State()
+# The file `stop` tells a worker to save and to end, once it is there.
+_state = SimpleNamespace(stop=Path(), busy=False)
 
 
 def _serve(pipe: Connection, number: int, workers: int, gpus: Sequence[str], stop: Path) -> None:
