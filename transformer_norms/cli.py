@@ -169,9 +169,9 @@ def _train(overrides: Sequence[str]) -> dict[str, Any]:
     from transformer_norms.run.run import train
     from transformer_norms.tracking.mirror import Mirror
 
-    if config.tracking.type == "none" or processes.rank() > 0:
+    if processes.rank() > 0:
         return train(config)
-    mirror = Mirror(config.tracking.mode, with_model=config.tracking.model != "none")
+    mirror = Mirror(config.tracking)
     try:
         summary = train(config, mirror.follow, finish=mirror.close)
         if processes.has_agent() and summary["status"] in ENDED:

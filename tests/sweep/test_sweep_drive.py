@@ -315,8 +315,8 @@ def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):
     followed, opened = [], []
 
     class Mirror:
-        def __init__(self, mode):
-            opened.append(mode)
+        def __init__(self, tracking, say):
+            opened.append(tracking["mode"])
 
         def follow(self, folder):
             followed.append(folder)

@@ -16,8 +16,12 @@ import pytest
 from guide import ROOT, blocks
 from run_folders import config_of, edit, make_run
 
+from transformer_norms import cli, compose
+from transformer_norms.errors import ConfigError
 from transformer_norms.run.metrics import MetricsFile, read_metrics
+from transformer_norms.run.plan import Plan
 from transformer_norms.storage.reading import read_json
+from transformer_norms.sweep.drive import plan_sweep, run_sweep
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
 from transformer_norms.tracking.mirror import Mirror, resolve_mode
@@ -98,7 +102,7 @@ def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(
     command = "train.py norm=rmsnorm 'placement.equation=x + f(x)'"
     process = {"pid": trainer, "host": socket.gethostname(), "command": command}
     edit(folder, process=process, warnings=["the rate never peaks"])
-    mirror = Mirror("offline")
+    mirror = Mirror({"mode": "offline"})
     mirror.follow(folder)
     for step in range(2, 41):
         metrics.append(row(step))
@@ -185,7 +189,7 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from transformer_norms.tracking.mirror import Mirror
-mirror = Mirror("offline")
+mirror = Mirror({"mode": "offline"})
 for folder in sys.argv[1:]:
     mirror.follow(Path(folder))
 print(mirror._process.pid, flush=True)
@@ -228,7 +232,7 @@ def test_without_wandb_the_trainer_notices_nothing(
     (stub / "wandb.py").write_text("raise ImportError('there is no W&B here')\n")
     monkeypatch.setenv("PYTHONPATH", str(stub))
     folder, _ = begin(tmp_path / "study", range(1, 6))
-    mirror = Mirror("offline")
+    mirror = Mirror({"mode": "offline"})
     mirror.follow(folder)
     assert mirror._process is not None
     assert mirror._process.wait(CEILING) != 0
@@ -241,8 +245,8 @@ def test_without_wandb_the_trainer_notices_nothing(
 @pytest.mark.goal("S6")
 def test_a_mirror_that_hangs_is_ended_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, start_new_session=True)
-    monkeypatch.setattr(tracking, "_start", lambda mode: hanging)
-    mirror = Mirror("offline")
+    monkeypatch.setattr(tracking, "_start", lambda *_: hanging)
+    mirror = Mirror({"mode": "offline"})
     mirror.follow(Path("run"))
     mirror.close(timeout=0.1)
     assert hanging.returncode == -signal.SIGKILL
@@ -250,7 +254,7 @@ def test_a_mirror_that_hangs_is_ended_with_its_command(monkeypatch: pytest.Monke
 
 def test_a_process_that_cannot_start_or_read_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    mirror = Mirror("offline")
+    mirror = Mirror({"mode": "offline"})
     mirror.follow(Path("run"))
     mirror.close()
 
@@ -277,9 +281,13 @@ NETRC = "machine api.wandb.ai login user password secret\n"
         ("auto", {"WANDB_BASE_URL": "https://wandb.example.org"}, NETRC, "offline"),
         ("auto", {"WANDB_MODE": "offline", "WANDB_API_KEY": SECRET}, NETRC, "offline"),
         ("auto", {"WANDB_MODE": "dryrun"}, NETRC, "offline"),
-        ("auto", {"WANDB_MODE": "online"}, "", "online"),
+        ("auto", {"WANDB_MODE": "online", "WANDB_API_KEY": SECRET}, "", "online"),
+        ("auto", {"WANDB_MODE": "shared"}, NETRC, "online"),
+        ("auto", {"WANDB_DISABLED": "true", "WANDB_MODE": "online"}, NETRC, "disabled"),
+        ("auto", {"WANDB_DISABLED": "false"}, NETRC, "online"),
+        ("online", {"WANDB_IDENTITY_TOKEN_FILE": "token"}, "", "online"),
         ("auto", {"WANDB_MODE": "disabled"}, NETRC, "disabled"),
-        ("online", {"WANDB_MODE": "disabled"}, "", "online"),
+        ("online", {"WANDB_MODE": "disabled"}, NETRC, "online"),
         ("offline", {"WANDB_MODE": "online", "WANDB_API_KEY": SECRET}, NETRC, "offline"),
     ],
 )
@@ -290,9 +298,115 @@ def test_the_mode_is_what_was_typed_then_the_environment_then_the_credentials(
     assert resolve_mode(mode, {"HOME": str(tmp_path), **environment}) == resolved
 
 
+NO_LOGIN = "there is no login to W&B; type wandb login first"
+NO_PROJECT = r"W&B takes 128 characters, none of /\#?%: in them"
+NO_MODE = "W&B takes online, offline, disabled"
+
+
+@pytest.mark.parametrize(
+    ("tracking", "environment", "line"),
+    [
+        ({"mode": "auto"}, {"WANDB_MODE": "bogus"}, f"WANDB_MODE=bogus: {NO_MODE}"),
+        ({"mode": "auto"}, {"WANDB_MODE": "ofline"}, f"did you mean 'offline'? {NO_MODE}"),
+        ({"mode": "auto"}, {"WANDB_MODE": "online"}, f"WANDB_MODE=online: {NO_LOGIN}"),
+        ({"mode": "online"}, {}, f"mode=online: {NO_LOGIN}"),
+        ({"mode": "auto"}, {"WANDB_PROJECT": "team/x"}, f"WANDB_PROJECT=team/x: {NO_PROJECT}"),
+        ({"mode": "offline", "project": "a?"}, {}, f"tracking.project=a?: {NO_PROJECT}"),
+        ({"mode": "offline", "project": "a" * 129}, {}, f"aaa: {NO_PROJECT}"),
+    ],
+)
+def test_what_wandb_would_not_take_is_refused_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tracking: dict[str, Any], environment: dict[str, str], line: str,
+) -> None:  # fmt: skip
+    for name in [name for name in os.environ if name.startswith("WANDB")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as refused:
+        Mirror(tracking)
+    assert str(refused.value).endswith(line)
+    Mirror({"type": "none"})  # asks W&B for nothing
+
+
+def test_a_refusal_of_wandbs_variables_is_one_line_and_2_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "bogus")
+    monkeypatch.setattr("transformer_norms.sweep.drive.Sweep", None)  # which would be called first
+    small = ["model=nano", "data=stories", "trainer.steps=2"]
+    assert cli.main(small) == 2
+    assert capsys.readouterr().err == f"WANDB_MODE=bogus: {NO_MODE}\n"
+    with pytest.raises(ConfigError, match="WANDB_MODE=bogus"):
+        run_sweep(["norm=rmsnorm,layernorm", *small], None)
+    assert not [*tmp_path.iterdir()]
+
+
+def fake_mirror(script: str) -> Callable[..., subprocess.Popen[bytes]]:
+    """Starts a process that reads what is named to it, and then does what the script says."""
+    command = ["sh", "-c", f"cat > /dev/null; {script}"]
+    return lambda *_: subprocess.Popen(command, stdin=subprocess.PIPE)
+
+
+TROUBLE = "run: CommError: no network"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("true", ""),
+        ("exit 3", "its process ended with code 3"),
+        (f"echo '{TROUBLE}' >> study/wandb/mirror.log", TROUBLE),
+        ("exec sleep 60", "not all of it is written yet"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, script: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    monkeypatch.setenv("WANDB_DIR", "elsewhere")
+    Path("study/wandb").mkdir(parents=True)
+    Path("study/wandb/mirror.log").write_text("an earlier command's trouble\n")
+    monkeypatch.setattr(tracking, "_start", fake_mirror(script))
+    lines: list[str] = []
+    mirror = Mirror({"mode": mode, "project": "norms", "entity": "us"}, lines.append)
+    mirror.follow(Path("study/run"))
+    mirror.follow(Path("study/other"))
+    mirror.close(timeout=1.0)
+    where = {
+        "offline": "offline, in study/wandb; tracking sync study uploads it",
+        "online": "config, command, host, metrics, packages, changed code go to us/norms",
+    }[mode]
+    first = f"W&B: {where}; tracking=none switches it off; not used: WANDB_DIR"
+    assert lines == [
+        first,
+        *([f"W&B: {said}; tracking sync study brings what is missing"] if said else []),
+    ]
+
+
+def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    typed = ["project=norms", "entity=us", "group=spring", "name=best", "tags=[a,b]"]
+    config = compose(["model=nano", *(f"tracking.{text}" for text in typed)])
+    assert Plan(config).hash == Plan(compose(["model=nano"])).hash
+    for name in ("PROJECT", "ENTITY", "RUN_GROUP", "NAME", "TAGS"):
+        monkeypatch.setenv(f"WANDB_{name}", "other")
+    monkeypatch.setenv("WANDB_NOTES", "a note")
+    shown = tracking.wishes(Mirror(config.tracking)._environment)
+    of_tracking = {"project": "norms", "entity": "us", "group": "spring", "name": "best"}
+    assert shown == of_tracking | {"tags": "a,b", "notes": "a note"}
+    with pytest.raises(ConfigError, match="tracking.tags: one value for all runs of a sweep"):
+        plan_sweep(("tracking.tags=a,b", "model=nano"))
+
+
 def test_disabled_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    mirror = Mirror("auto")
+    mirror = Mirror({"mode": "auto"})
     mirror.follow(Path("run"))
     assert mirror._process is None
 

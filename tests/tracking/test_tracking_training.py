@@ -114,8 +114,8 @@ def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
     started: list[subprocess.Popen[bytes]] = []
     start = tracking._start
 
-    def killed(mode: str) -> subprocess.Popen[bytes]:
-        started.append(start(mode))
+    def killed(mode: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        started.append(start(mode, environment))
         started[0].kill()
         return started[0]
 

@@ -1,5 +1,6 @@
 """Live, late and repaired views come to the same. A stand-in for W&B keeps what is logged."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from transformer_norms import cli
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.tracking.__main__ import main, sync
 from transformer_norms.tracking.folders import view_of
-from transformer_norms.tracking.mirror import take_agent
+from transformer_norms.tracking.mirror import take_agent, wishes
 from transformer_norms.tracking.view import View
 
 
@@ -266,7 +267,7 @@ def test_an_agent_of_a_sweep_gets_the_run_that_it_asked_for_and_a_later_sync_kee
         "WANDB_PROJECT": "norms", "WANDB_ENTITY": "us",
     }  # fmt: skip
     assert not take_agent({"WANDB_RUN_ID": "a1"})
-    kept = take_agent(environment)
+    kept = take_agent(environment) | wishes(environment)
     assert set(environment) == {"WANDB_PROJECT", "WANDB_ENTITY"}
     write(metrics, range(1, 4))
     live = view_of(run, "offline", kept)
@@ -282,6 +283,40 @@ def test_an_agent_of_a_sweep_gets_the_run_that_it_asked_for_and_a_later_sync_kee
     other = {"agent": kept["agent"] | {"run_id": "a2"}}
     assert view_of(run, "offline", other).update(last=True)
     assert stand_in.started[-1]["id"] == "a2"
+
+
+def test_what_wandbs_variables_ask_for_is_shown_for_runs_and_report_and_kept_for_a_later_sync(
+    run: Path, study: Path, stand_in: StandIn, metrics: MetricsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {
+        "PROJECT": "norms",
+        "ENTITY": "us",
+        "RUN_GROUP": "spring",
+        "NAME": "best",
+        "NOTES": "a",
+    }
+    kept = wishes({f"WANDB_{name}": value for name, value in asked.items()} | {"WANDB_TAGS": "x,y"})
+    monkeypatch.setenv("WANDB_RESUME", "must")  # for a run that has the id already
+    write(metrics, range(1, 4))
+    (study / "report.html").write_text("<p>first</p>")
+    view_of(run, "offline", kept).update(last=True)
+    view_of(study, "offline", kept).update(last=True)
+    write(metrics, range(4, 6))
+    assert sync([run], "offline") == 0
+    assert [one["job_type"] for one in stand_in.started] == ["train", "report", "train"]
+    for fields in stand_in.started:
+        shown = [fields[key] for key in ("project", "entity", "group")]
+        assert shown == ["norms", "us", "spring"]
+        if fields["job_type"] == "train":
+            assert (fields["name"], fields["notes"], fields["tags"][-2:]) == (
+                "best",
+                "a",
+                ["x", "y"],
+            )
+    assert "WANDB_RESUME" not in os.environ
+    monkeypatch.setenv("WANDB_PROJECT", "other")  # what is asked for now comes first
+    assert sync([run], "offline") == 0
+    assert stand_in.started[-1]["project"] == "other"
 
 
 def test_what_wandbs_own_sync_has_uploaded_is_not_written_anew(

@@ -86,7 +86,8 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("about", (), "recipe_source", "none"),
     ("about", (), "recipe_unverified", "none"),
     ("choices", (), "recipe", "none"),
-    ("tracking", ("wandb",), "model", "none"),
+    *(("tracking", ("wandb",), key, "none") for key in ("model", "project", "entity", "group")),
+    *(("tracking", ("wandb",), key, "none") for key in ("name", "tags")),
 )
 
 

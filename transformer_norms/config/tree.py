@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 
 from transformer_norms.data.settings import DataSettings
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Flag, Mark, Text, Values, marks_of, node, value_at
+from transformer_norms.kinds import Flag, Mark, Text, Texts, Values, marks_of, node, value_at
 from transformer_norms.model.settings import ModelConfig
 from transformer_norms.names import Registry
 from transformer_norms.training.settings import ParallelSettings, TrainerSettings
@@ -45,10 +45,15 @@ class NoTracking:
 @node
 class WandbTracking:
     """`tracking=wandb`: W&B mirrors the run folder. `model=final` keeps the trained model there, as
-    an artifact."""
+    an artifact. The other keys have W&B's own names, and come before W&B's variables."""
 
     mode: Literal["auto", "online", "offline"]
     model: Literal["none", "final"]
+    project: Text
+    entity: Text
+    group: Text
+    name: Text
+    tags: Texts
 
 
 @node

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer_norms.errors import Busy, ConfigError, hide_secrets
 from transformer_norms.run.identity import differing_names
-from transformer_norms.run.summary import read_summary
+from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.locks import Lock, take_lock
 
 
@@ -143,3 +143,21 @@ def this_process() -> dict[str, Any]:
     """Returns what the record of a run says of the process that trains it."""
     command = hide_secrets(shlex.join(sys.argv))
     return {"pid": os.getpid(), "host": socket.gethostname(), "command": command}
+
+
+def state_of(summary: Summary) -> str:
+    """The recorded status; `interrupted` if the process that trained the run has ended.
+
+    It asks for the process, not for the run's lock: whoever asks for a lock has it for a moment,
+    and a trainer that starts just then would find it taken.
+    """
+    trainer = summary.process
+    if summary.status != "running" or trainer.get("host") != socket.gethostname():
+        return summary.status
+    try:
+        os.kill(int(trainer["pid"]), 0)
+    except ProcessLookupError:
+        return "interrupted"
+    except PermissionError:  # another user's process
+        pass
+    return "running"

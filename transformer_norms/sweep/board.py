@@ -19,10 +19,11 @@ from rich.text import Text
 from transformer_norms.comparison.sweep_record import FAILED_AT_START
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Screen, clock
+from transformer_norms.run.folder import state_of
 from transformer_norms.run.metrics import parse_row
 from transformer_norms.run.summary import ENDED
 from transformer_norms.storage.reading import open_file
-from transformer_norms.sweep.planning import Job, state_of
+from transformer_norms.sweep.planning import Job
 
 OVER = (*ENDED, "failed", FAILED_AT_START)
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds

@@ -73,7 +73,7 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
     """Runs the sweep of a command line and prints its JSON line. Raises SystemExit with its exit
     code, if that is not 0. Hydra calls it for `-m`."""
     jobs, first = plan_sweep(tuple(arguments))
-    with closing(Mirror(first[0].tracking)) as mirror:
+    with closing(Mirror(first[0].tracking, lambda line: sweep.board.say(line))) as mirror:
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0

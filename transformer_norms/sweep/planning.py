@@ -4,9 +4,8 @@ them runs.
 
 import itertools
 import os
-import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.kinds import plain
-from transformer_norms.run.folder import hold_run
+from transformer_norms.run.folder import hold_run, state_of
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.reading import is_there
 from transformer_norms.sweep.grid import MOST_RUNS
@@ -35,13 +34,13 @@ Stage = Literal["tune", "result"]
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, how W&B shows it, the hashes that
+    """A planned run: its folder, the arguments that train it, its keys of W&B, the hashes that
     earlier versions gave to the same run, and about how many FLOPs it takes."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
-    tracking: str
+    tracking: Mapping[str, Any]
     former: Collection[str] = ()
     work: float = 1.0
 
@@ -79,7 +78,7 @@ class Jobs:
         self.study = Path("runs") / request.study
         self.remarks: Counter[str] = Counter()
         self.warnings: dict[str, str] = {}  # a run's warning -> the first variant that has it
-        self._plans: dict[tuple[str, ...], tuple[Any, str]] = {}
+        self._plans: dict[tuple[str, ...], Any] = {}
         self._plan_of: dict[str, Any] = {}  # the first plan of each identity
 
     def first_stage(self) -> list[Job]:
@@ -121,7 +120,7 @@ class Jobs:
         overrides = self._overrides(variant, tuned, seed)
         if overrides not in self._plans:
             self._plans[overrides] = self._plan(overrides, variant)
-        plan, tracking = self._plans[overrides]
+        plan = self._plans[overrides]
         from transformer_norms.run.machine import rough_flops  # imports torch, as _plan does
 
         run = PlannedRun(
@@ -129,7 +128,9 @@ class Jobs:
             stage=stage, variant=variant, tuned=tuned, seed=seed,
         )  # fmt: skip
         former = frozenset(plan.identities)
-        return Job(run, plan.folder, overrides, tracking, former, rough_flops(plan.config))
+        return Job(
+            run, plan.folder, overrides, plan.config.tracking, former, rough_flops(plan.config)
+        )
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
@@ -147,7 +148,7 @@ class Jobs:
         """Prepares the tokens of the jobs that are to be trained, if all of them read the same. A
         corpus or a vocabulary that cannot be had is then said once, before anything is written,
         and not by each job. Raises InputError."""
-        plans = [self._plans[job.overrides][0] for job in jobs if not job.ended]
+        plans = [self._plans[job.overrides] for job in jobs if not job.ended]
         sources = {
             str(
                 [
@@ -214,13 +215,12 @@ class Jobs:
         total = len(question.variants) * (tuning + question.most_seeds)
         waiting = {job.overrides: job for job in first if not job.ended}
         ended = len(first) - len(waiting)
-        configs = [self._plans[overrides][0].config for overrides in waiting]
+        configs = [self._plans[overrides].config for overrides in waiting]
         typed = f"sweep={self.request.name}" if self.request.named else "-m ..."
         more = f"; transformer-norms plan {typed} says what it costs"
         return days_line(configs, total - ended, more)
 
-    def _plan(self, overrides: Sequence[str], variant: Values) -> tuple[Any, str]:
-        """The plan of a run, and the mode in which W&B shows it."""
+    def _plan(self, overrides: Sequence[str], variant: Values) -> Any:
         try:
             config = compose(overrides)  # before the next import, which takes torch's time
         except ConfigError as error:
@@ -238,9 +238,8 @@ class Jobs:
         self.remarks.update(plan.remarks)
         for warning in config.warnings:
             self.warnings.setdefault(str(warning), label(variant))
-        tracking = config.tracking.mode if config.tracking.type == "wandb" else "disabled"
         # Two variants may be one run: `auto` in one of them is what the other spells out.
-        return self._plan_of.setdefault(plan.hash, plan), tracking
+        return self._plan_of.setdefault(plan.hash, plan)
 
     def _check_names(self, variants: Iterable[Values], points: Iterable[Values]) -> None:
         """Refuses options that do not exist, before any job is composed."""
@@ -298,24 +297,6 @@ def put_damaged_aside(record: Path, say: Callable[[str], None]) -> None:
             f"{error}; it is {aside.name} now, and another record is begun. It plans the runs of "
             "this command; type earlier, wider ones again if their runs are to count"
         )
-
-
-def state_of(summary: Summary) -> str:
-    """The recorded status; `interrupted` if the process that trained the run has ended.
-
-    It asks for the process, not for the run's lock: whoever asks for a lock has it for a moment,
-    and a trainer that starts just then would find it taken.
-    """
-    trainer = summary.process
-    if summary.status != "running" or trainer.get("host") != socket.gethostname():
-        return summary.status
-    try:
-        os.kill(int(trainer["pid"]), 0)
-    except ProcessLookupError:
-        return "interrupted"
-    except PermissionError:  # another user's process
-        pass
-    return "running"
 
 
 def count(number: int, thing: str) -> str:

@@ -38,8 +38,7 @@ from transformer_norms.sweep.seeds import (
 from transformer_norms.validation import check
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
-ONE_VALUE = ("study", "config", "plugins", "tracking", "tracking.mode", "tracking.model",
-             "continue_from")  # fmt: skip
+ONE_VALUE = ("study", "config", "plugins", "tracking", "continue_from")  # with their own keys
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -146,9 +145,9 @@ def read_request(arguments: Iterable[str]) -> Request:
     names = typed.pop("sweep", ["none"])
     if len(names) > 1:
         raise ConfigError(f"sweep={','.join(map(str, names))}: one sweep at a time")
-    for key in ONE_VALUE:
-        if len(typed.get(key, [])) > 1:
-            raise ConfigError(f"{key}: one value for all runs of a sweep; there are {typed[key]}")
+    for key, values in typed.items():
+        if key.split(".")[0] in ONE_VALUE and len(values) > 1:
+            raise ConfigError(f"{key}: one value for all runs of a sweep; there are {values}")
     typed = {key: values for key, values in typed.items() if key.split(".")[0] not in COMMANDS}
     if names == ["none"]:
         # Never the study's name: the record of a sweep of that name may lie in the study.
@@ -288,8 +287,8 @@ def check_question(where: str, question: Question) -> None:
         if key in keys:
             home = "under seeds" if key == "seed" else "on the command line"
             raise ConfigError(f"{where}: {key} stands {home}, not in vary, together, fixed or tune")
-    for key in ONE_VALUE:
-        if key in (*question.axes, *question.tuned_keys):
+    for key in (*question.axes, *question.tuned_keys):
+        if key.split(".")[0] in ONE_VALUE:
             raise ConfigError(f"{where}: {key} has one value for all runs of a sweep, under fixed")
     for key in question.tuned_keys:
         if key in question.axes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError, hide_secrets
-from transformer_norms.tracking.mirror import resolve_mode
+from transformer_norms.tracking.mirror import resolve_mode, wishes
 
 _SAVE_SECONDS = 30
 
@@ -62,7 +62,7 @@ def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> in
     reports = [folder.resolve() for folder in folders if (folder / "report.html").is_file()]
     failed = 0
     for folder in [*runs, *(study for study in reports if study not in runs)]:
-        view = view_of(folder, mode, {"model": True} if with_model else {})
+        view = view_of(folder, mode, wishes(os.environ) | ({"model": True} if with_model else {}))
         if not view.update(last=True):
             outcome = "another process is mirroring it"
         elif view.problem:

@@ -16,7 +16,7 @@ import wandb
 from transformer_norms.comparison.sweep_record import PlannedRun, SweepRecord, label, read_record
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.failure import failure
-from transformer_norms.run.folder import Attempts
+from transformer_norms.run.folder import Attempts, state_of
 from transformer_norms.run.identity import digest
 from transformer_norms.run.metrics import parse_row, read_metrics
 from transformer_norms.run.reader import SavedRun
@@ -55,11 +55,13 @@ class RunView(View):
             "versions": run.summary.versions,
             **self.kept.get("agent", {}).get("parameters", {}),
         }
+        choices = [f"{axis}={value}" for axis, value in run.config["choices"].items()]
+        asked = self.kept.get("tags", "").split(",")
         return {
-            "name": self.name,
+            "name": self.kept.get("name") or self.name,
             "job_type": stage,
-            "tags": [_tag(f"{axis}={value}") for axis, value in run.config["choices"].items()],
-            "notes": record.question if record else None,
+            "tags": [*map(_tag, filter(None, dict.fromkeys([*choices, *asked])))],
+            "notes": self.kept.get("notes") or (record.question if record else None),
             "config": {**run.config, **groups},
         }
 
@@ -136,8 +138,9 @@ class RunView(View):
 class ReportView(View):
     """Shows the report of a study: its page, which has all results, and its curves."""
 
-    def __init__(self, study: Path, mode: str) -> None:
-        super().__init__(study, "report", [study / "report.html", study / "curves.png"], mode, {})
+    def __init__(self, study: Path, mode: str, kept: Mapping[str, Any] = {}) -> None:
+        files = [study / "report.html", study / "curves.png"]
+        super().__init__(study, "report", files, mode, kept)
 
     def fields(self) -> dict[str, Any]:
         questions = dict.fromkeys(record.question for record in _records(self.study))
@@ -161,19 +164,14 @@ class ReportView(View):
 
 def view_of(folder: Path, mode: str, kept: Mapping[str, Any] = {}) -> View:
     is_run = any((folder / name).is_file() for name in ("summary.json", "metrics.jsonl"))
-    return RunView(folder, mode, kept) if is_run else ReportView(folder, mode)
+    return (RunView if is_run else ReportView)(folder, mode, kept)
 
 
 def _trainer_here(summary: Summary) -> int | None:
     """Returns the id of the process that trains the run, if it is on this machine."""
     process, host = summary.process.get("pid"), summary.process.get("host")
-    if summary.status != "running" or host != socket.gethostname() or type(process) is not int:
-        return None
-    try:
-        os.kill(process, 0)
-    except OSError:
-        return None
-    return process
+    here = host == socket.gethostname() and type(process) is int
+    return process if here and state_of(summary) == "running" else None
 
 
 def _closing_lines(summary: Summary) -> list[str]:

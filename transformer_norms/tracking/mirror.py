@@ -6,6 +6,7 @@ the process could not finish, `python -m transformer_norms.tracking sync FOLDER`
 
 import netrc
 import os
+import re
 import select
 import signal
 import subprocess
@@ -18,25 +19,46 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from transformer_norms import processes, signals
-from transformer_norms.storage.reading import read_yaml
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import suggestion
+from transformer_norms.progress import Say, say
+from transformer_norms.run.folder import path_text
+from transformer_norms.storage.reading import read_bytes, read_yaml
 
+PROJECT = "transformer_norms"  # unless another one is asked for
 _EXIT_SECONDS = 5.0
 _LONG_EXIT_SECONDS = 300.0  # for a model's upload, and for an agent: it decides by what W&B has
 _ORPHAN_SECONDS = 60  # after the command was killed
 _POLL_SECONDS = 0.5
+_VARIABLES = {key: f"WANDB_{key.upper()}" for key in ("project", "entity", "name", "tags", "notes")}
+_VARIABLES["group"] = "WANDB_RUN_GROUP"
+_UNUSED = ("WANDB_DIR", "WANDB_RUN_ID", "WANDB_JOB_TYPE", "WANDB_RESUME")  # a folder decides these
+_MODES, _LOGINS = ("online", "offline", "disabled"), ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 # W&B has had two names for its host, and a login may stand under either.
 _HOSTS = {"api.forge.coreweave.com", "api.wandb.ai"}
 
 
 def resolve_mode(mode: str, environment: Mapping[str, str]) -> str:
-    """Returns `online`, `offline` or `disabled`: what was typed, else $WANDB_MODE, else `online`
-    where there are credentials."""
-    if mode != "auto":
-        return mode
-    if word := environment.get("WANDB_MODE"):
-        return {"online": "online", "run": "online", "disabled": "disabled"}.get(word, "offline")
-    has_login = environment.get("WANDB_API_KEY") or _login_is_stored(environment)
-    return "online" if has_login else "offline"
+    """Returns `online`, `offline` or `disabled`: what was typed, else what $WANDB_DISABLED and
+    $WANDB_MODE say, else `online` where there are credentials. Raises ConfigError for a mode that
+    W&B does not have, and for `online` without credentials."""
+    has_login = any(map(environment.get, _LOGINS)) or _login_is_stored(environment)
+    key = "WANDB_MODE" if mode == "auto" else "mode"
+    if mode == "auto":
+        off = environment.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on")
+        mode = "disabled" if off else environment.get("WANDB_MODE", "")
+    words = {"": "online" if has_login else "offline", "run": "online", "shared": "online"}
+    word = words.get(mode, "offline" if mode == "dryrun" else mode)
+    if word not in _MODES:
+        raise ConfigError(f"{key}={mode}: {suggestion(mode, _MODES)}W&B takes {', '.join(_MODES)}")
+    if word == "online" and not has_login:
+        raise ConfigError(f"{key}={mode}: there is no login to W&B; type wandb login first")
+    return word
+
+
+def wishes(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns what W&B's variables ask for, by the key of tracking=wandb."""
+    return {key: environment[name] for key, name in _VARIABLES.items() if environment.get(name)}
 
 
 def _login_is_stored(environment: Mapping[str, str]) -> bool:
@@ -44,11 +66,10 @@ def _login_is_stored(environment: Mapping[str, str]) -> bool:
     home = environment.get("HOME", "~")
     file = environment.get("NETRC") or os.path.expanduser(f"{home}/.netrc")
     url = environment.get("WANDB_BASE_URL")
-    try:
+    with suppress(OSError, netrc.NetrcParseError):
         logins = netrc.netrc(file).hosts
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return not logins.keys().isdisjoint({urlsplit(url).netloc} if url else _HOSTS)
+        return not logins.keys().isdisjoint({urlsplit(url).netloc} if url else _HOSTS)
+    return False
 
 
 def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
@@ -60,8 +81,6 @@ def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
     agent: dict[str, Any] = {
         "run_id": environment.pop("WANDB_RUN_ID"),
         "sweep_id": environment.pop("WANDB_SWEEP_ID"),
-        "project": environment.get("WANDB_PROJECT"),
-        "entity": environment.get("WANDB_ENTITY"),
     }
     if file := environment.pop("WANDB_SWEEP_PARAM_PATH", None):
         parameters = read_yaml(Path(file).resolve(), values_only=False)
@@ -72,13 +91,23 @@ def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
 
 
 class Mirror:
-    """Names folders to the background process. Nothing here blocks training or raises."""
+    """Names folders to the background process, says where they go, and says what did not get there.
+    `tracking` has the keys of the config. Raises ConfigError where W&B would take nothing; after
+    that nothing here blocks training or raises."""
 
-    def __init__(self, mode: str, with_model: bool = False) -> None:
-        self.mode = resolve_mode(mode, os.environ)
-        self._patience = (
-            _LONG_EXIT_SECONDS if with_model or processes.has_agent() else _EXIT_SECONDS
-        )
+    def __init__(self, tracking: Mapping[str, Any], say: Say = say) -> None:
+        self.mode, self._say = resolve_mode(tracking.get("mode", "disabled"), os.environ), say
+        self._environment = dict(os.environ)
+        for key, name in _VARIABLES.items():
+            if (value := tracking.get(key, "none")) not in ("none", ("none",)):
+                self._environment[name] = value if isinstance(value, str) else ",".join(value)
+        project = wishes(self._environment).get("project", PROJECT)
+        if self.mode != "disabled" and re.search(r"[/\\#?%:]|.{129}", project):
+            key = "tracking.project" if project == tracking.get("project") else "WANDB_PROJECT"
+            raise ConfigError(f"{key}={project}: W&B takes 128 characters, none of /\\#?%: in them")
+        self._project = "/".join(filter(None, [self._environment.get("WANDB_ENTITY"), project]))
+        waits = tracking.get("model", "none") != "none" or processes.has_agent()
+        self._patience = _LONG_EXIT_SECONDS if waits else _EXIT_SECONDS
         self._named: set[Path] = set()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -90,12 +119,24 @@ class Mirror:
         self._named.add(folder)
         with suppress(OSError):
             if self._process is None:
-                self._process = _start(self.mode)
+                self._say(self._where(folder.parent))
+                self._process = _start(self.mode, self._environment)
             assert self._process.stdin is not None
             os.write(self._process.stdin.fileno(), os.fsencode(folder.resolve()) + b"\0")
 
+    def _where(self, study: Path) -> str:
+        """Returns the line that says where the runs of a study go."""
+        self._log, self._sync = study / "wandb" / "mirror.log", f"tracking sync {path_text(study)}"
+        self._known = self._log.stat().st_size if self._log.is_file() else 0
+        where = f"config, command, host, metrics, packages, changed code go to {self._project}"
+        if self.mode == "offline":
+            where = f"offline, in {path_text(self._log.parent)}; {self._sync} uploads it"
+        unused = [name for name in _UNUSED if name in os.environ and not processes.has_agent()]
+        more = f"; not used: {', '.join(unused)}" if unused else ""
+        return f"W&B: {where}; tracking=none switches it off{more}"
+
     def close(self, timeout: float | None = None) -> None:
-        """Waits at most `timeout` seconds for the last rows; `sync` brings what is then missing."""
+        """Waits at most `timeout` seconds for the last rows, and says what is then missing."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -103,17 +144,23 @@ class Mirror:
         with suppress(OSError):
             process.stdin.close()
         try:
-            process.wait(self._patience if timeout is None else timeout)
+            code = process.wait(self._patience if timeout is None else timeout)
+            why = f"its process ended with code {code}" if code else ""
         except subprocess.TimeoutExpired:
+            why = "not all of it is written yet"
             process.kill()
             process.wait()
+        with suppress(OSError, ConfigError):
+            why = read_bytes(self._log)[self._known :].decode().partition("\n")[0] or why
+        if why:
+            self._say(f"W&B: {why}; {self._sync} brings what is missing")
 
 
-def _start(mode: str) -> subprocess.Popen[bytes]:
+def _start(mode: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
     # W&B's default is off, unless an account says otherwise; $WANDB_DISABLE_CODE goes before.
-    environment = {"WANDB_SAVE_CODE": "true", **os.environ, "PYTHONPATH": path}
+    environment = {"WANDB_SAVE_CODE": "true", **environment, "PYTHONPATH": path}
     # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
     with signals.withhold_signals():
@@ -140,7 +187,7 @@ def follow_stdin(mode: str) -> None:
     parent, ended = os.getppid(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     signals.let_through(signal.SIGTERM)  # the others are its parent's, and end it with the pipe
-    kept = take_agent(os.environ)
+    kept = take_agent(os.environ) | wishes(os.environ)
     views: dict[bytes, View] = {}
     unread = b""
     while not ended.is_set():

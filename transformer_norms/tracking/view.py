@@ -22,6 +22,7 @@ from transformer_norms.run.metrics import LONGEST, open_plain
 from transformer_norms.storage.files import as_storage_error, remove_leftovers, write_json
 from transformer_norms.storage.locks import Lock, take_lock
 from transformer_norms.storage.reading import read_bytes, read_json
+from transformer_norms.tracking.mirror import PROJECT
 from transformer_norms.training.measures import PREFIX
 
 _INIT_SECONDS = 20
@@ -32,7 +33,7 @@ _OWN_DATA_DIR = "WANDB_DATA_DIR" not in os.environ
 class View(ABC):
     """Shows `files`, in the W&B group of `study`. `update` never raises: what fails becomes
     `problem` and a line in `<study>/wandb/mirror.log`. `kept` is what a later view of the folder
-    takes over: the `agent` whose W&B run it is, and whether the `model` is shown."""
+    takes over: the `agent` whose W&B run it is, whether the `model` is shown, and the wishes."""
 
     # Shared by the process: after one failed attempt nothing waits for W&B's server again.
     unreached: ClassVar[bool] = False
@@ -202,17 +203,17 @@ class View(ABC):
     def _init(self, mode: Any, fields: Mapping[str, Any]) -> Any:
         if _OWN_DATA_DIR:  # W&B keeps tables there until they are uploaded; the default is ~
             os.environ["WANDB_DATA_DIR"] = str(self.home)
+        os.environ.pop("WANDB_RESUME", None)  # which would go on where the old run ends
         agent = self.kept.get("agent", {})
+        asked = agent | self.kept
         ours, sys.argv = sys.argv, self.command() or sys.argv  # W&B shows the words of sys.argv
         try:
             return wandb.init(
-                project=agent.get("project")
-                or os.environ.get("WANDB_PROJECT")
-                or "transformer_norms",
-                entity=agent.get("entity"),
+                project=asked.get("project") or PROJECT,
+                entity=asked.get("entity"),
                 id=self.id,
                 reinit="create_new",  # else wandb.init returns a run that is open already
-                group=self.study.name,
+                group=asked.get("group") or self.study.name,
                 dir=self.study,
                 mode=mode,
                 **fields,
