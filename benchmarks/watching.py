@@ -72,7 +72,7 @@ class Mirrored:
         summary = {"status": "running", "identity": "0" * 16}
         write_json(run / "summary.json", summary | {"data": {"fingerprint": "", "identity": {}}})
         self.rows, self.others = MetricsFile(run / "metrics.jsonl"), MetricsFile(folder / "others")
-        self.mirror = Mirror("offline")
+        self.mirror = Mirror(config.tracking)
         for _ in range(self.every):
             self.step(self.rows)
         self.mirror.follow(run)

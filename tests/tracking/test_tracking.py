@@ -299,7 +299,9 @@ def test_the_mode_is_what_was_typed_then_the_environment_then_the_credentials(
 
 
 NO_LOGIN = "there is no login to W&B; type wandb login first"
-NO_PROJECT = r"W&B takes 128 characters, none of /\#?%: in them"
+NO_PROJECT = (
+    r"a W&B project has up to 128 characters, none of /\#?%:; its owner is tracking.entity=NAME"
+)
 NO_MODE = "W&B takes online, offline, disabled"
 
 
@@ -378,13 +380,17 @@ def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_the
     mirror.follow(Path("study/other"))
     mirror.close(timeout=1.0)
     where = {
-        "offline": "offline, in study/wandb; tracking sync study uploads it",
+        "offline": "offline, in study/wandb; transformer-norms tracking sync study uploads it",
         "online": "config, command, host, metrics, packages, changed code go to us/norms",
     }[mode]
     first = f"W&B: {where}; tracking=none switches it off; not used: WANDB_DIR"
     assert lines == [
         first,
-        *([f"W&B: {said}; tracking sync study brings what is missing"] if said else []),
+        *(
+            [f"W&B: {said}; transformer-norms tracking sync study brings what is missing"]
+            if said
+            else []
+        ),
     ]
 
 

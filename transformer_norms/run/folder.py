@@ -146,11 +146,8 @@ def this_process() -> dict[str, Any]:
 
 
 def state_of(summary: Summary) -> str:
-    """The recorded status; `interrupted` if the process that trained the run has ended.
-
-    It asks for the process, not for the run's lock: whoever asks for a lock has it for a moment,
-    and a trainer that starts just then would find it taken.
-    """
+    """Returns the recorded status; `interrupted` if the process that trained the run has ended. A
+    look at the run's lock would hold it for a moment, and a trainer that starts would find it."""
     trainer = summary.process
     if summary.status != "running" or trainer.get("host") != socket.gethostname():
         return summary.status

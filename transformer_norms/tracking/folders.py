@@ -139,8 +139,7 @@ class ReportView(View):
     """Shows the report of a study: its page, which has all results, and its curves."""
 
     def __init__(self, study: Path, mode: str, kept: Mapping[str, Any] = {}) -> None:
-        files = [study / "report.html", study / "curves.png"]
-        super().__init__(study, "report", files, mode, kept)
+        super().__init__(study, "report", [study / "report.html", study / "curves.png"], mode, kept)
 
     def fields(self) -> dict[str, Any]:
         questions = dict.fromkeys(record.question for record in _records(self.study))

@@ -91,9 +91,8 @@ def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
 
 
 class Mirror:
-    """Names folders to the background process, says where they go, and says what did not get there.
-    `tracking` has the keys of the config. Raises ConfigError where W&B would take nothing; after
-    that nothing here blocks training or raises."""
+    """Names folders to the background process, and says where they go and what did not get there.
+    Raises ConfigError where W&B would take nothing. After that it neither raises nor blocks."""
 
     def __init__(self, tracking: Mapping[str, Any], say: Say = say) -> None:
         self.mode, self._say = resolve_mode(tracking.get("mode", "disabled"), os.environ), say
@@ -104,7 +103,8 @@ class Mirror:
         project = wishes(self._environment).get("project", PROJECT)
         if self.mode != "disabled" and re.search(r"[/\\#?%:]|.{129}", project):
             key = "tracking.project" if project == tracking.get("project") else "WANDB_PROJECT"
-            raise ConfigError(f"{key}={project}: W&B takes 128 characters, none of /\\#?%: in them")
+            rule = "a W&B project has up to 128 characters, none of /\\#?%:"
+            raise ConfigError(f"{key}={project}: {rule}; its owner is tracking.entity=NAME")
         self._project = "/".join(filter(None, [self._environment.get("WANDB_ENTITY"), project]))
         waits = tracking.get("model", "none") != "none" or processes.has_agent()
         self._patience = _LONG_EXIT_SECONDS if waits else _EXIT_SECONDS
@@ -119,21 +119,21 @@ class Mirror:
         self._named.add(folder)
         with suppress(OSError):
             if self._process is None:
-                self._say(self._where(folder.parent))
-                self._process = _start(self.mode, self._environment)
+                self._process = self._begin(folder.parent)
             assert self._process.stdin is not None
             os.write(self._process.stdin.fileno(), os.fsencode(folder.resolve()) + b"\0")
 
-    def _where(self, study: Path) -> str:
-        """Returns the line that says where the runs of a study go."""
-        self._log, self._sync = study / "wandb" / "mirror.log", f"tracking sync {path_text(study)}"
+    def _begin(self, study: Path) -> subprocess.Popen[bytes]:
+        self._log = study / "wandb" / "mirror.log"
+        self._sync = f"transformer-norms tracking sync {path_text(study)}"
         self._known = self._log.stat().st_size if self._log.is_file() else 0
         where = f"config, command, host, metrics, packages, changed code go to {self._project}"
         if self.mode == "offline":
             where = f"offline, in {path_text(self._log.parent)}; {self._sync} uploads it"
         unused = [name for name in _UNUSED if name in os.environ and not processes.has_agent()]
         more = f"; not used: {', '.join(unused)}" if unused else ""
-        return f"W&B: {where}; tracking=none switches it off{more}"
+        self._say(f"W&B: {where}; tracking=none switches it off{more}")
+        return _start(self.mode, self._environment)
 
     def close(self, timeout: float | None = None) -> None:
         """Waits at most `timeout` seconds for the last rows, and says what is then missing."""

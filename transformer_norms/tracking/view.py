@@ -205,15 +205,14 @@ class View(ABC):
             os.environ["WANDB_DATA_DIR"] = str(self.home)
         os.environ.pop("WANDB_RESUME", None)  # which would go on where the old run ends
         agent = self.kept.get("agent", {})
-        asked = agent | self.kept
         ours, sys.argv = sys.argv, self.command() or sys.argv  # W&B shows the words of sys.argv
         try:
             return wandb.init(
-                project=asked.get("project") or PROJECT,
-                entity=asked.get("entity"),
+                project=self.kept.get("project") or PROJECT,
+                entity=self.kept.get("entity"),
                 id=self.id,
                 reinit="create_new",  # else wandb.init returns a run that is open already
-                group=asked.get("group") or self.study.name,
+                group=self.kept.get("group") or self.study.name,
                 dir=self.study,
                 mode=mode,
                 **fields,
