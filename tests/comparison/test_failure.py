@@ -123,6 +123,7 @@ def test_a_stuck_variant_is_counted_and_no_difference_of_it_is_named(tmp_path):
     assert lead.startswith("post failed to train in 2 of 3 runs (9 to 99 %; 2 no better than the")
     assert "pre in 0 of 3 (at most 63 %); Fisher's p 0.40 after Holm; post and pre have" in lead
     assert summary_lines(found)[2].endswith("failed in 2")
+    assert "failed to train: post (2 no better than the bigram)" in summary_lines(found)
     assert (found.passed("pre"), found.passed("post")) == ("bigram", "bigram")
 
 

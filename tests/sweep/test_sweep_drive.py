@@ -49,8 +49,10 @@ def test_a_finished_run_of_a_sweep_keeps_its_weights_and_no_more(capsys):
 def test_a_changed_grid_adds_what_is_missing_and_keeps_what_was_planned(capsys, trained, measured):
     named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
     sweep(capsys, *named)
-    sweep(capsys, *named, "norm=rmsnorm,dyt", "seed=0,1")
+    answer, _, err = sweep(capsys, *named, "norm=rmsnorm,dyt", "seed=0,1")
     assert len(trained) == 5
+    assert answer["runs"] == 4  # which this command asks for
+    assert "more in runs/mine/report.html, of 5 runs, 1 of them of earlier commands" in err
     assert set(trained.values()) == {1}
     record = read_record(Path("runs/mine/sweep-mine.json"))
     assert {run.folder for run in record.runs} == set(trained)

@@ -25,7 +25,12 @@ def test_a_signal_while_the_data_is_prepared_ends_the_sweep_and_the_code_says_ag
     capsys, monkeypatch
 ):
     monkeypatch.setattr(Plan, "tokens", lambda self: signal.raise_signal(signal.SIGTERM))
-    answer, code, err = sweep(capsys, "norm=rmsnorm,layernorm")
+    titles, board = [], drive.Board
+    monkeypatch.setattr(
+        drive, "Board", lambda title, *more: titles.append(title) or board(title, *more)
+    )
+    answer, code, err = sweep(capsys, "norm=rmsnorm,layernorm", "study=cc")
+    assert (titles, answer["study"]) == (["cc"], "cc")
     assert (answer["runs"], answer["missing"], answer["report"], code) == (2, 2, None, 75)
     assert "the same command goes on" in err
     assert not Path("runs").exists()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.comparison.deciding import Counts, Results, looks_until_decided
+from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
     FAILED_AT_START,
     Asked,
@@ -43,7 +44,7 @@ from transformer_norms.sweep.launching import (
     record_failure,
 )
 from transformer_norms.sweep.looks import SeedPlan, read_findings, take_look
-from transformer_norms.sweep.planning import Job, Jobs, count, put_damaged_aside
+from transformer_norms.sweep.planning import Job, Jobs, put_damaged_aside
 from transformer_norms.sweep.power_table import power_lines, read_known
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.tuning import Pair, Tuner
@@ -77,10 +78,7 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
-        code = end_sweep(
-            sweep.path,
-            _distinct(sweep.jobs), sweep.failed, code, sweep.board.say,
-        )  # fmt: skip
+        code = end_sweep(sweep.path, _distinct(sweep.jobs), sweep.failed, code, sweep.board.say)
         if any(row.began for row in sweep.board.rows):
             mirror.follow(jobs.study)  # for its report
     if hasattr(launcher, "pilots") and not (sweep.stopped or sweep.refused):
@@ -109,7 +107,7 @@ class Sweep:
 
     def run(self, first: list[Job]) -> None:
         self.stopping = Stopping(lambda line: self.board.say(line), "the runs stop")
-        with self.stopping, Board(self.request.name, self.follow) as self.board:
+        with self.stopping, Board(self.request.study, self.follow) as self.board:
             try:
                 self.planner.prepare_data(first)
             except Preempted:
@@ -201,7 +199,7 @@ class Sweep:
         """Waits while other processes train these runs; returns the runs that did not end."""
         new = {job.folder for job in busy} - self.awaited
         if new and not self.stopped:
-            self.board.say(f"waiting for {count(len(new), 'run')} that another process has")
+            self.board.say(f"waiting for {plural(len(new), 'run')} that another process has")
         self.awaited |= new
         for job in busy:
             for _ in range(_MOST_LOOKS):

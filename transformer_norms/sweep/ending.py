@@ -5,12 +5,12 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from transformer_norms.errors import Busy, ConfigError
-from transformer_norms.progress import say
+from transformer_norms.progress import Say, say
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.folder import path_text
 from transformer_norms.run.summary import ENDED, FILE, read_summary
@@ -22,11 +22,7 @@ AGAIN, REFUSED = Busy.exit_code, ConfigError.exit_code
 
 
 def end_sweep(
-    record: Path,
-    jobs: Sequence[Job],
-    failed: Mapping[Path, str],
-    code: int,
-    say: Callable[[str], None],
+    record: Path, jobs: Sequence[Job], failed: Mapping[Path, str], code: int, say: Say
 ) -> int:
     """Writes the report, prints the sweep's JSON line on stdout, and returns the exit code. `code`
     is 0, or what the sweep has already ended with. A sweep that was stopped gets no report."""
@@ -36,7 +32,7 @@ def end_sweep(
     else:
         try:
             with Stopping(say, "the report stops"):
-                report, report_code = _write_report(record, say)
+                report, report_code = _write_report(record, say, jobs)
         except Preempted:
             report, report_code = None, AGAIN
         code = code or report_code
@@ -108,14 +104,17 @@ def _status(job: Job, failed: Mapping[Path, str]) -> str:
     return "failed" if status == "failed" or job.folder in failed else "missing"
 
 
-def _write_report(study: Path, say: Callable[[str], None]) -> tuple[str | None, int]:
-    """Reports a sweep's record or a folder of runs. Returns the report's path, relative to the
-    current folder, and an exit code."""
+def _write_report(study: Path, say: Say, jobs: Sequence[Job] = ()) -> tuple[str | None, int]:
+    """Reports the record of a sweep, which asks for `jobs` now, or a folder of runs. Returns the
+    report's path, relative to the current folder, and an exit code."""
     try:
         from transformer_norms.report.table import summary_lines
 
         path, findings = write_report([study])
-        for line in [*summary_lines(findings), f"more in {os.path.relpath(path)}"]:
+        names = {run.folder.name for run in findings.study.counted}
+        earlier = len(names - {job.folder.name for job in jobs}) if jobs else 0
+        more = f", of {len(names)} runs, {earlier} of them of earlier commands" if earlier else ""
+        for line in [*summary_lines(findings), f"more in {os.path.relpath(path)}{more}"]:
             say(line)
         lacks_runs = any(run.damaged for run in findings.study.runs)
     except ConfigError as error:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra_plugins.transformer_norms import PoolLauncher
+from transformer_norms.comparison.sentences import plural
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.run.folder import path_text
@@ -28,7 +29,7 @@ from transformer_norms.storage.reading import is_there, read_typed
 from transformer_norms.sweep.drive import run_sweep
 from transformer_norms.sweep.ending import AGAIN
 from transformer_norms.sweep.launching import Answer
-from transformer_norms.sweep.planning import Job, count
+from transformer_norms.sweep.planning import Job
 from transformer_norms.training.stopping import Stopping
 
 FOLDER = "slurm"  # in the study's folder: the pilots' logs, and what was submitted
@@ -78,7 +79,7 @@ class Pilots:
         """Returns the pilots that live or have just been submitted. None if there is nothing more
         to do: the pilots have ended, and at least one of them after it had tried every run."""
         folder = self.record.parent
-        missing = count(sum(not job.ended for job in self.jobs), "run")
+        missing = plural(sum(not job.ended for job in self.jobs), "run")
         logs = f"their logs are in {path_text(folder)}"
         remove_leftovers(folder)
         with wait_for_lock(folder):  # one command at a time submits
@@ -95,7 +96,7 @@ class Pilots:
             submission = submit(self.settings, self.command, folder, self.record.stem)
             write_json(self.record, asdict(submission))
         self.say(
-            f"slurm: submitted job {submission.job}, {count(submission.pilots, 'pilot')} for "
+            f"slurm: submitted job {submission.job}, {plural(submission.pilots, 'pilot')} for "
             f"{missing}; squeue --jobs={submission.job} shows them, scancel {submission.job} ends "
             f"them, {logs}"
         )

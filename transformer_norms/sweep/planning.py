@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
     PlannedRun,
     Values,
@@ -167,14 +168,14 @@ class Jobs:
         lines = [f"{request.name}: {question.question}"] if question.question else []
         folders = {job.folder for job in first}
         ended = len({job.folder for job in first if job.ended})
-        sizes = f"{count(len(folders), 'run')} in {self.study}"
+        sizes = f"{plural(len(folders), 'run')} in {self.study}"
         sizes += f", {ended} there already" if ended else ""
         if tuning := question.tune:
             sizes += " to begin with"
-            results = question.until_decided or count(question.most_seeds, "other seed")
+            results = question.until_decided or plural(question.most_seeds, "other seed")
             lines += [
-                f"tuning of {count(len(question.variants), 'variant')}: {tuning.description} x "
-                f"{count(len(tuning.seed), 'seed')}, equal for all variants; then each at its "
+                f"tuning of {plural(len(question.variants), 'variant')}: {tuning.description} x "
+                f"{plural(len(tuning.seed), 'seed')}, equal for all variants; then each at its "
                 f"best, {results}"
             ]
         elif question.until_decided:
@@ -297,7 +298,3 @@ def put_damaged_aside(record: Path, say: Callable[[str], None]) -> None:
             f"{error}; it is {aside.name} now, and another record is begun. It plans the runs of "
             "this command; type earlier, wider ones again if their runs are to count"
         )
-
-
-def count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
