@@ -29,7 +29,7 @@ def test_the_table_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
         variant={"data.paths": ["/a"], "optimizer.betas": ["[b]"]},
     )  # fmt: skip
     shown = board.Board("name", lambda folder: None)
-    shown.add([Job(run, tmp_path / "a", (), "disabled")])
+    shown.add([Job(run, tmp_path / "a", (), {})])
     console = Console(file=StringIO(), width=200)
     console.print(shown._table())
     assert f"{shown.rows[0].job}"[:40] in console.file.getvalue()
@@ -40,7 +40,7 @@ def test_the_time_left_counts_a_longer_run_as_more(tmp_path, monkeypatch):
         folder="a", identity="0" * 16, stage="result", seed=0, tuned={}, variant={}
     )  # fmt: skip
     jobs = [
-        Job(run, tmp_path / f"{i}", (), "disabled", work=work) for i, work in enumerate([1, 1, 14])
+        Job(run, tmp_path / f"{i}", (), {}, work=work) for i, work in enumerate([1, 1, 14])
     ]
     shown = board.Board("name", lambda folder: None)
     shown.began = 100.0
@@ -59,12 +59,12 @@ def test_what_another_run_has_left_in_the_folder_of_a_job_is_no_result_of_it(tmp
     folder = make_run(tmp_path, config_of(), 2.0)
     plan = planned(config_of(), {})
     former, other = PlannedRun(**vars(plan) | {"identity": "0" * 16}), (plan.identity,)
-    ended = [Job(run, folder, (), "disabled", more).ended
+    ended = [Job(run, folder, (), {}, more).ended
              for run, more in [(plan, ()), (former, other), (former, ())]]  # fmt: skip
     assert ended == [True, True, False]
     edit(folder, status="running")
     left = tree(folder)
-    foreign = Job(former, folder, (), "disabled")
+    foreign = Job(former, folder, (), {})
     record_failure(foreign, "no more")
     row = board.Row(foreign)
     row.update()

@@ -96,7 +96,7 @@ class Harness:
                 run = PlannedRun(name, "0" * 16, "tune", variant, point, seed)
                 if not Path(name).is_dir():
                     self.trainer.train(run, Path(name))
-                self.jobs.append(Job(run, Path(name), (), "disabled"))
+                self.jobs.append(Job(run, Path(name), (), {}))
             self.tuner.read(self.jobs)
         return self
 

@@ -24,8 +24,8 @@ from transformer_norms.names import suggestion
 from transformer_norms.progress import Say, say
 from transformer_norms.run.folder import path_text
 from transformer_norms.storage.reading import read_bytes, read_yaml
+from transformer_norms.tracking import PROJECT
 
-PROJECT = "transformer_norms"  # unless another one is asked for
 _EXIT_SECONDS = 5.0
 _LONG_EXIT_SECONDS = 300.0  # for a model's upload, and for an agent: it decides by what W&B has
 _ORPHAN_SECONDS = 60  # after the command was killed

@@ -22,7 +22,7 @@ from transformer_norms.run.metrics import LONGEST, open_plain
 from transformer_norms.storage.files import as_storage_error, remove_leftovers, write_json
 from transformer_norms.storage.locks import Lock, take_lock
 from transformer_norms.storage.reading import read_bytes, read_json
-from transformer_norms.tracking.mirror import PROJECT
+from transformer_norms.tracking import PROJECT
 from transformer_norms.training.measures import PREFIX
 
 _INIT_SECONDS = 20
