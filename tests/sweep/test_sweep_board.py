@@ -39,9 +39,7 @@ def test_the_time_left_counts_a_longer_run_as_more(tmp_path, monkeypatch):
     run = PlannedRun(
         folder="a", identity="0" * 16, stage="result", seed=0, tuned={}, variant={}
     )  # fmt: skip
-    jobs = [
-        Job(run, tmp_path / f"{i}", (), {}, work=work) for i, work in enumerate([1, 1, 14])
-    ]
+    jobs = [Job(run, tmp_path / f"{i}", (), {}, work=work) for i, work in enumerate([1, 1, 14])]
     shown = board.Board("name", lambda folder: None)
     shown.began = 100.0
     monkeypatch.setattr(board.time, "monotonic", lambda: 110.0)

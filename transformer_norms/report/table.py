@@ -142,8 +142,8 @@ def summary_lines(findings: Findings) -> list[str]:
         lines.append((row["variant"], seeds, row["loss"], row.get("difference", ""), verdict))
     unasked = [findings.study.unasked] if findings.study.unasked else []
     warnings = [f"warning of {warning}" for warning in run_warnings(findings.study)]
-    failed = [f"{name} ({one.reasons})" for name, one in findings.outcomes.items() if one.failed]
-    told = [f"failed to train: {', '.join(failed)}"] if failed else []
+    reasons = [f"{name} ({one.reasons})" for name, one in findings.outcomes.items() if one.failed]
+    told = [f"failed to train: {', '.join(reasons)}"] if reasons else []
     told += [*left_out_summary(findings.study), *unasked, *warnings, *regime_notes(findings)]
     damaged = findings.study.damaged  # in one line each, as an error would be
     notes = [
