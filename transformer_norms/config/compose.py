@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -270,18 +270,13 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
 
 def default_axes() -> dict[str, str]:
     """Returns the names that train.yaml chooses."""
-    return dict(_default_axes(folder_of_configs()))
-
-
-@cache
-def _default_axes(folder: Path) -> dict[str, str]:
-    listed = to_dict(OmegaConf.load(folder / "train.yaml"))["defaults"]
+    listed = _content_of(folder_of_configs() / "train.yaml")["defaults"]
     return {axis: name for item in listed if isinstance(item, dict) for axis, name in item.items()}
 
 
 def default_choices() -> dict[str, Any]:
     """Returns the dotted keys that train.yaml sets, and the names that it chooses."""
-    content = to_dict(OmegaConf.load(folder_of_configs() / "train.yaml"))
+    content = _content_of(folder_of_configs() / "train.yaml")
     return {**flat({key: content[key] for key in CHOSEN if key in content}), **default_axes()}
 
 
@@ -397,9 +392,6 @@ def _state_of(file: str | Path) -> tuple[str, int, int]:
     return str(file), stat.st_size, stat.st_mtime_ns
 
 
-_HYDRAS_ADVICE = "[.]? (?:Config search path|To append|To override|No match|Did you mean)"
-
-
 def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
     """Composes the chosen files with Hydra, apart from any Hydra that is running."""
     from hydra import compose as hydra_compose
@@ -417,7 +409,8 @@ def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictCo
         with initialize_config_dir(str(folder_of_configs().resolve()), version_base="1.3"):
             return hydra_compose("train", typed, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        line = re.split(_HYDRAS_ADVICE, " ".join(str(error).split()))[0]
+        advice = "[.]? (?:Config search path|To append|To override|No match|Did you mean)"
+        line = re.split(advice, " ".join(str(error).split()))[0]
         if unknown_name := re.match("In .*Could not find '([a-z]+)/([^/']+)'", line):
             check_option(Typed(unknown_name[1], unknown_name[2], unknown_name[2]), folder)
         chooses = folder and ("verrid" in str(error) or line.startswith("In '"))

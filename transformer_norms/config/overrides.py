@@ -83,7 +83,7 @@ def check_pairs(words: Sequence[str]) -> None:
         _refuse_without_equals(text, following)
         key, _, values = str(text).partition("=")
         axis, _, own = key.partition(".")
-        bare = own and "," in values and values[0] not in "[{'\""
+        bare = own and _split(values)[1:] and values[0] not in "[{'\""
         files = option_files(axis).values() if bare else ()
         if any(isinstance(to_dict(OmegaConf.load(file)).get(own), list) for file in files):
             raise ConfigError(f"{text}: a list is typed {key}=[{values}], also in a sweep")
