@@ -198,7 +198,7 @@ class Jobs:
         them, and what to type for one start."""
         starts, tied = dict[str, set[str]](), set()
         for job in first:
-            config = self._plans[job.overrides][0].config
+            config = self._plans[job.overrides].config
             starts.setdefault(config.choices.init, set()).add(label(job.run.variant))
             tied.add(config.architecture.tied)
         if len(starts) == 1 or any("init" in {**job.run.variant, **job.run.tuned} for job in first):
