@@ -101,7 +101,7 @@ NAMES = [
     ("placement.equation={}", "placement.equation", "attention is missing"),
     ("placement.equation=x+f(norm(x)", "'x+f(norm(x)': it cannot be read: '(' was never closed; "),
     ("placement.equation=x+f(norm(x)))", "it cannot be read: unmatched ')'; an equation is"),
-    ("placement.equation=x+dropout(f(x))", "did you mean 'model.dropout'?", "but f are norms"),
+    ("placement.equation=x+dropout(f(x))", "did you mean 'model.dropout=0.1'?", "but f are norms"),
     (
         "placement.equation=x+tanh(f(norm(x)))",
         "did you mean 'dyt'?",

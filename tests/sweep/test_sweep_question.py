@@ -281,7 +281,7 @@ REFUSED = [
     (BASE.replace("question: Which?\n", ""), "question", "missing"),
     (BASE.replace("[pre, post]", "pre"), "vary.placement", "list"),
     ("- a\n", "a list", "keys"),
-    ("a: [\n", "sweep=mine", "parsing"),
+    ("a: [\n", "configs/sweep/mine.yaml: is no YAML", "parsing"),
 ]
 
 
