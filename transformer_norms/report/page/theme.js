@@ -48,7 +48,7 @@ function broken(text, most) {
     if (lines.at(-1) && `${lines.at(-1)} ${word}`.length > most) lines.push(word);
     else lines.push(`${lines.pop()} ${word}`.trim());
   }
-  return lines.join("<br>");
+  return lines.join(" <br>");  // the blank stays, so that the words stay apart where they are copied
 }
 
 function show(id, traces, how) {
