@@ -434,7 +434,7 @@ def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
         "init": config.init.get("brings", {}),
     }
     for axis, brings in brought.items():
-        if short in brings and brings[short] == value:
+        if value in (brings.get(short), brings.get(f"tied_{short}")):
             return f"{axis}={config.choices[axis]}, which brings it"
     if key == "final_norm":
         if anatomy.placement.ends_normed(anatomy.depth):
