@@ -125,6 +125,8 @@ def test_what_auto_came_to_names_who_chose():
     assert "ends in a norm" in post[None, "final_norm"][1]
     scale = ("sqrt(d)", "init=transformer2017, which brings it")
     assert post[None, "architecture.embed_scale"] == scale
+    t5 = chosen(init="t5")[None, "architecture.logit_scale"]
+    assert t5 == ("1/sqrt(d)", "init=t5, which brings it")
     assert "without a norm" in chosen(placement="pre")[None, "final_norm"][1]
     assert chosen(final_norm="none")[None, "final_norm"] == ("none", "you typed it")
     dyt = chosen(norm="dyt")[None, "architecture.embed_scale"]
