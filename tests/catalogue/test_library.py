@@ -166,7 +166,7 @@ def test_a_block_computes_its_equation(equation, options, expected):
 
 
 def test_the_embedded_tokens_of_an_equation_are_x_unless_given():
-    block = Block.from_equation("x + x0 + f(norm(x))", WIDTH, HEADS, position="none").double()
+    block = Block("x + x0 + f(norm(x))", WIDTH, HEADS, position="none").double()
     x, x0 = draw(2, 7, WIDTH), draw(7, WIDTH).expand(2, 7, WIDTH)
     assert torch.equal(block(x), block(x, x))
     assert not torch.equal(block(x), block(x, x0))
@@ -177,7 +177,7 @@ def test_the_embedded_tokens_of_an_equation_are_x_unless_given():
 def test_the_weights_of_a_block_are_those_of_the_model_with_that_equation():
     typed = ["placement=ngpt", "init=depth_scaled", "seed=5"]
     model = build_model(compose([*SIZES, *typed]), vocab_size=11)
-    block = Block.from_equation("ngpt", WIDTH, HEADS, depth=3, index=2, settings=typed[1:2], seed=5)
+    block = Block("ngpt", WIDTH, HEADS, depth=3, index=2, settings=typed[1:2], seed=5)
     expected, drawn = model.blocks[2].state_dict(), block.block.state_dict()
     assert expected.keys() == drawn.keys()
     assert all(torch.equal(expected[name], drawn[name]) for name in expected)
@@ -200,7 +200,7 @@ def test_the_weights_of_a_block_are_those_of_the_model_with_that_equation():
 )
 def test_a_block_that_cannot_be_is_refused_in_one_line(equation, options, line):
     with pytest.raises(ConfigError, match=line) as caught:
-        Block.from_equation(equation, **{"width": WIDTH, "heads": HEADS, **options})
+        Block(equation, **{"width": WIDTH, "heads": HEADS, **options})
     assert "\n" not in str(caught.value)
 
 

@@ -69,7 +69,7 @@ def test_a_formula_that_is_the_same_in_all_blocks_is_a_number():
 def test_a_block_alone_has_the_sizes_of_its_index():
     config = ["model.head_dim=16+8*i"]
     for index, dim in enumerate((16, 24)):
-        block = Block.from_equation("x + f(norm(x))", 64, 4, depth=2, index=index, settings=config)
+        block = Block("x + f(norm(x))", 64, 4, depth=2, index=index, settings=config)
         assert block.block.attention.f.query.out_features == 4 * dim
 
 

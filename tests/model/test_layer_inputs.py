@@ -125,6 +125,6 @@ def test_explain_gives_the_formulas_and_the_width_of_the_norm_on_inputs():
 
 def test_a_block_alone_has_no_tokens_and_is_refused():
     with pytest.raises(ConfigError, match="placement=gemma4_inputs: each block has an input"):
-        Block.from_equation("gemma4_inputs", width=16, heads=2)
+        Block("gemma4_inputs", width=16, heads=2)
     with pytest.raises(ConfigError, match=r"placement\.connection\.inputs: 0 is not allowed"):
         compose(["placement=gemma4_inputs", "placement.connection.inputs=0"])

@@ -115,7 +115,10 @@ def test_the_gradient_of_a_source_is_that_of_all_that_read_it(more, monkeypatch)
         (f"{KEY}=[0,1]", "there are 2 blocks for 4 blocks"),
         (f"{KEY}=0 model.head_dim=8*l", "block i=1 uses .* of block 0, and has model.head_dim of"),
         (f"{KEY}=0 model.kv_heads=[4,2,4,4]", "i=1 uses .* and has model.kv_heads of its own"),
-        (f"{KEY}=0 position=rope architecture.rope_base=10**l", "has architecture.rope_base or"),
+        (
+            f"{KEY}=0 position=rope architecture.rope_base=10**l",
+            "has architecture.rope_base, rope_fraction or",
+        ),
         (f"{KEY}=0 architecture.value_embedding=i", "has architecture.value_embedding of its own"),
     ],
 )
@@ -127,6 +130,6 @@ def test_keys_that_do_not_fit_are_refused_in_a_line(typed, line):
 
 def test_a_block_alone_has_no_earlier_block():
     with pytest.raises(ConfigError, match="kv_from_block: 0 is not allowed in a block alone"):
-        Block.from_equation("x + f(norm(x))", 64, 4, depth=2, index=1, settings=[f"{KEY}=0"])
+        Block("x + f(norm(x))", 64, 4, depth=2, index=1, settings=[f"{KEY}=0"])
     same, none = (model_of(typed).config.model for typed in (f"{KEY}=i", f"{KEY}=none"))
     assert same == none

@@ -105,10 +105,6 @@ class Block(nn.Module):
         streams = self.block(self.enter(x), x if x0 is None else x0, angles, None)
         return cast(Tensor, self.leave(streams))
 
-    @classmethod
-    def from_equation(cls, *arguments: Any, **settings: Any) -> "Block":
-        return cls(*arguments, **settings)
-
 
 def _placement(equation: Equation, **beside: Any) -> dict[str, Any]:
     """Returns the keys that an equation, a placement's name or its YAML stands for, and those that
