@@ -296,8 +296,9 @@ def theirs_of(name, config, dtype=torch.float64, seed=0):
     for block in model.model.layers if name == "gemma4_text" else ():
         scalar = block._buffers.pop("layer_scalar")  # that its gradient is compared too
         block.layer_scalar = torch.nn.Parameter(scalar)
-    if rotary := getattr(model.base_model, "rotary_emb", None):  # with frequencies in float32
-        model.base_model.rotary_emb = type(rotary)(config).to(dtype)
+    inner = getattr(model, "model", model.base_model)
+    if rotary := getattr(inner, "rotary_emb", None):  # with frequencies in float32
+        inner.rotary_emb = type(rotary)(config).to(dtype)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
