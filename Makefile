@@ -75,6 +75,7 @@ benchmark: setup
 	$(BIN)/python benchmarks/watching.py --seconds 15 --out $(MEASURED)/watching.json
 	$(BIN)/python benchmarks/checkpoint.py --sizes 4-128-128-16-512 --seconds 20 --out $(MEASURED)/checkpoint.json
 	$(BIN)/python benchmarks/ranks.py --seconds 20 --out $(MEASURED)/ranks.json
+	$(BIN)/python benchmarks/busy.py --loops 0,2 --rounds 5 --seconds 0.5 --out $(MEASURED)/busy.json
 
 clean:
 	rm -rf .venv

@@ -245,7 +245,7 @@ OTHERS = {
     "config/compose config/old config/overrides explain/catalogue explain/listing hf/facts names "
     "report/page/__init__ report/paper/citations",
     "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
-    "run/machine processes streams",
+    "run/machine processes storage/formats streams",
     "text that this process or its child has made": "commands/demo hf/tokenizer_json judge/pairs "
     "judge/parties model/placement norms/stated comparison/sweep_record",
     "a file to write": "storage/files storage/locks run/metrics tracking/view",

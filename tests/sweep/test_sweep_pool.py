@@ -38,14 +38,6 @@ def test_a_worker_that_dies_costs_one_attempt_of_one_job(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("typed", ["trainer.threads=3", "++trainer.threads=3"])
-def test_threads_are_shared_unless_they_are_typed_in_hydras_spelling_too(typed, monkeypatch):
-    monkeypatch.setattr("transformer_norms.processes.cores", lambda: 8)
-    assert pool.Pool(4)._with_threads(["seed=0"]) == ["seed=0", "trainer.threads=2"]
-    assert pool.Pool(1)._with_threads(["seed=0"]) == ["seed=0"]  # as a run that is typed alone
-    assert pool.Pool(4)._with_threads([typed]) == [typed]
-
-
 @pytest.mark.parametrize(("dying", "died"), [(1, []), (99, ["a", "b"])])
 def test_a_worker_that_is_killed_at_birth_costs_one_attempt_of_one_job(
     tmp_path, monkeypatch, dying, died

@@ -80,7 +80,7 @@ def check_width(kind: str, width: int, settings: Mapping[str, Any]) -> None:
 @cache
 def _build(kind: Any, width: int, settings_json: str) -> Any:
     x = torch.ones(2, 3, width)
-    with torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         norm = kind(width, **json.loads(settings_json))
         if (shape := norm(x).shape) != x.shape:
             raise ValueError(f"{kind.__name__} returns {list(shape)} for x of {list(x.shape)}")

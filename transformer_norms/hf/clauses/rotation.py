@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer_norms.config.validation import parameters as parameters_of
 from transformer_norms.hf.clauses.general import Clause, head_dim_of
 from transformer_norms.hf.facts import SCALING, Facts, first, scaling_fact, share
 from transformer_norms.model.position import SCALINGS, scaling_factors
+from transformer_norms.validation import parameters as parameters_of
 
 BASE, FRACTION = "architecture.rope_base", "architecture.rope_fraction"
 WINDOW = "architecture.sliding_window"
