@@ -191,6 +191,8 @@ def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_tu
         ("position=rope_linear position.scaling.beta_fast=2", "no key 'position.scaling.beta_fast"),
         ("position=rope_llama3 position.scaling.low_freq_factor=9", "below high_freq_factor"),
         ("position=rope_yarn position.scaling.beta_slow=0", "position.scaling.beta_slow: 0 is not"),
+        ("position=rope_yarn position.scaling.beta_slow=32", "beta_slow should be below beta_fast"),
+        ("position=rope_yarn position.scaling.attention_factor=factor-4", "above 0, up to 1e3"),
         ("position=rope_yarn position.scaling.original_context=1.5", "original_context: 1.5 is"),
         ("position=rope_yarn position.scaling.attention_factor=log(x)", "names x; known"),
         ("position=yarn", "did you mean 'rope_yarn'"),

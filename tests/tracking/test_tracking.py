@@ -298,6 +298,13 @@ def test_the_mode_is_what_was_typed_then_the_environment_then_the_credentials(
     assert resolve_mode(mode, {"HOME": str(tmp_path), **environment}) == resolved
 
 
+def test_a_login_of_any_host_is_enough_where_online_is_typed(tmp_path: Path) -> None:
+    """W&B's own settings may name a host that only W&B knows."""
+    (tmp_path / ".netrc").write_text("machine wandb.company.com login user password secret")
+    environment = {"HOME": str(tmp_path)}
+    assert [resolve_mode(mode, environment) for mode in ("online", "auto")] == ["online", "offline"]
+
+
 NO_LOGIN = "there is no login to W&B; type wandb login first"
 NO_PROJECT = (
     r"a W&B project has up to 128 characters, none of /\#?%:; its owner is tracking.entity=NAME"
@@ -311,7 +318,7 @@ NO_MODE = "W&B takes online, offline, disabled"
         ({"mode": "auto"}, {"WANDB_MODE": "bogus"}, f"WANDB_MODE=bogus: {NO_MODE}"),
         ({"mode": "auto"}, {"WANDB_MODE": "ofline"}, f"did you mean 'offline'? {NO_MODE}"),
         ({"mode": "auto"}, {"WANDB_MODE": "online"}, f"WANDB_MODE=online: {NO_LOGIN}"),
-        ({"mode": "online"}, {}, f"mode=online: {NO_LOGIN}"),
+        ({"mode": "online"}, {}, f"tracking.mode=online: {NO_LOGIN}"),
         ({"mode": "auto"}, {"WANDB_PROJECT": "team/x"}, f"WANDB_PROJECT=team/x: {NO_PROJECT}"),
         ({"mode": "offline", "project": "a?"}, {}, f"tracking.project=a?: {NO_PROJECT}"),
         ({"mode": "offline", "project": "a" * 129}, {}, f"aaa: {NO_PROJECT}"),

@@ -252,6 +252,7 @@ SMALL = ["model=nano", "trainer.batch_size=16"]  # 512 tokens of width 64
         (["model=nano", "trainer.batch_size=32"], 257, 8),
         (["model=nano", "trainer.batch_size=32", "trainer.accumulation=2"], 257, 1),
         (["model=micro"], 257, 8),
+        (["model=nano", "model.width=768", "trainer.batch_size=1"], 257, 8),
     ],
 )
 def test_a_small_step_has_one_thread_and_others_have_one_for_each_core(typed, vocabulary, threads):

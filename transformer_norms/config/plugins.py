@@ -4,12 +4,19 @@ import hashlib
 import importlib.util
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from traceback import format_exception, walk_tb
 from typing import Any
 
 from transformer_norms.config.tree import CHOSEN, marked
-from transformer_norms.errors import ConfigError, describe_error, hide_secrets
+from transformer_norms.errors import (
+    BEGAN,
+    ConfigError,
+    StorageError,
+    describe_error,
+    hide_secrets,
+)
 from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, PLUGIN, RENAMED, nearest, options, unknown
 from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path
@@ -112,11 +119,14 @@ def plugin_error(error: BaseException) -> ConfigError | None:
     from transformer_norms.data.token_cache import cache_folder
 
     text = hide_secrets("".join(format_exception(error))).encode()
-    file = cache_folder() / f"traceback-{hashlib.sha256(text).hexdigest()[:8]}.txt"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(text)
+    kept = ""
+    with suppress(OSError, StorageError):
+        file = cache_folder() / f"traceback-{hashlib.sha256(text).hexdigest()[:8]}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text)
+        kept = f"; its traceback is in {file}"
     frame, line = own[-1]
     where = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
-    known = ConfigError(f"{where}: {describe_error(error)}; its traceback is in {file}")
-    known.exit_code = 1 if hasattr(error, "__notes__") else 2
+    known = ConfigError(f"{where}: {describe_error(error)}{kept}")
+    known.exit_code = 1 if BEGAN in getattr(error, "__notes__", ()) else 2
     return known

@@ -151,6 +151,9 @@ def interpolate_by_parts(
     frequency up to the pair with `beta_fast` turns, between them a mean, linear in the index, which
     `truncate` rounds outwards; cos and sin times `attention_factor`, a formula of `factor`
     YaRN, Peng et al. 2023, arXiv:2309.00071"""
+    attention = float(Formula(attention_factor)({"factor": factor}))
+    if beta_slow >= beta_fast or not 0 < attention <= 1e3:
+        raise ValueError("beta_slow should be below beta_fast, attention_factor above 0, up to 1e3")
     low, high = (
         dims * math.log(original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
         for turns in (beta_fast, beta_slow)
@@ -159,7 +162,6 @@ def interpolate_by_parts(
     low, high = max(low, 0), min(high, dims - 1)
     pairs = torch.arange(len(powers), dtype=powers.dtype, device=powers.device)
     kept = 1 - ((pairs - low) / (high - low or 0.001)).clamp(0, 1)
-    attention = float(Formula(attention_factor)({"factor": factor}))
     return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept, attention  # type: ignore[operator]
 
 

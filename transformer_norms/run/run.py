@@ -19,6 +19,7 @@ from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import held_out_bytes, windows
 from transformer_norms.errors import (
+    BEGAN,
     ConfigError,
     LostRank,
     StorageError,
@@ -230,7 +231,7 @@ class Run:
                 error_text = hide_secrets(traceback.format_exc())
                 record.summary = replace(record.summary, status=status, error=error_text)
                 record.summary.write(self.folder)
-                error.add_note("the summary.json of the run has this traceback")
+            error.add_note(BEGAN)
             raise
         finally:
             torch.set_num_threads(self.division.threads)

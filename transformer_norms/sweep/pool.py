@@ -214,13 +214,13 @@ def _run_in_worker(overrides: list[str]) -> Answer:
 
 
 def _take_cores(number: int, workers: int) -> None:
-    """Takes an equal share of the cores, and one core where there are not enough. Some systems let
-    a process choose its cores."""
-    share = processes.cores() // workers
-    os.environ[processes.SHARE] = str(max(1, share))
-    if share and hasattr(os, "sched_setaffinity"):
+    """Takes an equal share of the cores, and one core where there are not enough. One of several
+    workers chooses which ones, where the system lets it."""
+    os.environ[processes.SHARE] = str(max(1, processes.cores() // workers))
+    if workers > 1 and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[number * share : (number + 1) * share])
+        share = len(cores) // workers
+        os.sched_setaffinity(0, cores[number * share : (number + 1) * share] or cores)
 
 
 def _take_gpu(number: int, gpus: Sequence[str]) -> None:

@@ -43,7 +43,7 @@ def resolve_mode(mode: str, environment: Mapping[str, str]) -> str:
     $WANDB_MODE say, else `online` where there are credentials. Raises ConfigError for a mode that
     W&B does not have, and for `online` without credentials."""
     has_login = any(map(environment.get, _LOGINS)) or _login_is_stored(environment)
-    key = "WANDB_MODE" if mode == "auto" else "mode"
+    key = "WANDB_MODE" if mode == "auto" else "tracking.mode"
     if mode == "auto":
         off = environment.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on")
         mode = "disabled" if off else environment.get("WANDB_MODE", "")
@@ -51,7 +51,7 @@ def resolve_mode(mode: str, environment: Mapping[str, str]) -> str:
     word = words.get(mode, "offline" if mode == "dryrun" else mode)
     if word not in _MODES:
         raise ConfigError(f"{key}={mode}: {suggestion(mode, _MODES)}W&B takes {', '.join(_MODES)}")
-    if word == "online" and not has_login:
+    if word == "online" and not (has_login or _login_is_stored(environment, anywhere=True)):
         raise ConfigError(f"{key}={mode}: there is no login to W&B; type wandb login first")
     return word
 
@@ -61,14 +61,15 @@ def wishes(environment: Mapping[str, str]) -> dict[str, str]:
     return {key: environment[name] for key, name in _VARIABLES.items() if environment.get(name)}
 
 
-def _login_is_stored(environment: Mapping[str, str]) -> bool:
+def _login_is_stored(environment: Mapping[str, str], anywhere: bool = False) -> bool:
     # A process of an unknown user has no home, of which Path.expanduser would complain.
     home = environment.get("HOME", "~")
     file = environment.get("NETRC") or os.path.expanduser(f"{home}/.netrc")
     url = environment.get("WANDB_BASE_URL")
     with suppress(OSError, netrc.NetrcParseError):
         logins = netrc.netrc(file).hosts
-        return not logins.keys().isdisjoint({urlsplit(url).netloc} if url else _HOSTS)
+        hosts = {urlsplit(url).netloc} if url else _HOSTS
+        return bool(logins) if anywhere else not logins.keys().isdisjoint(hosts)
     return False
 
 

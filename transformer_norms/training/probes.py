@@ -26,6 +26,7 @@ from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.connections import named_parts
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
+from transformer_norms.training.causality import seeded_pass
 from transformer_norms.training.measures import Place, Start, key_of, place_of
 from transformer_norms.training.optimizer import groups
 from transformer_norms.training.tensors import whole
@@ -305,13 +306,12 @@ def measure_start(model: Transformer, tokens: Tensor | None = None) -> Start:
 @torch.no_grad()
 def high_losses(model: Transformer, tokens: Tensor) -> list[str]:
     """Returns the warning of an untrained model whose loss on `tokens` is above ln V + 3."""
-    tokens = tokens[:1, : START_POSITIONS + 1].to(model.embedding.weight.device)
-    training = model.training
-    logits = model.eval()(tokens[:, :-1])[0].double()
-    model.train(training)
-    loss, uniform = F.cross_entropy(logits, tokens[0, 1:]).item(), math.log(model.vocab_size)
-    line = f"the loss starts at {loss:.3g}, far above ln V = {uniform:.3g}; init=mup starts lower"
-    return [line] if loss > uniform + 3 else []
+    tokens = tokens[:SEQUENCES, : START_POSITIONS + 1].cpu()
+    logits = seeded_pass(model, tokens[:, :-1])[0].double()
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).item()
+    uniform = math.log(model.vocab_size)
+    line = f"the loss starts at {loss:.3g}, far above ln V = {uniform:.3g}"
+    return [f"{line}; another init= may start lower"] if loss > uniform + 3 else []
 
 
 @torch.no_grad()

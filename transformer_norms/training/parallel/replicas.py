@@ -26,6 +26,7 @@ USUAL = 2  # replicas under `auto`; more were not measured
 # Tokens times width, or times a sixteenth of the vocabulary. A smaller step has operators that end
 # before a second thread has begun. Replicas of it wait for the interpreter, which they share.
 SMALL = 1 << 16
+NARROW = 128  # a wider product has work for several threads, however few its tokens
 TOKENS = 12
 ROUNDING = 1e-5  # in standard deviations of the logits; a larger distance comes from other rows
 
@@ -114,8 +115,8 @@ def thread_count(
     `auto`: one for a small step, and otherwise, or where replicas are typed, one for each core."""
     if settings.threads != "auto":
         return settings.threads
-    small = settings.replicas == "auto" and is_small(settings, sizes, vocab_size, ranks)
-    return 1 if small else cores
+    narrow = sizes.width <= NARROW and settings.replicas == "auto"
+    return 1 if narrow and is_small(settings, sizes, vocab_size, ranks) else cores
 
 
 def is_small(
