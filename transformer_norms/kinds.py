@@ -46,7 +46,7 @@ def _list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
-# Each has a name of its own, which help() of a class shows for it.
+# Each has a name, which help() of a class shows for it.
 Flag = TypeAliasType("Flag", Annotated[bool, Strict()])
 Text = TypeAliasType("Text", Annotated[str, Strict()])
 Integer = TypeAliasType("Integer", Annotated[int, BeforeValidator(_integer), Strict()])

@@ -152,10 +152,15 @@ def test_an_option_in_a_folder_of_plugins_extends_another_and_has_one_content(tm
         "norm/mine.yaml": "# @package norm\ndefaults: [rmsnorm, _self_]\neps: 3e-5\n",
         "preset/mine.yaml": "# @package _global_\ndefaults:\n  - gpt2\n  - override /norm: mine\n"
         "seed: 48\narchitecture: {logit_cap: 30}\n",
+        "preset/tied.yaml": "# @package _global_\ndefaults:\n  - override /init: ngpt\n"
+        "architecture: {tied: true}\n",
     })  # fmt: skip
     config = composed(typed, "norm=mine", "placement=post")
     assert (config.norm.type, config.norm.eps) == ("rmsnorm", 3e-5)
     assert composed(saved("placement=post")[1], typed, "norm=mine").norm == config.norm
+    # A preset may state a tied head for its own init; a typed init brings what it brings.
+    assert composed(typed, "preset=tied").architecture.tied
+    assert not composed(typed, "preset=tied", "init=ngpt").architecture.tied
     config = composed(typed, "preset=mine")
     assert (config.norm.eps, config.seed, config.architecture.logit_cap) == (3e-5, 48, 30)
     assert (config.position.type, composed(typed, "preset=mine", "norm=dyt").norm.type) == (
@@ -166,10 +171,12 @@ def test_an_option_in_a_folder_of_plugins_extends_another_and_has_one_content(tm
 
 def test_what_lies_in_a_folder_of_plugins_without_an_axis_is_named_and_hinders_nothing(tmp_path):
     typed = own_files(tmp_path, {
-        "experiment/one.yaml": "a: [", "half.yaml": "eps: 1", "norm/mine.yaml": "defaults: [none]"
+        "experiment/one.yaml": "a: [", "half.yaml": "eps: 1", "norm/mine.yaml": "defaults: [none]",
+        "norm.old/mine.yaml": "a: 1", "preset.yaml": "a: 1", "__pycache__/a.pyc": "", "README": "",
     })  # fmt: skip
     config = composed(typed, "norm=mine")
-    line = f"plugins={tmp_path}: nothing reads configs/experiment, configs/half.yaml"
+    line = f"plugins={tmp_path}: nothing reads configs/experiment, configs/half.yaml, "
+    line += "configs/norm.old, configs/preset.yaml"
     assert config.norm.type == "none"
     assert [text for text in config.warnings if "plugins" in text] == [line]
 
@@ -494,6 +501,7 @@ def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, saved):
         ("configs/norm/rmsnorm.yaml", "type: rmsnorm", "norm=rmsnorm is ours"),
         ("configs/norms/new.yaml", "type: rmsnorm", "did you mean 'norm'"),
         ("configs/norm/new.yaml", "a: [", "new.yaml"),
+        ("configs/norm/new.yaml", "\ufeffa: 1", "it begins with a byte order mark"),
         ("configs/norm/new.yaml", "- a", "a list is not allowed"),
         ("configs/norm/new.yaml", f"{GLOBAL}norm: {{type: none}}", "has keys of norm only"),
         ("configs/mlp/new.yaml", "# @package seed\ntype: plain", "@package seed: a file of mlp"),

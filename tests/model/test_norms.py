@@ -198,6 +198,45 @@ def test_a_norm_of_the_users_own_is_checked_as_well():
         del NORMS["mine_checked"]
 
 
+def test_a_class_that_is_registered_keeps_its_own_attributes_and_a_class_of_torch_stays_as_it_is():
+    class Mine(torch.nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.settings = torch.nn.Parameter(torch.ones(width))
+
+        def extra_repr(self) -> str:
+            return "mine"
+
+    try:
+        NORMS("mine_kept")(Mine)
+        NORMS("torchs")(torch.nn.LayerNorm)
+        assert (repr(Mine(8)), len(list(Mine(8).parameters()))) == ("Mine(mine)", 1)
+        assert "settings" not in repr(torch.nn.LayerNorm(8))
+        assert torch.nn.LayerNorm.__init__.__module__ == "torch.nn.modules.normalization"
+        assert not hasattr(torch.nn.LayerNorm.__init__, "__wrapped__")
+    finally:
+        del NORMS["mine_kept"], NORMS["torchs"]
+
+
+@pytest.mark.parametrize("setting", [False, True])
+def test_a_buffer_may_be_a_setting_that_a_formula_names_but_no_gain(setting, monkeypatch):
+    class Held(torch.nn.Module):
+        def __init__(self, width, *, eps=0.5):
+            super().__init__()
+            self.register_buffer("eps", torch.tensor(eps))
+
+        def forward(self, x):
+            return self.eps * x
+
+    name = f"held {setting}"
+    monkeypatch.setitem(NORMS, name, Held)
+    if setting:
+        return check_formula(name, "eps * x", {"eps": 0.5})
+    with pytest.raises(ConfigError, match=f"{name}.eps is a plain tensor"):
+        check_formula(name, "eps * x", {})
+    return None
+
+
 def test_the_none_of_configs_is_its_input_and_no_module():
     none, x = NORMS["none"](WIDTH), draw(0)
     assert none(x) is x

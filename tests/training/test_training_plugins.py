@@ -577,6 +577,7 @@ FAULTY = {  # the axis of a class or function, its code, the method that fails, 
         2,
     ),
     "norm at a call": ("norm", f"{NORM}    {BODY}x.view(7)", CALL, 2),
+    "norm at a value": ("norm", f"{NORM}    {BODY}x * float('view(7)')", CALL, 2),
     "mlp at a call": (
         "mlp",
         f"{MODULE}gated = False\n    {FORWARD}x, *context):\n        {RAISES}",
@@ -617,7 +618,7 @@ def test_an_error_in_a_plugin_is_one_line_with_its_method_and_place_and_a_file_w
     typed = [*SIZES, "model.depth=1", "tracking=none", "plugins=mine", *data, f"{axis}={name}"]
     assert cli.main(["trainer.steps=1", *typed]) == exit_code
     *_, line = capsys.readouterr().err.splitlines()
-    place, kept = re.fullmatch(r"(.*?): RuntimeError: .*; its traceback is in (.*)", line).groups()
+    place, kept = re.fullmatch(r"(.*?): \w+Error: .*; its traceback is in (.*)", line).groups()
     source = tmp_path / "mine" / f"{name}.py"
     *_, faulty = [i for i, text in enumerate(source.read_text().splitlines(), 1)
                   if "raise" in text or "view(7)" in text]  # fmt: skip

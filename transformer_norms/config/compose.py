@@ -149,8 +149,9 @@ def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
     values = {key: copy.deepcopy(content[key]) for key in CHOSEN}
     axes = {axis: chosen[axis] for axis in AXES_OF_A_RUN}
     choices = Choices(values, axes, _option_reader(folder))
-    if values["architecture"]["tied"] is True and "architecture.tied" not in {p.key for p in typed}:
-        choices = _untie(choices)
+    keys = {pair.key for pair in typed}  # a preset may state its own init and its own head
+    if values["architecture"]["tied"] is True and "architecture.tied" not in keys:
+        choices = _untie(choices) if keys & {"init", "placement", "norm"} else choices
     recipe = copy.deepcopy(content.get("recipe") or {})
     return _put_typed(_put_recipe(choices, recipe, {pair.key: pair for pair in groups}), typed)
 

@@ -87,7 +87,8 @@ YOUNGER: tuple[tuple[str, tuple[str, ...], str, Any], ...] = (
     ("about", (), "recipe_unverified", "none"),
     ("choices", (), "recipe", "none"),
     *(("tracking", ("wandb",), key, "none") for key in ("model", "project", "entity", "group")),
-    *(("tracking", ("wandb",), key, "none") for key in ("name", "tags")),
+    ("tracking", ("wandb",), "name", "none"),
+    ("tracking", ("wandb",), "tags", []),
 )
 
 

@@ -42,7 +42,7 @@ def check_plugins(text: str) -> Path | None:
             # Before Hydra reads it: an alias may expand without end.
             data, where = read_bytes(real_path(file)), f"{where}/{file.name}"
             content = parse_yaml(data, where, values_only=False)
-            if fault := fault_of(axis, file.stem, data.decode(), content):
+            if fault := fault_of(axis, file.stem, data.decode("utf-8", "replace"), content):
                 raise ConfigError(f"{where}: {fault}")
         elif nearest(axis, AXES, cutoff=0.7):  # a misspelled axis
             raise ConfigError(f"{where}: {unknown('axis', axis, AXES)}")
@@ -51,6 +51,8 @@ def check_plugins(text: str) -> Path | None:
 
 def fault_of(axis: str, name: str, text: str, content: Any) -> str | None:
     """Returns what in an option's file AXIS=NAME would not choose, and what to write instead."""
+    if text.startswith("\ufeff"):
+        return "it begins with a byte order mark; save it as UTF-8 without one"
     if not isinstance(content, dict | None):
         return "a list is not allowed; it should be keys"
     if name in (*options(axis), *RENAMED.get(axis, ())):
@@ -75,8 +77,10 @@ def fault_of(axis: str, name: str, text: str, content: Any) -> str | None:
 
 def unread(folder: Path) -> list[str]:
     """Returns a line about what lies in configs/ and belongs to no axis, if anything does."""
-    inside = [at for at in sorted((folder / "configs").glob("[!.]*")) if at.suffix in ("", ".yaml")]
-    names = [f"configs/{at.name}" for at in inside if at.stem not in (*AXES, "hydra")]
+    inside = sorted((folder / "configs").glob("[!._]*"))
+    axes = (*AXES, "hydra")
+    stray = [at for at in inside if (at.name not in axes if at.is_dir() else at.suffix == ".yaml")]
+    names = [f"configs/{at.name}" for at in stray]
     return [f"plugins={folder}: nothing reads {', '.join(names)}"] if names else []
 
 

@@ -35,7 +35,7 @@ from transformer_norms.model.settings import (
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.names import NORM_WORDS, options, unknown
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.stated import check_formula
+from transformer_norms.norms.stated import check_formula, is_fault
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import GROUPS
 from transformer_norms.validation import build, check
@@ -395,6 +395,8 @@ def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> list[str]:
     try:
         check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
     except ValueError as error:
+        if is_fault(error):
+            raise
         keys = sorted(key for key in typed if key.startswith(f"{node}."))
         if not keys or isinstance(error, ConfigError):
             raise ConfigError(f"{node}.formula: {error}") from None

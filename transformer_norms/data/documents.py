@@ -225,16 +225,17 @@ def read_json_lines(file: Path | str, field: str, key: str) -> Iterator[str]:
     try:
         for name in manager.iter_files(manager.extract(str(file))):
             with fsspec.open(name, "rb") as stream:
+                begun = False
                 for number, line in enumerate(stream, start=1):
-                    at = f"{file}, line {number}"
-                    array = number == 1 and line.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+                    at, bare = f"{file}, line {number}", line.lstrip(b"\xef\xbb\xbf \t\r\n")
+                    array, begun = bare.startswith(b"[") and not begun, begun or bool(bare)
                     text = (line + stream.read() if array else line).decode("utf-8-sig").strip()
                     rows = decode(text) if array else [decode(text)] if text else []
                     for item, row in enumerate(rows, start=1):
                         found = text_of(row, field, f"{file}, item {item}" if array else at)
                         found.encode()  # half a surrogate pair is not text
                         yield found
-    except Exception as error:  # each library that decompresses has errors of its own
+    except Exception as error:  # the libraries that decompress have errors of many kinds
         if isinstance(error, InputError):
             raise
         cause = getattr(error, "msg", root_cause(error))

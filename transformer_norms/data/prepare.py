@@ -160,7 +160,8 @@ class Preparation:
         preflight(self.folder, 2 * size + _VOCABULARY, self.beside)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
-        for line in filter(None, (*getattr(self.corpus, "notes", tuple)(), split.note)):
+        notes = getattr(self.corpus, "notes", None)  # of a plugin's corpus it may be anything
+        for line in filter(None, (*(notes() if callable(notes) else ()), split.note)):
             self.note(line)
         if split.ends:
             lengths = np.diff([0, *split.ends.values()]).tolist()

@@ -41,7 +41,13 @@ class Norms(Registry):
 
     def __call__(self, name: str, **facts: Any) -> Callable[[Any], Any]:
         register = super().__call__(name, **facts)
-        return lambda norm: register(_checked(norm) if inspect.isclass(norm) else norm)
+
+        # A class of torch has other users, for whom it stays as it is.
+        def register_checked(norm: Any) -> Any:
+            own = inspect.isclass(norm) and not norm.__module__.startswith("torch.")
+            return register(_checked(norm) if own else norm)
+
+        return register_checked
 
 
 def _checked(norm: Any) -> Any:
@@ -55,9 +61,11 @@ def _checked(norm: Any) -> Any:
         build(self, *arguments, **settings)
         bound = takes.bind(*arguments, **settings)
         bound.apply_defaults()
-        self.settings = ", ".join(f"{key}={value!r}" for key, value in bound.arguments.items())
+        self._shown = ", ".join(f"{key}={value!r}" for key, value in bound.arguments.items())
 
-    norm.__init__, norm.extra_repr = build_checked, lambda self: self.settings
+    norm.__init__ = build_checked
+    if "extra_repr" not in vars(norm):
+        norm.extra_repr = lambda self: getattr(self, "_shown", "")
     return norm
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -77,6 +78,11 @@ def check_width(kind: str, width: int, settings: Mapping[str, Any]) -> None:
     _build(NORMS[kind], width, json.dumps(plain(settings), sort_keys=True))
 
 
+def is_fault(error: BaseException) -> bool:
+    """Returns whether an error comes out of a norm's forward pass: then it is not a refusal."""
+    return any(frame.f_code.co_name == "forward" for frame, _ in walk_tb(error.__traceback__))
+
+
 @cache
 def _build(kind: Any, width: int, settings_json: str) -> Any:
     x = torch.ones(2, 3, width)
@@ -106,7 +112,7 @@ def _check(kind: str, formula: str, settings_json: str) -> None:
     if not isinstance(norm, torch.nn.Module):  # the norm that computes nothing
         norm = torch.nn.Identity()
     for name in sorted(stated.names):
-        if type(getattr(norm, name, None)) is Tensor:
+        if name not in settings and type(getattr(norm, name, None)) is Tensor:
             raise ConfigError(f"{kind}.{name} is a plain tensor, which nothing trains: write "
                               f"self.{name} = nn.Parameter(...)")  # fmt: skip
     norm = norm.double()

@@ -21,7 +21,7 @@ _ASIDE = tuple(marked(Mark.ASIDE))
 # helpers start a run and show it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _NAMED = 3  # settings in a line
-_HELPERS = ("formula.py", "kinds.py", "names.py")
+_HELPERS = ("formula.py", "kinds.py", "names.py", "validation.py")
 
 
 def run_hash(config: Resolved, data_identity: Mapping[str, Any]) -> str:

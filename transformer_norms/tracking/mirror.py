@@ -99,7 +99,7 @@ class Mirror:
         self.mode, self._say = resolve_mode(tracking.get("mode", "disabled"), os.environ), say
         self._environment = dict(os.environ)
         for key, name in _VARIABLES.items():
-            if (value := tracking.get(key, "none")) not in ("none", ("none",)):
+            if (value := tracking.get(key, "none")) not in ("none", (), []):
                 self._environment[name] = value if isinstance(value, str) else ",".join(value)
         project = wishes(self._environment).get("project", PROJECT)
         if self.mode != "disabled" and re.search(r"[/\\#?%:]|.{129}", project):

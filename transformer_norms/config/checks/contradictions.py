@@ -32,7 +32,7 @@ from transformer_norms.model.settings import (
 from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site
 from transformer_norms.names import unknown
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.stated import check_width
+from transformer_norms.norms.stated import check_width, is_fault
 
 
 def refuse_contradictions(config: Config) -> None:
@@ -230,6 +230,8 @@ def _check_widths(config: Config) -> None:
             for width in widths:
                 check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)
         except ValueError as error:
+            if is_fault(error):  # it ends its own run alone
+                continue
             key = "norm." if word == "norm" else f"norm={word}: "
             raise ConfigError(f"{key}{error} (at {name})") from None
         except Exception:  # no refusal but a fault of a plugin, which ends its own run alone
