@@ -10,13 +10,7 @@ from traceback import format_exception, walk_tb
 from typing import Any
 
 from transformer_norms.config.tree import CHOSEN, marked
-from transformer_norms.errors import (
-    BEGAN,
-    ConfigError,
-    StorageError,
-    describe_error,
-    hide_secrets,
-)
+from transformer_norms.errors import BEGAN, ConfigError, StorageError, describe_error, hide_secrets
 from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, PLUGIN, RENAMED, nearest, options, unknown
 from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path

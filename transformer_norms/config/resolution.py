@@ -26,12 +26,7 @@ from transformer_norms.kinds import Mark, Values, freeze
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import Placement, head_sites, read_placement
-from transformer_norms.model.settings import (
-    InitFile,
-    Sizes,
-    formula_values,
-    resolve_sizes,
-)
+from transformer_norms.model.settings import InitFile, Sizes, formula_values, resolve_sizes
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.names import NORM_WORDS, options, unknown
 from transformer_norms.norms import NORMS

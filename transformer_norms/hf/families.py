@@ -196,12 +196,7 @@ FEW = {
     "num_attention_heads": "model.heads",
     "max_position_embeddings": "model.context",
 }
-BLOOM = {
-    **TIED,
-    "hidden_size": "model.width",
-    "n_layer": "model.depth",
-    "n_head": "model.heads",
-}
+BLOOM = {**TIED, "hidden_size": "model.width", "n_layer": "model.depth", "n_head": "model.heads"}
 SIZES = same({**FEW, "intermediate_size": "model.mlp_width"})
 GROUPS = same({"num_key_value_heads": "model.kv_heads"})
 HEAD_WIDTH = same({"head_dim": "model.head_dim"})

@@ -207,9 +207,7 @@ class Gate(Linear):
         self.heads = heads
 
     def forward(  # type: ignore[override]
-        self,
-        y: Float[Tensor, "batch time heads head_dim"],
-        x: Float[Tensor, "batch time width"],
+        self, y: Float[Tensor, "batch time heads head_dim"], x: Float[Tensor, "batch time width"]
     ) -> Float[Tensor, "batch time heads head_dim"]:
         gates = super().forward(x[..., : self.in_features])
         return y * torch.sigmoid(gates).unflatten(-1, (self.heads, -1))

@@ -18,11 +18,7 @@ from transformer_norms.report.fairness import contrast_differences
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.gathering.noise_study import noise_beside
-from transformer_norms.report.left_out import (
-    left_out_notes,
-    left_out_summary,
-    run_warnings,
-)
+from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
 from transformer_norms.report.page import render_page
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates

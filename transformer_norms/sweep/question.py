@@ -19,14 +19,7 @@ from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.storage.reading import read_yaml, real_path
-from transformer_norms.sweep.grid import (
-    MOST_RUNS,
-    Grid,
-    Tuning,
-    distinct,
-    product,
-    read_tuning,
-)
+from transformer_norms.sweep.grid import MOST_RUNS, Grid, Tuning, distinct, product, read_tuning
 from transformer_norms.sweep.seeds import (
     Seeds,
     UntilDecided,

@@ -3,13 +3,7 @@
 from typing import Any
 
 from transformer_norms.hf.clauses.general import Clause, check_eps
-from transformer_norms.hf.clauses.rotation import (
-    FRACTION,
-    FULL,
-    SLIDING,
-    read_turns,
-    write_bases,
-)
+from transformer_norms.hf.clauses.rotation import FRACTION, FULL, SLIDING, read_turns, write_bases
 from transformer_norms.hf.facts import Facts, number_of_each, number_or_each, share
 
 PROPORTIONAL, SHARED = "architecture.rope_proportional", "architecture.values_from_keys"

@@ -27,11 +27,7 @@ from transformer_norms.model.connections import (
     StreamCount,
     Streams,
 )
-from transformer_norms.model.connections.altup import (
-    MeanOfProjections,
-    Projections,
-    RoutedAltUp,
-)
+from transformer_norms.model.connections.altup import MeanOfProjections, Projections, RoutedAltUp
 from transformer_norms.model.initialization import Einsum, Embedding
 from transformer_norms.norms import Layer
 
