@@ -264,7 +264,7 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(rows):
 @pytest.mark.parametrize(
     ("files", "texts"),
     [
-        # What other keys hold, in whatever order.
+        # Other keys hold anything, in any order.
         (['{"text": "a", "m": null}\n', '{"text": "b", "m": "x"}\n'], ["a", "b"]),
         (['{"text": "a", "m": 1}\n{"text": "b", "m": "x"}\n'], ["a", "b"]),
         (['{"text": "a"}', '{"m": [1, {"n": 2}], "text": "b"}'], ["a", "b"]),
@@ -274,7 +274,7 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(rows):
         (['{"text": "2024-01-01"}', '{"text": "2024-01-01T02:03:04Z"}\n{"text": "x"}'],
          ["2024-01-01", "2024-01-01T02:03:04Z", "x"]),
         (['{"text": "007"}\n{"text": "null"}\n{"text": ""}'], ["007", "null", ""]),
-        # What ends a line, and what does not.
+        # Some characters end a line, and others do not.
         (['\ufeff{"text": "a\\r\\nb"}\r\n\n \t\r\n{"text": "\\ud83d\\ude00"}\r\n\n'],
          ["a\r\nb", "\U0001f600"]),
         (['{"text": "a\u2028b\x85c\x0bd"}'.replace("\x0b", "\\u000b")], ["a\u2028b\x85c\x0bd"]),
