@@ -32,9 +32,9 @@ def local_count() -> int:
 
 
 SHARE = "TRANSFORMER_NORMS_CORES"  # of the cores, for a process that works with others
-# A thread of libgomp that waits for another thread turns so many times, some 50 microseconds, before
-# it sleeps; libgomp's own number is 300,000. On a busy machine a turning thread holds the core that
-# the other thread needs.
+# A thread of libgomp that waits for another thread turns so many times, some 50 microseconds, and
+# then sleeps; libgomp's own number is 300,000. On a busy machine a turning thread holds the core
+# that the other thread needs.
 SPIN = ("GOMP_SPINCOUNT", "2000")
 
 
