@@ -379,7 +379,7 @@ def test_a_scaling_is_the_same_in_every_spelling_of_released_configs(name, more)
         assert relative(again(text()), ours(text())) <= 1e-10
 
 
-# What their code reads and no fact follows from, beside what the cases do not reach.
+# Their code reads these keys, and no fact is made of them. No case reaches some of that code.
 NO_FACT = {
     # in training alone, or at the start of a parameter
     *("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout", "hidden_dropout", "dropout"),

@@ -201,8 +201,9 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
     for code, answer, err in [drive_here(capsys, Second(), *arguments), wait_for_end(first)]:
         assert (code, answer["finished"], answer["missing"]) == (0, jobs, 0), err
     used = Counter(Path("used.txt").read_text().split())
-    # Three norms in each of 20 steps. Whoever builds a model passes a few tokens through it.
-    assert {number: uses // 60 for number, uses in used.items()} == dict.fromkeys(numbers, 1)
+    # Three norms in each of 20 steps, and in one pass of each driver that builds the model.
+    assert used.keys() == set(numbers)
+    assert all(uses - 20 * 3 in (3, 6) for uses in used.values())
     assert [len(rows) for _, rows in results("main").values()] == [10] * jobs
     measured(f"{jobs} of {jobs} jobs trained once by two drivers")
 
