@@ -17,6 +17,7 @@ from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path
 
 # The axes whose files have keys of several groups, and the keys in them that no run has.
 ACROSS = {"preset": [], "recipe": ["recipe"], "launcher": ["launcher", "hydra"]}
+LONGEST = 500  # letters of an error that a line shows; its traceback has all
 TO_CHOOSE = "a file chooses under 'defaults:', as '- override /norm: layernorm'"
 
 
@@ -125,6 +126,8 @@ def plugin_error(error: BaseException) -> ConfigError | None:
         kept = f"; its traceback is in {file}"
     frame, line = own[-1]
     where = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
-    known = ConfigError(f"{where}: {describe_error(error)}{kept}")
+    message = describe_error(error)
+    message = message if len(message) <= LONGEST else f"{message[: LONGEST - 3]}..."
+    known = ConfigError(f"{where}: {message}{kept}")
     known.exit_code = 1 if BEGAN in getattr(error, "__notes__", ()) else 2
     return known
