@@ -127,7 +127,7 @@ optimizer=muon optimizer.lr=1e-2 optimizer.betas=[0.8,0.9] optimizer.eps=1e-6
 optimizer.weight_decay=0.2 optimizer.decay_norms=true optimizer.lr_factor.head=2
 schedule=linear schedule.warmup=5 schedule.final=0.2 trainer.batch_size=8 trainer.accumulation=2
 trainer.clip=2 trainer.qk_clip=9 architecture.sliding_window=4
-trainer.precision=bf16 trainer.compile=true trainer.eval_every=5
+trainer.precision=bf16 trainer.compile=block trainer.eval_every=5
 """.split()
 # Keys that may change, that enter by their content, that follow from other keys, and that have one
 # option.

@@ -77,7 +77,7 @@ def weights(folder):
 
 @pytest.mark.goal("R1", "R3")
 @pytest.mark.parametrize(
-    "more", [[], pytest.param(["trainer.compile=true"], marks=pytest.mark.nightly)]
+    "more", [[], pytest.param(["trainer.compile=block"], marks=pytest.mark.nightly)]
 )
 def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(
     more, start, run_here, measured

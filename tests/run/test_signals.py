@@ -145,7 +145,7 @@ def test_a_signal_at_any_point_ends_a_command_with_75_and_the_next_one_goes_on_b
     for i, (kind, call, name) in enumerate(points(count)):
         monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(Path(f"cache-{i}").absolute()))
         more = ["-m", "seed=0,1", "trainer.steps=5"] if kind == "report" else []
-        more += ["trainer.compile=true"] * (kind == "compile")
+        more += ["trainer.compile=block"] * (kind == "compile")
         code, err, seconds = stop(start, kind, call, name, [f"study=at-{i}", *more])
         where = f"{name} at call {call} of {kind}: {err}"
         assert code == 75, where

@@ -36,7 +36,7 @@ FITTING = {
 }  # fmt: skip
 EVERY = [[variant, *FITTING.get(variant, []), *kind] for variant in VARIANTS for kind in KINDS]
 COMPILED = [
-    [f"placement={name}", "trainer.compile=true", *more]
+    [f"placement={name}", "trainer.compile=block", *more]
     for name, *more in (
         ("pre",),
         ("residual_dual", "trainer.activation_checkpointing=true"),

@@ -235,7 +235,7 @@ def test_each_variant_is_compared_with_itself_at_the_baselines_values():
 
 def test_a_variant_is_labelled_by_what_it_varies():
     assert label({"norm": "rmsnorm", "model.depth": 16}) == "rmsnorm depth=16"
-    assert label({"qk_norm": "head", "trainer.compile": True}) == "qk_norm=head compile=true"
+    assert label({"qk_norm": "head", "trainer.compile": "block"}) == "qk_norm=head compile=block"
 
 
 def test_a_sweeps_name_is_one_that_its_record_can_have(tmp_path):

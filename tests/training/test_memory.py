@@ -56,6 +56,29 @@ def test_the_loss_and_its_gradients_are_those_of_all_logits_at_once(typed, piece
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["architecture.tied=true"],
+        ["architecture.tied=false", "architecture.bias=true", "architecture.logit_cap=3"],
+        ["embed=fixnorm", "architecture.logit_scale=0.5"],
+    ],
+)
+def test_a_head_whose_rows_are_filled_up_has_the_same_gradients(typed, precision, monkeypatch):
+    trainer = trainer_of(f"trainer.precision={precision}", *typed)
+    dtype, near = (torch.float64, 1e-14) if precision == "fp64" else (torch.float32, 1e-8)
+    batch, found = trainer.batches(0), []
+    for aligned in (1, 64):
+        monkeypatch.setitem(loss_module.ALIGNED, "cpu", aligned)
+        assert trainer.model.logits(torch.zeros(3, 64).to(dtype), aligned).shape == (3, VOCABULARY)
+        total = trainer.loss.backward(batch, 1)
+        found.append([total, trainer.loss.sum(batch), *(p.grad for p in trainer.parameters)])
+        trainer.model.zero_grad(set_to_none=True)
+    for plain, filled_up in zip(*found, strict=True):  # on most processors they have the same bits
+        torch.testing.assert_close(plain, filled_up, rtol=100 * near, atol=near)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_nats_are_torchs_to_the_digit_and_their_gradient_to_rounding(dtype):
     generator = torch.Generator().manual_seed(0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from transformer_norms.report.writing import write_report
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.sweep.board import last_loss
+from transformer_norms.training import divergence
 from transformer_norms.training.divergence import find_nonfinite
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.trainer import Trainer
@@ -119,6 +121,89 @@ def test_a_running_average_that_a_module_replaces_goes_back_as_well():
     model.final.inside.gain.register_hook(lambda grad: grad * math.nan)
     assert "at step 2" in trainer.train_step()
     assert model.final.seen == 1
+
+
+# ------------------------------------------------------------------------- steps that overlap
+
+SELDOM = ["trainer.log_every=50", "trainer.eval_every=0", "trainer.checkpoint_every=0"]
+SELDOM += ["trainer.probe_every=0"]
+
+
+def overlap(monkeypatch):
+    """From now on a step begins before the one before it has ended, as on a GPU. Returns what will
+    hold the numbers of the steps that did so."""
+    fit, update, begun = Trainer.fit, Trainer._update, []
+
+    def fit_overlapping(self, *given):
+        self.can_overlap = True
+        return fit(self, *given)
+
+    def noted(self, started, norm, skip):
+        assert skip is not None
+        begun.append(started.number + 1)
+        update(self, started, norm, skip)
+
+    monkeypatch.setattr(Trainer, "fit", fit_overlapping)
+    monkeypatch.setattr(Trainer, "_update", noted)
+    return begun
+
+
+@pytest.mark.goal("N1")
+@pytest.mark.parametrize(
+    ("plant", "typed"),
+    [
+        (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
+        (infinite_gradient, ["placement=ngpt"]),
+        (infinite_gradient, ["optimizer=muon"]),
+        (nan_micro_batch, ["trainer.accumulation=4"]),
+    ],
+    ids=["batchnorm", "ngpt", "muon", "micro-batches"],
+)
+def test_of_steps_that_overlap_none_changes_a_number_after_the_fault(
+    plant, typed, calm, monkeypatch
+):
+    """Weights, moments and running averages are bitwise those after step 12, though step 14 had
+    begun."""
+    before = calm(*typed, *SELDOM)
+    begun = overlap(monkeypatch)
+    plant(monkeypatch)
+    diverged = go("study=planted", *typed, *SELDOM)
+    assert (diverged["status"], diverged["step"]) == ("diverged", 12)
+    assert "at step 13" in diverged["diverged"]
+    assert same(before, diverged["folder"])
+    assert begun == [*range(1, 14)]
+
+
+@pytest.mark.parametrize("typed", [[], ["trainer.qk_clip=0.05", "trainer.clip=0.1"]], ids=str)
+def test_steps_that_overlap_give_the_digits_of_steps_that_wait(typed, monkeypatch):
+    waited = go("study=waited", *typed)
+    begun = overlap(monkeypatch)
+    overlapped = go("study=overlapped", *typed)
+    assert same(waited["folder"], overlapped["folder"])
+    assert begun == [*range(1, 25)]
+
+
+def test_steps_that_overlap_stop_as_those_that_wait_where_the_loss_stays_high(monkeypatch):
+    monkeypatch.setattr(divergence, "PATIENCE", 5)
+    typed = ["optimizer.lr=0.5", "trainer.steps=60", *SELDOM]
+    waited = go("study=waited", *typed)
+    overlap(monkeypatch)
+    overlapped = go("study=overlapped", *typed)
+    assert waited["diverged"] == overlapped["diverged"]
+    assert "stood above its initial" in waited["diverged"]
+    assert same(waited["folder"], overlapped["folder"])
+
+
+@pytest.mark.parametrize("above", [0, 99])
+def test_a_device_skips_the_steps_that_the_rule_stops_at(above):
+    for numbers in product((1.0, 3.0, math.inf, -math.inf, math.nan, 2e100), repeat=3):
+        for step in (1, 5, 6):
+            rule = divergence.Divergence(warmup=5)
+            rule.initial, rule.above = 2.0, above
+            skip = rule.skip(step, torch.tensor(numbers, dtype=torch.float64))
+            loss, nats, norm = numbers
+            reason = rule.step(step, nats if abs(loss) <= 1e100 else loss, norm)
+            assert bool(skip) == (reason is not None), (numbers, step)
 
 
 # ------------------------------------------------------------------------- updates

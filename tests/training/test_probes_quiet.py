@@ -78,7 +78,7 @@ import torch, test_probes as t
 from torch._dynamo.utils import counters
 for every in (0, 1):
     torch._dynamo.reset(); counters.clear()
-    trainer = t.trainer_of("trainer.compile=true", every=every, precision="fp32")
+    trainer = t.trainer_of("trainer.compile=block", every=every, precision="fp32")
     for step in range(6):
         assert trainer.train_step() is None
     assert bool(trainer.probed) == every

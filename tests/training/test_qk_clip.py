@@ -63,7 +63,7 @@ CASES = {
     "recomputed": ["trainer.activation_checkpointing=true"],
     "windows, cap, ALiBi": ["architecture.sliding_window=5", "position=alibi",
                             "architecture.attention_cap=0.01"],
-    COMPILED: ["trainer.compile=true"],
+    COMPILED: ["trainer.compile=block"],
 }  # fmt: skip
 
 

@@ -189,7 +189,7 @@ WHOLE = [
     ([], 1, "1 threads"),
     (["trainer.batch_size=65"], 2, "65 sequences"),
     (["trainer.batch_size=65", "trainer.accumulation=5"], 2, "65 sequences"),
-    (["trainer.compile=true"], 2, "compile"),
+    (["trainer.compile=block"], 2, "compile"),
     (["model.dropout=0.1"], 2, "draws"),
     (["norm=batchnorm", *ALLOWED], 2, "independent"),
 ]

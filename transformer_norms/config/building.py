@@ -1,6 +1,7 @@
 """Builds the model of a config, and what trains it: batches, optimizers, schedulers, a trainer."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -15,8 +16,9 @@ from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
 from transformer_norms.model.settings import GIVEN, formula_values, turned_dims
-from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Smear, Transformer
+from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Smear, Transformer, straight
 from transformer_norms.norms import nothing
+from transformer_norms.training.graphs.compiling import Compilation, choose_mode
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import MicroBatches, micro_batch_count
@@ -131,7 +133,7 @@ def build_trainer(
     replica works on as many threads as torch has, so a caller who asks for several divides the
     threads among them (torch.set_num_threads)."""
     settings = config.trainer
-    model = _prepare(model, settings)
+    model, compilation = _prepare(model, settings)
     # Before there are replicas, which share what it reads.
     qk_clip = None if settings.qk_clip == "none" else QKClip(model, settings.qk_clip, cut)
     count = micro_batches or micro_batch_count(settings.accumulation, replicas, ranks.count)
@@ -142,30 +144,45 @@ def build_trainer(
         build_optimizers(config, model),
         SCHEDULES.maker(config.schedule),
         settings,
-        micro_batches=_micro_batches(config, model, count, replicas, ranks),
+        micro_batches=_micro_batches(config, model, compilation, count, replicas, ranks),
         warmup=config.schedule.get("warmup", 0),
         qk_clip=qk_clip,
     )
 
 
-def _prepare(model: Transformer, settings: TrainerSettings) -> Transformer:
+def _prepare(model: Transformer, settings: TrainerSettings) -> tuple[Transformer, Compilation]:
+    """Returns the model on its device, its blocks compiled where they are, and what compiles the
+    rest."""
     model = model.to(settings.device)
-    if settings.compile:
-        for block in model.blocks:  # one region a block: the time to compile knows no depth
-            block.compile(recompile_limit=64)  # a worker of a sweep may have runs of many kinds
+    in_shards = sharded(model.embedding.weight)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    mode = choose_mode(settings, parameters, model.context, in_shards)
+    compilation = Compilation(mode, in_shards)
+    model.through = compilation(straight, "a block", "block")
     if settings.activation_checkpointing:
-        model.through = recompute
-    return model
+        model.through = partial(recompute, model.through)
+    return model, compilation
 
 
 def _micro_batches(
-    config: Config, model: Transformer, count: int, replicas: int, ranks: Ranks
+    config: Config,
+    model: Transformer,
+    compilation: Compilation,
+    count: int,
+    replicas: int,
+    ranks: Ranks,
 ) -> MicroBatches:
     settings, criterion = config.trainer, LOSSES.maker(config.loss)()
-    in_shards = sharded(model.embedding.weight)
-    kind = ShardedLoss if in_shards else ModelLoss
-    loss = kind(model, criterion, device=settings.device, precision=settings.precision)
-    return (ShardedMicroBatches if in_shards else MicroBatches)(
+    kind = ShardedLoss if compilation.sharded else ModelLoss
+    loss = kind(
+        model,
+        criterion,
+        device=settings.device,
+        precision=settings.precision,
+        compilation=compilation,
+        rows=settings.batch_size // count,
+    )
+    return (ShardedMicroBatches if compilation.sharded else MicroBatches)(
         loss,
         count=count,
         asked=settings.accumulation,

@@ -121,6 +121,7 @@ def complete(saved: Any) -> Any:
         if isinstance(tree, dict):
             tree.setdefault("parallel", {"type": "none"})
             _put_tokens(tree, chosen=tree is saved)
+            _name_compile(tree)
             if isinstance(tree.get("choices"), dict):
                 words = {} if tree is saved else {"v_norm": "none"}
                 tree["choices"] = {**words, **current_names(tree["choices"])}
@@ -140,6 +141,13 @@ def _put_tokens(tree: dict[str, Any], chosen: bool) -> None:
         read = (trainer.get("steps"), trainer.get("batch_size"), context)
         numbers = all(isinstance(number, int) for number in read)
         trainer["tokens"] = prod(read) if numbers and not chosen else "auto"
+
+
+def _name_compile(tree: dict[str, Any]) -> None:
+    """Replaces the true or false of `trainer.compile` by the word that has its meaning."""
+    trainer = _node(tree, ["trainer"])
+    if isinstance(trainer, dict) and isinstance(trainer.get("compile"), bool):
+        trainer["compile"] = "block" if trainer["compile"] else "none"
 
 
 def _node(values: Any, above: list[str]) -> Any:

@@ -125,11 +125,18 @@ class Transformer(nn.Module):
             x = self.through(block, x, x0, angles, cache[i] if cache else None, *given)
         return self.final(x)
 
-    def logits(self, states: States) -> Float[Tensor, "*batch vocab"]:
+    def logits(self, states: States, aligned: int = 1) -> Float[Tensor, "*batch vocab"]:
+        """Returns the logits of states. The product has a multiple of `aligned` columns, and those
+        that are no token's are left out of what it returns."""
         weight, bias = self.embedding.weight, None
         if self.head is not None:
             weight, bias = self.head.weight, self.head.bias
-        return self.cap(self.logit_scale(F.linear(states, self.rows(weight), bias)))
+        rows = self.rows(weight)
+        if more := -self.vocab_size % aligned:
+            rows = F.pad(rows, (0, 0, 0, more))
+            bias = None if bias is None else F.pad(bias, (0, more))
+        logits = F.linear(states, rows, bias)[..., : self.vocab_size]
+        return self.cap(self.logit_scale(logits))
 
     def new_cache(self) -> list[Cache]:
         return [Cache() for _ in self.blocks]

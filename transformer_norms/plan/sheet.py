@@ -103,7 +103,7 @@ def _memory_notes(plan: RunPlan) -> list[str]:
             f"each device adds up the gradients of {plan.layout.share} micro-batches whole; with "
             f"trainer.accumulation={plan.layout.devices} they are shards"
         )
-    if plan.config.trainer.compile:
+    if plan.config.trainer.compile != "none" and plan.config.trainer.device == "cuda":
         notes.append("blocks are planned as if they were not compiled; compiled ones keep less")
     if plan.config.trainer.device == "cpu":
         notes.append("the C library of a CPU's process may hold more than the program asks for")

@@ -38,6 +38,7 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
         _drop(values, key.split("."))
     # Else the hash holds `cpu`, as it always has for a run on a CPU.
     values["trainer"]["device"] = device if _depends_on_device(values) else "cpu"
+    values["trainer"]["compile"] = False  # likewise: it was a part of the hash
     for node, key, value in younger_keys(values):
         if node.get(key) == value:
             del node[key]
@@ -48,6 +49,16 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     if "path" in values["tokenizer"]:
         values["tokenizer"]["path"] = data_identity.get("tokenizer")
     return values
+
+
+def kind_of_kernels(config: Config) -> dict[str, Any]:
+    """Returns the settings on which the compiled kernels of a run depend. Seeds, data and rates are
+    not among them."""
+    values, trainer = plain(config), config.trainer
+    model = "model architecture placement norm norms attention mlp position qkv".split()
+    nodes = [*model, *"embed final_norm qk_norm v_norm tokenizer loss".split()]
+    shape = trainer.batch_size, trainer.accumulation, trainer.precision, trainer.compile
+    return {"shape": shape, **{key: values[key] for key in nodes}}
 
 
 def _depends_on_device(values: Mapping[str, Any]) -> bool:

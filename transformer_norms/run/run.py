@@ -4,7 +4,7 @@ import importlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -33,7 +33,7 @@ from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text, this_process
-from transformer_norms.run.identity import differing_names
+from transformer_norms.run.identity import differing_names, kind_of_kernels
 from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
@@ -43,6 +43,7 @@ from transformer_norms.storage.reading import is_there, read_bytes
 from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work
+from transformer_norms.training.graphs.compiling import share_kernels
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
@@ -146,8 +147,9 @@ class Run:
                     summary = self.ranks.on_first(
                         lambda: self._write_first(tokens, self._summary(before, data, parameters))
                     )
-                    record = self._record(tokens, summary, live, follow)
-                    summary = self._train_or_fail(tokens, record, saved, stopping, live)
+                    with self._kernels() as release:
+                        record = self._record(tokens, summary, live, follow, release)
+                        summary = self._train_or_fail(tokens, record, saved, stopping, live)
         # torchrun ends this process as soon as another one has ended with an exit code.
         self.ranks.on_first(finish)
         self.ranks.leave()
@@ -280,6 +282,7 @@ class Run:
         divided = self.division
         return {
             "threads": divided.threads,
+            "compile": self.trainer.loss.compilation.text,
             "replicas": divided.replicas,
             "parallel": self.config.parallel.type,
             "ranks": divided.ranks,
@@ -297,7 +300,20 @@ class Run:
         summary.write(self.folder)
         return summary
 
-    def _record(self, tokens: Tokens, summary: Summary, live: Live, follow: Follow) -> Follower:
+    def _kernels(self) -> AbstractContextManager[Callable[[], None]]:
+        """Returns what the first run of a kind holds while it compiles, and others wait for."""
+        if not self.trainer.loss.compilation.active or self.ranks.count > 1:
+            return nullcontext(lambda: None)
+        return share_kernels(kind_of_kernels(self.config), self.config.trainer.device)
+
+    def _record(
+        self,
+        tokens: Tokens,
+        summary: Summary,
+        live: Live,
+        follow: Follow,
+        release: Callable[[], None],
+    ) -> Follower:
         limit, lengths = self.config.data.val_tokens, tokens.tokenizer.byte_lengths
         following = False
 
@@ -309,6 +325,7 @@ class Run:
             nonlocal following
             if not following:
                 following = True
+                release()
                 follow(self.folder)
             progress = _progress_text(trainer, val_loss)
             live("step {:.0f}/{:.0f}", trainer.step, trainer.settings.steps, progress)
@@ -328,6 +345,7 @@ class Run:
         results: dict[str, Any] = {"status": self._fit(tokens, record, stopping, live)}
         trainer = self.trainer
         results["peak_memory"] = machine.peak_memory(keys.device)
+        results["compile"] = trainer.loss.compilation.text
         if record.diverged:
             results["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")

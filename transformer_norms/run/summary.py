@@ -116,6 +116,7 @@ class Summary:
     device: str | None = None
     threads: Whole | None = None
     replicas: Whole | None = None  # of the model, in each process
+    compile: str | None = None  # of training/graphs/compiling.py, with what could not be compiled
     parallel: str | None = None
     ranks: Whole | None = None  # processes; none is one
     micro_batches: Whole | None = None  # of a step

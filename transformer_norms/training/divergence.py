@@ -5,9 +5,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor
 
-from transformer_norms.kinds import is_finite
+from transformer_norms.kinds import LARGEST, is_finite
 from transformer_norms.training.tensors import is_finite_tensor, local
 
 PATIENCE = 100  # steps above the initial loss, in a row
@@ -46,6 +47,15 @@ class Divergence:
         if self.above >= PATIENCE:
             return f"the loss stood above its initial {self.initial:.3f} for {PATIENCE} steps"
         return None
+
+    def skip(self, step: int, numbers: Float[Tensor, " 3"]) -> Float[Tensor, ""]:
+        """Returns 1 where `step` gives a reason to stop for the loss, the cross-entropy and the
+        gradient's norm, and 0 otherwise: the same rule on a device, which has not told them yet.
+        Every earlier step must have been judged."""
+        good = (numbers.double().abs() <= LARGEST).all()
+        if self.initial is not None and step > self.warmup and self.above + 1 >= PATIENCE:
+            good &= numbers[1] <= self.initial
+        return 1 - good.float()
 
     def end(self, final: float, best: float) -> str | None:
         """Returns why a run that reached its last step has diverged all the same, or None."""

@@ -5,6 +5,7 @@ cross-entropy in nats, whatever a run trains on.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import cast
 
 import torch
@@ -14,15 +15,20 @@ from torch import Tensor
 
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
+from transformer_norms.training.graphs.compiling import Compilation
 
 LOSSES = Registry("loss")
 Batch = Int[Tensor, "batch time"]  # one token more than the model reads: inputs and targets overlap
 Logits = Float[Tensor, "tokens vocab"]
 Targets = Int[Tensor, " tokens"]
 Criterion = Callable[[Logits, Targets], Tensor]
-# The most logits at a time, 128 MiB in float32: with a large vocabulary, those of a whole batch
-# take more memory than all the rest.
-LOGITS = 1 << 25
+# The most logits at a time on a CPU, 128 MiB in float32: with a large vocabulary, those of a whole
+# batch take more memory than all the rest. On a GPU, where small products are slow, they may take
+# this share of its memory.
+LOGITS, SHARE = 1 << 25, 1 / 16
+# On a GPU the head's rows are filled up to a multiple of this: products with an odd vocabulary have
+# no fast kernel there.
+ALIGNED = {"cpu": 1, "cuda": 64}
 
 
 @LOSSES("cross_entropy")
@@ -61,6 +67,9 @@ class ModelLoss:
     A batch is cut into equal pieces, to a token, and into as few as have LOGITS logits at most: all
     of a small vocabulary is one piece. Where replicas compute theirs side by side, the pieces of
     each are smaller by the number of replicas.
+
+    `compilation` compiles the head with the loss of a piece, and what comes before the head. Its
+    graphs are those of micro-batches of `rows` sequences.
     """
 
     # Whether the bf16 copy of a weight stays until the forward pass ends: all of them together are
@@ -68,20 +77,33 @@ class ModelLoss:
     keeps_casts = True
 
     def __init__(
-        self, model: Transformer, criterion: Criterion, *, device: str, precision: str
+        self,
+        model: Transformer,
+        criterion: Criterion,
+        *,
+        device: str,
+        precision: str,
+        compilation: Compilation | None = None,
+        rows: int = 0,
     ) -> None:
         self.model, self.criterion, self.device = model, criterion, device
         self.gradient = getattr(criterion, "gradient", None)
         self.bf16, self.side_by_side = precision == "bf16", 1
+        self.compilation, self.shape = compilation or Compilation(), (rows, model.context + 1)
+        self.head = self.compilation(_head_losses, "the head", "block", "whole")
+        self.body = self.compilation(_states, "what comes before the head", "whole")
 
     def __call__(self, batch: Batch) -> Tensor:
         """Returns the mean cross-entropy over tokens."""
         return self.sum(batch) / batch[:, 1:].numel()
 
     def sum(self, batch: Batch) -> Tensor:
-        """Returns the sum of the cross-entropy over tokens."""
-        pieces = self._pieces(*self._states(batch))
-        return torch.stack([self._nats(*piece) for piece in pieces]).sum()
+        """Returns the sum of the cross-entropy over tokens. A batch of another shape than those
+        that are trained on is computed without graphs, so that nothing is compiled for it."""
+        eager = self.compilation.active and batch.shape != self.shape
+        with torch.compiler.set_stance("force_eager") if eager else nullcontext():
+            pieces = self._pieces(*self._states(batch))
+            return torch.stack([self._nats(*piece) for piece in pieces]).sum()
 
     def backward(self, batch: Batch, parts: int) -> Float[Tensor, " 2"]:
         """Adds the gradients of the mean loss over tokens, divided by `parts`. Returns that loss
@@ -108,13 +130,12 @@ class ModelLoss:
         self, states: Tensor, targets: Tensor, share: Tensor, memory: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Returns the summed loss and the summed cross-entropy of a piece."""
-        with self._autocast():
-            logits = self.model.logits(states.requires_grad_())
-        if self.gradient is None:
-            wide = logits.to(self._dtype(logits))
-            loss = self.criterion(wide, targets)
+        states.requires_grad_()
+        if self.gradient is None or self.compilation.active:
+            loss, nats = self.head(self, states, targets)
             (loss * share).backward()
-            return loss.detach(), F.cross_entropy(wide.detach(), targets, reduction="sum")
+            return loss.detach(), nats
+        logits = self._logits(states)
         loss, nats, gradient = self.gradient(logits, targets, share, memory[: len(targets)])
         logits.backward(gradient.to(logits.dtype))
         return loss, nats
@@ -123,18 +144,25 @@ class ModelLoss:
         """Returns what the head reads, [tokens, width], and the token that follows each."""
         batch = move_batch(batch, self.device)
         with self._autocast():
-            return self.model.states(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
+            return self.body(self.model, batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
 
     def _pieces(self, states: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
         logits = len(targets) * self.model.vocab_size * self.side_by_side
-        count = min(len(targets), -(-logits // LOGITS))
+        count = min(len(targets), -(-logits // most_logits(self.device)))
+        while self.compilation.active and len(targets) % count:  # one shape, and so one graph
+            count += 1
         pieces = states.tensor_split(count), targets.tensor_split(count)
         return list(zip(*pieces, strict=True))
 
     def _nats(self, states: Tensor, targets: Tensor) -> Tensor:
-        with self._autocast():
-            logits = self.model.logits(states)
+        if self.compilation.active:  # the graph of a training step, which is there
+            return self.head(self, states.detach().requires_grad_(), targets)[1]
+        logits = self._logits(states)
         return F.cross_entropy(logits.to(self._dtype(logits)), targets, reduction="sum")
+
+    def _logits(self, states: Tensor) -> Logits:
+        with self._autocast():
+            return self.model.logits(states, ALIGNED[self.device])
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(
@@ -146,7 +174,30 @@ class ModelLoss:
         return torch.promote_types(tensor.dtype, torch.float32)
 
 
+def _states(model: Transformer, tokens: Tensor) -> Tensor:
+    return model.states(tokens)
+
+
+def _head_losses(loss: ModelLoss, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the summed loss and the summed cross-entropy of a piece."""
+    logits = loss._logits(states)
+    wide = logits.to(loss._dtype(logits))
+    nats = F.cross_entropy(wide.detach(), targets, reduction="sum")
+    return loss.criterion(wide, targets), nats
+
+
+def most_logits(device: str) -> int:
+    """Returns how many logits a piece of a batch has at most."""
+    if device == "cpu":
+        return LOGITS
+    return int(SHARE * torch.cuda.get_device_properties(device).total_memory) // 4
+
+
 def move_batch(batch: Batch, device: str) -> Batch:
-    """Copies from memory that does not page: else each copy would wait for the GPU."""
-    batch = batch.pin_memory() if device == "cuda" else batch
-    return batch.to(device, non_blocking=True)
+    """Copies from locked memory: else each copy would wait for the GPU."""
+    return page_lock(batch, device).to(device, non_blocking=True)
+
+
+def page_lock(batch: Batch, device: str) -> Batch:
+    """Returns the batch in memory from which a GPU reads while the processor works."""
+    return batch.pin_memory() if device == "cuda" else batch

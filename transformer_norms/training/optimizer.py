@@ -6,7 +6,8 @@ with the threads divided among replicas, its step takes longer than replicas sav
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from contextlib import contextmanager
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import Field
@@ -144,6 +145,22 @@ def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
     return check_factor(float(Formula(formula)({**formula_values(config.model), **own})))
 
 
+def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether a step leaves everything as it is where the optimizer's `found_inf`, a tensor
+    on the device, is 1. torch's fused optimizers do."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+@contextmanager
+def keep_where(skip: Tensor | None, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Leaves the tensors as they were before where `skip` is 1."""
+    before = [] if skip is None else [tensor.clone() for tensor in tensors]
+    yield
+    with torch.no_grad():
+        for tensor, value in zip(tensors, before, strict=False):
+            tensor.copy_(torch.where(cast(Tensor, skip) > 0, value, tensor))
+
+
 def _adamw(
     parameters: list[dict[str, Any]], lr: float, betas: tuple[float, ...], eps: float
 ) -> torch.optim.Optimizer:
@@ -156,6 +173,9 @@ class Muon(torch.optim.Optimizer):
     Jordan et al. 2024; decay and the factor, which gives the update the size of AdamW's, so that
     one rate serves both: Liu et al. 2025 (Moonlight), arXiv:2502.16982. The momentum is Nesterov's.
     """
+
+    _step_supports_amp_scaling = True  # see skips_on_device
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -170,18 +190,24 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for parameters in _by_shape(group["params"]):
-                # One product for all alike. A sharded parameter is here by its shard.
-                gradients = torch.stack([local(_grad(p)) for p in parameters])
                 buffers = [local(self._buffer(p)) for p in parameters]
-                for buffer, gradient in zip(buffers, gradients, strict=True):
-                    buffer.lerp_(gradient, 1 - group["momentum"])
-                gradients.lerp_(torch.stack(buffers), group["momentum"])
-                update = map_whole(orthogonal, gradients, parameters[0])
-                rate = group["lr"] * 0.2 * max(parameters[0].shape) ** 0.5
-                for parameter, direction in zip(parameters, update, strict=True):
-                    weight = local(parameter)
-                    weight.mul_(1 - group["lr"] * group["weight_decay"])
-                    weight.add_(direction, alpha=-rate)
+                with keep_where(self.found_inf, [*map(local, parameters), *buffers]):
+                    self._update(group, parameters, buffers)
+
+    def _update(
+        self, group: dict[str, Any], parameters: list[nn.Parameter], buffers: list[Tensor]
+    ) -> None:
+        # One product for all alike. A sharded parameter is here by its shard.
+        gradients = torch.stack([local(_grad(p)) for p in parameters])
+        for buffer, gradient in zip(buffers, gradients, strict=True):
+            buffer.lerp_(gradient, 1 - group["momentum"])
+        gradients.lerp_(torch.stack(buffers), group["momentum"])
+        update = map_whole(orthogonal, gradients, parameters[0])
+        rate = group["lr"] * 0.2 * max(parameters[0].shape) ** 0.5
+        for parameter, direction in zip(parameters, update, strict=True):
+            weight = local(parameter)
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.add_(direction, alpha=-rate)
 
     def _buffer(self, parameter: nn.Parameter) -> Tensor:
         state = self.state[parameter]

@@ -3,7 +3,7 @@
 Chen et al. 2016, arXiv:1604.06174.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -12,14 +12,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 
-def recompute(block: nn.Module, *given: Any) -> Any:
-    """Returns the block's output, and keeps only its input for the backward pass, which runs the
-    block again with the same dropout: no digit of a gradient changes."""
+def recompute(run: Callable[..., Any], block: nn.Module, *given: Any) -> Any:
+    """Returns run(block, *given), and keeps only what is given for the backward pass, which runs
+    the block again with the same dropout: no digit of a gradient changes."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _restored_buffers(block)
 
-    return checkpoint(block, *given, use_reentrant=False, context_fn=contexts)
+    return checkpoint(run, block, *given, use_reentrant=False, context_fn=contexts)
 
 
 @contextmanager

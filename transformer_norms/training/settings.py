@@ -31,6 +31,7 @@ def check_factor(factor: float) -> float:
 
 Clip = Nothing | Annotated[Number, Field(gt=0, le=1e6)]
 Precision = Literal["fp32", "bf16", "fp64"]
+Compile = Literal["auto", "none", "block", "whole"]
 
 
 @node
@@ -56,7 +57,7 @@ class TrainerSettings:
     qk_clip: Clip  # the largest logit of a head of attention that its weights may keep giving
     device: Annotated[Literal["cpu", "cuda"], Mark.AUTO, Mark.ASIDE]
     precision: Precision
-    compile: Flag
+    compile: Annotated[Compile, Mark.ASIDE]
     activation_checkpointing: Annotated[Flag, Mark.ASIDE]
     threads: Annotated[Auto | Annotated[Positive, Field(le=4096)], Mark.ASIDE]
     replicas: Annotated[Auto | Annotated[Positive, Field(le=4096)], Mark.ASIDE]

@@ -49,7 +49,7 @@ RATE = 1 / 3  # of the run's own peak
 # A checkpoint does not say at which rate it was trained: the default of transformers' own Trainer.
 CHECKPOINT_RATE = 5e-5
 OF_CHECKPOINTS = (f"trainer.batch_size={WINDOWS}", "data.val_tokens=32768")
-FIXED = ("trainer.eval_every=0", "trainer.probe_every=0", "trainer.compile=false")
+FIXED = ("trainer.eval_every=0", "trainer.probe_every=0", "trainer.compile=none")
 TYPED = (
     "trainer.steps trainer.batch_size trainer.accumulation trainer.clip optimizer schedule plugins"
 ).split()

@@ -50,6 +50,7 @@ def refuse_contradictions(config: Config) -> None:
         _check_kv_from_block,
         _check_offered,
         _check_qk_clip,
+        _check_compile,
     ):
         refuse(config)
 
@@ -287,3 +288,15 @@ def _check_causal(config: Config) -> None:
                 "a causal model would be trained on what it must predict and judged without; "
                 "norm=batchnorm norm.allow_noncausal=true trains it all the same"
             )
+
+
+def _check_compile(config: Config) -> None:
+    trainer = config.trainer
+    if trainer.compile != "whole":
+        return
+    for key, typed in (
+        ("parallel=fsdp", config.parallel.type == "fsdp"),
+        ("trainer.activation_checkpointing=true", trainer.activation_checkpointing),
+    ):
+        if typed:
+            raise ConfigError(f"trainer.compile=whole: {key} needs trainer.compile=block or none")

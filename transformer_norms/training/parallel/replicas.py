@@ -168,8 +168,8 @@ def obstacle(
         return f"{threads} threads cannot be shared evenly among so many"
     if settings.batch_size % (count * ranks):
         return f"{settings.batch_size} sequences cannot be shared evenly among {count * ranks}"
-    if settings.compile:
-        return "trainer.compile=true is for one"
+    if settings.compile not in ("auto", "none"):
+        return f"trainer.compile={settings.compile} is for one"
     rows = examine_rows(model)
     if not rows.independent or rows.drawn or rows.counted:
         return "a row of this model's batch is not independent of the others, or it draws numbers"
