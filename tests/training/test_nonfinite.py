@@ -19,6 +19,7 @@ from transformer_norms.run.reader import SavedRun
 from transformer_norms.sweep.board import last_loss
 from transformer_norms.training import divergence
 from transformer_norms.training.divergence import find_nonfinite
+from transformer_norms.training.graphs.ahead import StepsAhead
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.trainer import Trainer
 
@@ -131,20 +132,15 @@ SELDOM += ["trainer.probe_every=0"]
 
 def overlap(monkeypatch):
     """From now on a step begins before the one before it has ended, as on a GPU. Returns what will
-    hold the numbers of the steps that did so."""
-    fit, update, begun = Trainer.fit, Trainer._update, []
+    hold the numbers of the steps that began so."""
+    advance, begun = StepsAhead.advance, []
 
-    def fit_overlapping(self, *given):
-        self.can_overlap = True
-        return fit(self, *given)
+    def noted(self, batch, number, probe):
+        begun.append(number + 1)
+        return advance(self, batch, number, probe)
 
-    def noted(self, started, norm, skip):
-        assert skip is not None
-        begun.append(started.number + 1)
-        update(self, started, norm, skip)
-
-    monkeypatch.setattr(Trainer, "fit", fit_overlapping)
-    monkeypatch.setattr(Trainer, "_update", noted)
+    monkeypatch.setattr("transformer_norms.training.trainer.can_step_ahead", lambda trainer: True)
+    monkeypatch.setattr(StepsAhead, "advance", noted)
     return begun
 
 
@@ -171,10 +167,10 @@ def test_of_steps_that_overlap_none_changes_a_number_after_the_fault(
     assert (diverged["status"], diverged["step"]) == ("diverged", 12)
     assert "at step 13" in diverged["diverged"]
     assert same(before, diverged["folder"])
-    assert begun == [*range(1, 14)]
+    assert begun == [*range(1, 15)]
 
 
-@pytest.mark.parametrize("typed", [[], ["trainer.qk_clip=0.05", "trainer.clip=0.1"]], ids=str)
+@pytest.mark.parametrize("typed", [[], ["trainer.clip=0.1", "optimizer=muon"]], ids=str)
 def test_steps_that_overlap_give_the_digits_of_steps_that_wait(typed, monkeypatch):
     waited = go("study=waited", *typed)
     begun = overlap(monkeypatch)
@@ -200,7 +196,8 @@ def test_a_device_skips_the_steps_that_the_rule_stops_at(above):
         for step in (1, 5, 6):
             rule = divergence.Divergence(warmup=5)
             rule.initial, rule.above = 2.0, above
-            skip = rule.skip(step, torch.tensor(numbers, dtype=torch.float64))
+            numbers_there = torch.tensor(numbers, dtype=torch.float64)
+            skip = divergence.must_skip(numbers_there, torch.tensor(rule.limit(step)))
             loss, nats, norm = numbers
             reason = rule.step(step, nats if abs(loss) <= 1e100 else loss, norm)
             assert bool(skip) == (reason is not None), (numbers, step)

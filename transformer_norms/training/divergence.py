@@ -48,14 +48,16 @@ class Divergence:
             return f"the loss stood above its initial {self.initial:.3f} for {PATIENCE} steps"
         return None
 
-    def skip(self, step: int, numbers: Float[Tensor, " 3"]) -> Float[Tensor, ""]:
-        """Returns 1 where `step` gives a reason to stop for the loss, the cross-entropy and the
-        gradient's norm, and 0 otherwise: the same rule on a device, which has not told them yet.
-        Every earlier step must have been judged."""
-        good = (numbers.double().abs() <= LARGEST).all()
-        if self.initial is not None and step > self.warmup and self.above + 1 >= PATIENCE:
-            good &= numbers[1] <= self.initial
-        return 1 - good.float()
+    @property
+    def near(self) -> bool:
+        """Whether two more steps above the initial loss would stop the run."""
+        return self.above + 2 >= PATIENCE
+
+    def limit(self, step: int) -> float:
+        """Returns the largest loss at which `step`, counted from 1, gives no reason to stop. Every
+        step before it has been judged, or all but the last one where the rule is not `near`."""
+        last = step > self.warmup and self.above + 1 >= PATIENCE
+        return self.initial if last and self.initial is not None else math.inf
 
     def end(self, final: float, best: float) -> str | None:
         """Returns why a run that reached its last step has diverged all the same, or None."""
@@ -94,6 +96,14 @@ class Overflowed(Exception):
     def __init__(self, step: int, name: str) -> None:
         super().__init__(f"{name} is not finite after the update of step {step}")
         self.step, self.name = step, name
+
+
+def must_skip(numbers: Float[Tensor, " 3"], limit: Tensor) -> Float[Tensor, ""]:
+    """Returns 1 where the loss, the cross-entropy and the gradient's norm of a step give a reason
+    to stop, and 0 otherwise: the rule of `Divergence.step` on a device. `limit` is from
+    `Divergence.limit`."""
+    good = (numbers.double().abs() <= LARGEST).all() & (numbers[1].double() <= limit)
+    return 1 - good.float()
 
 
 def find_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:

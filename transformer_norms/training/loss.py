@@ -200,4 +200,4 @@ def move_batch(batch: Batch, device: str) -> Batch:
 
 def page_lock(batch: Batch, device: str) -> Batch:
     """Returns the batch in memory from which a GPU reads while the processor works."""
-    return batch.pin_memory() if device == "cuda" else batch
+    return batch.pin_memory() if device == "cuda" and not batch.is_cuda else batch

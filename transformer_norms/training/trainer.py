@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from transformer_norms.kinds import is_finite
 from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.norms import nothing
 from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
-from transformer_norms.training.loss import Batch, page_lock
-from transformer_norms.training.optimizer import keep_where, skips_on_device
+from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead
+from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probe, Probes, Unprobed
 from transformer_norms.training.restoring import (
@@ -37,32 +36,6 @@ from transformer_norms.training.tensors import (
 )
 
 Windows = Callable[[], Iterable[Batch]]
-
-
-class Started:
-    """A step whose numbers are on the device: its loss, its cross-entropy and the gradient's norm.
-
-    A copy of the numbers begins at once, and `read` waits for it alone: not for what the device
-    was given to do after it.
-    """
-
-    def __init__(
-        self, number: int, batch: Batch, probe: Probe | Unprobed, numbers: Float[Tensor, " 3"]
-    ) -> None:
-        self.number, self.batch, self.probe, self.numbers = number, batch, probe, numbers
-        self.copy = numbers
-        self.done: torch.cuda.Event | None = None
-        if numbers.device.type == "cuda":
-            self.copy = torch.empty_like(numbers, device="cpu", pin_memory=True)
-            self.copy.copy_(numbers, non_blocking=True)
-            self.done = torch.cuda.Event()
-            self.done.record()
-
-    def read(self) -> list[float]:
-        if self.done is not None:
-            self.done.synchronize()
-        numbers: list[float] = self.copy.tolist()
-        return numbers
 
 
 class Trainer:
@@ -96,13 +69,7 @@ class Trainer:
         self.averages = [name for name, _ in model.named_buffers() if name in kept]
         self.probes = Probes(model, settings.probe_every)
         self.divergence = Divergence(warmup)
-        # Whether a step may begin before the device has ended the one before: on a GPU, if every
-        # optimizer can leave all as it is where the device finds that an update must not be made.
-        self.can_overlap = settings.device == "cuda" and not self.loss.compilation.sharded
-        self.can_overlap &= all(skips_on_device(optimizer) for optimizer in optimizers)
-        self.overlaps = False  # in `fit`
-        self.started: Started | None = None  # the step that the device has not ended
-        self.prepared: tuple[int, Batch] | None = None
+        self.ahead: StepsAhead | None = None  # on a GPU, in `fit`
         self.step, self.tokens = 0, 0
         self.seconds = self.evaluation_seconds = 0.0  # in training steps, and in evaluations
         self.losses: list[float] = []  # since the last row of the record
@@ -122,7 +89,7 @@ class Trainer:
         the step that it names, with the weights before it, or raises an earlier one.
         """
         self.micro_batches.stopping = stopping
-        self.overlaps = self.can_overlap and overflowed is None
+        self.ahead = StepsAhead(self) if overflowed is None and can_step_ahead(self) else None
         measured = True
         while measured:
             measured = self.measure(record, stopping)
@@ -140,15 +107,14 @@ class Trainer:
                 reason = self.train_step()
             except Interrupted:
                 break
-            finally:
-                self.seconds += time.perf_counter() - begun
             stopping.saves = True
+            self.seconds += time.perf_counter() - begun
             if reason is not None:
                 return self._record_divergence(record, reason)
             if overflowed is not None:
                 self._check_finite()
             record.progress(self)
-        if (reason := self.end_step()) is not None:
+        if self.ahead is not None and (reason := self.ahead.end()) is not None:
             return self._record_divergence(record, reason)
         self._save(record)
         stopping.saves = False
@@ -159,115 +125,83 @@ class Trainer:
 
     def train_step(self) -> str | None:
         """Makes one optimizer step, or returns the reason why its update must not be applied.
-        Raises Interrupted where a signal cut it short; then it has changed nothing.
-
-        Where steps overlap, it begins with a step and ends the one before, whose reason it returns.
-        It ends its own step, too, if anything reads its numbers or the weights after it.
-        """
-        number = self.step + (self.started is not None)
-        self._set_rates(number)
-        batch, probe = self._batch(number), self.probes(number + 1)
+        Raises Interrupted where a signal cut it short; then it has changed nothing."""
+        if self.ahead is not None:
+            return self.ahead.step()
+        self.set_rates(self.step)
+        batch, probe = self.batches(self.step), self.probes(self.step + 1)
         probe.forward(batch, self.loss)
-        averages = [self.model.get_buffer(name).clone() for name in self.averages]
+        averages = self.copy_averages()
+        numbers, norm = self.compute_gradients(batch, self.step, probe, averages)
+        loss, nats, norm_here = numbers.tolist()
+        reason = self.judge(self.step + 1, loss, nats, norm_here)
+        if reason is None:
+            # Below that, clipping would multiply all gradients by one.
+            if 0 < self.settings.clip < 1.001 * norm_here + 1e-6:
+                nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
+            with probe.update():
+                self.update_weights()
+            self.count_step(batch, probe, loss, norm_here)
+        else:
+            self.put_back(averages)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        return reason
+
+    def set_rates(self, step: int) -> None:
+        rate = self.schedule(step, self.settings.steps)
+        for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(peak * rate)
+                else:
+                    group["lr"] = peak * rate
+
+    def compute_gradients(
+        self, batch: Batch, step: int, probe: Probe | Unprobed, averages: list[Tensor]
+    ) -> tuple[Float[Tensor, " 3"], Float[Tensor, ""]]:
+        """Leaves the gradients of a step in the parameters. Returns the loss, the cross-entropy and
+        the gradient's norm, and that norm in its own dtype."""
         if self.qk_clip is not None:
             self.qk_clip.forget()
         try:
-            total = self.micro_batches.backward(batch, number)
+            total = self.micro_batches.backward(batch, step)
         except Interrupted:
-            self._put_back(averages)
+            self.put_back(averages)
             self.micro_batches.forget_gradients()
             raise
         probe.gradients()
         norm = whole(nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None))
-        started = Started(number, batch, probe, torch.stack((*total, norm.to(total.dtype))))
-        skip = None
-        if not self.overlaps:
-            reason = self._judge(started)
-        elif (reason := self.end_step()) is None:
-            skip = self.divergence.skip(number + 1, started.numbers)
-        if reason is None:
-            self._update(started, norm, skip)
-        if reason is not None or skip is not None:
-            self._put_back(averages, skip)
+        return torch.stack((*total, norm.to(total.dtype))), norm
+
+    def judge(self, step: int, loss: float, nats: float, norm: float) -> str | None:
+        """Returns why the update of a step must not be made, or None. The rule of divergence reads
+        nats, whatever a run trains on."""
+        return self.divergence.step(step, nats if is_finite(loss) else loss, norm)
+
+    def update_weights(self) -> None:
         for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        if reason is not None:
-            return reason
-        if skip is None:
-            self._record(started)
-            return None
-        self.started = started
-        self._prepare(number + 1)
-        return self.end_step() if self._reads(number + 1) else None
+            optimizer.step()
+        self.model.constrain(self.model)
+        if self.qk_clip is not None:
+            largest = self.ranks.stack(self.qk_clip.found()).amax(0)
+            self.clips += self.qk_clip.clip(largest)
 
-    def _put_back(self, averages: list[Tensor], skip: Tensor | None = None) -> None:
-        """Gives running averages the values that they had before a step that is not made: where
-        `skip` is 1, or in any case without it."""
-        for name, value in zip(self.averages, averages, strict=True):
-            buffer = self.model.get_buffer(name)
-            buffer.copy_(value if skip is None else torch.where(skip > 0, value, buffer))
-
-    def end_step(self) -> str | None:
-        """Waits for the step that a GPU has begun with, if there is one, and counts it. Returns the
-        reason why its update was not made, or None."""
-        started, self.started = self.started, None
-        if started is None:
-            return None
-        reason = self._judge(started)
-        if reason is None:
-            self._record(started)
-        return reason
-
-    def _set_rates(self, number: int) -> None:
-        rate = self.schedule(number, self.settings.steps)
-        for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
-            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * rate
-
-    def _batch(self, number: int) -> Batch:
-        prepared, self.prepared = self.prepared, None
-        return prepared[1] if prepared and prepared[0] == number else self.batches(number)
-
-    def _prepare(self, number: int) -> None:
-        """Reads the next batch, into memory that does not page, while the GPU computes."""
-        if number < self.settings.steps:
-            self.prepared = number, page_lock(self.batches(number), self.settings.device)
-
-    def _judge(self, started: Started) -> str | None:
-        """Returns why the update of a step must not be made, or None. It reads the numbers."""
-        loss, nats, norm = started.read()
-        # The rule of divergence reads nats, whatever a run trains on.
-        judged = nats if is_finite(loss) else loss
-        return self.divergence.step(started.number + 1, judged, norm)
-
-    def _update(self, started: Started, norm: Tensor, skip: Tensor | None) -> None:
-        """Clips the gradients and updates the weights. Where `skip` is 1, no weight changes."""
-        clip = self.settings.clip
-        # Below that, clipping would multiply all gradients by one.
-        if clip > 0 and (skip is not None or clip < 1.001 * started.read()[2] + 1e-6):
-            nn.utils.clip_grads_with_norm_(self.parameters, clip, norm)
-        with started.probe.update():
-            for optimizer in self.optimizers:
-                if skip is not None:
-                    optimizer.found_inf = skip  # type: ignore[attr-defined]
-                optimizer.step()
-            constrained = self.parameters if self.model.constrain is not nothing else []
-            with keep_where(skip, constrained):
-                self.model.constrain(self.model)
-            if self.qk_clip is not None:
-                largest = self.ranks.stack(self.qk_clip.found()).amax(0)
-                self.clips += self.qk_clip.clip(largest)
-
-    def _record(self, started: Started) -> None:
-        """Counts a step that was made."""
-        loss, _, norm = started.read()
-        self.probed = started.probe.values()
+    def count_step(self, batch: Batch, probe: Probe | Unprobed, loss: float, norm: float) -> None:
+        self.probed = probe.values()
         self.step += 1
-        self.tokens += started.batch[:, 1:].numel()
+        self.tokens += batch[:, 1:].numel()
         self.losses.append(loss)
         self.last_loss, self.grad_norm = loss, norm
-        read = started.batch.numpy().tobytes()
-        self.chain = hashlib.sha256(self.chain.encode() + read).hexdigest()
+        self.chain = hashlib.sha256(self.chain.encode() + batch.numpy().tobytes()).hexdigest()
+
+    def copy_averages(self) -> list[Tensor]:
+        return [self.model.get_buffer(name).clone() for name in self.averages]
+
+    def put_back(self, averages: list[Tensor]) -> None:
+        """Gives running averages the values that they had before a step that is not made."""
+        for name, value in zip(self.averages, averages, strict=True):
+            self.model.get_buffer(name).copy_(value)
 
     def measure(self, record: Any, stopping: Stopping) -> bool:
         """Writes the row of this step where one is due. Returns False where a signal cut it
@@ -340,8 +274,8 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
 
-    def _reads(self, step: int) -> bool:
-        """Returns whether anything reads the weights or the numbers of a step after it."""
+    def is_read(self, step: int) -> bool:
+        """Returns whether anything reads the numbers or the weights of a step before the next."""
         keys = self.settings
         every = (keys.log_every, keys.eval_every, keys.probe_every, keys.checkpoint_every)
         return step in (1, keys.steps) or any(number and step % number == 0 for number in every)

@@ -46,6 +46,7 @@ class Compilation:
     def __init__(self, mode: str = "none", sharded: bool = False) -> None:
         self.mode, self.sharded = mode, sharded
         self.parts: list[Compiled] = []
+        self.captured = False  # whether a step is one CUDA graph
 
     @property
     def active(self) -> bool:
@@ -63,7 +64,8 @@ class Compilation:
     def text(self) -> str:
         """What the record says: the mode, and what could not be compiled."""
         faults = (f"{part.name} was not: {part.fault}" for part in self.parts if part.fault)
-        return "; ".join([self.mode, *faults])
+        captured = ["each step is one CUDA graph"] * self.captured
+        return "; ".join([self.mode, *captured, *faults])
 
 
 class Compiled:

@@ -163,5 +163,6 @@ def seed_dropout(seed: int, step: int, first: int) -> None:
     text = f"{seed}/{step}/{first}" if first else f"{seed}/{step}"
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
     torch.default_generator.manual_seed(number)
-    if torch.cuda.is_available():
+    # A step that draws nothing may be captured, and then the generator cannot be set.
+    if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
         torch.cuda.manual_seed(number)

@@ -1,0 +1,135 @@
+"""Steps on a GPU, each of which begins before the GPU has ended the one before it.
+
+A GPU waits while the processor reads a number from it and then gives it the next work. So the
+numbers of a step are read when the next step has begun. The GPU itself decides whether an update
+must not be made, and after such a step no later one changes anything.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from transformer_norms.norms import nothing
+from transformer_norms.training.divergence import must_skip
+from transformer_norms.training.graphs.capture import StepGraph, can_capture
+from transformer_norms.training.loss import Batch, page_lock
+from transformer_norms.training.optimizer import keep_where, skips_on_device
+from transformer_norms.training.probes import Probe, Unprobed
+
+if TYPE_CHECKING:
+    from transformer_norms.training.trainer import Trainer
+
+
+def can_step_ahead(trainer: "Trainer") -> bool:
+    """Returns whether the device is a GPU, and every part of an update can be left out by it."""
+    return (
+        trainer.settings.device == "cuda"
+        and not trainer.loss.compilation.sharded
+        and trainer.qk_clip is None
+        and all(map(skips_on_device, trainer.optimizers))
+    )
+
+
+class StepsAhead:
+    """`step()` begins with a step of a trainer, and ends the one before."""
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self.trainer = trainer
+        self.started: Started | None = None  # the step whose numbers were not read
+        self.prepared: tuple[int, Batch] | None = None  # the next batch
+        device = trainer.settings.device
+        self.skip = torch.zeros((), device=device)  # 1 from the first update that is not made on
+        self.limit = torch.full((), math.inf, dtype=torch.float64, device=device)  # of a loss
+        self.constrained = [] if trainer.model.constrain is nothing else trainer.parameters
+        for optimizer in trainer.optimizers:
+            optimizer.found_inf = self.skip  # type: ignore[attr-defined]
+        self.graph = StepGraph(self.advance, trainer) if can_capture(trainer) else None
+
+    def step(self) -> str | None:
+        """Begins with a step. Returns the reason why the update of the one before was not made. It
+        ends its own step, too, if anything reads the numbers or the weights after it."""
+        trainer, divergence = self.trainer, self.trainer.divergence
+        if divergence.near and (reason := self.end()) is not None:
+            return reason
+        number = trainer.step + (self.started is not None)
+        trainer.set_rates(number)
+        batch, probe = self._batch(number), trainer.probes(number + 1)
+        probe.forward(batch, trainer.loss)
+        self.limit.fill_(divergence.limit(number + 1))
+        advance = self.advance
+        if self.graph is not None and isinstance(probe, Unprobed):
+            advance = self.graph
+        numbers = advance(batch, number, probe)
+        before, self.started = self.started, Started(number, batch, probe, numbers)
+        self._prepare(number + 1)
+        reason = self._end(before)
+        if reason is not None:
+            self.started = None
+        return self.end() if reason is None and trainer.is_read(number + 1) else reason
+
+    def end(self) -> str | None:
+        """Waits for the step that has begun, if there is one. Returns the reason why its update was
+        not made, or None."""
+        started, self.started = self.started, None
+        return self._end(started)
+
+    def advance(self, batch: Batch, number: int, probe: Probe | Unprobed) -> Float[Tensor, " 3"]:
+        """Gives the device all the work of a step. Returns what `compute_gradients` does."""
+        trainer = self.trainer
+        averages = trainer.copy_averages()
+        numbers, norm = trainer.compute_gradients(batch, number, probe, averages)
+        self.skip.copy_(torch.maximum(self.skip, must_skip(numbers, self.limit)))
+        if trainer.settings.clip > 0:  # by one, where the norm is small
+            nn.utils.clip_grads_with_norm_(trainer.parameters, trainer.settings.clip, norm)
+        with probe.update(), keep_where(self.skip, self.constrained):
+            trainer.update_weights()
+        kept = [torch.where(self.skip > 0, value, now) for value, now in
+                zip(averages, trainer.copy_averages(), strict=True)]  # fmt: skip
+        trainer.put_back(kept)
+        for optimizer in trainer.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        return numbers
+
+    def _end(self, started: "Started | None") -> str | None:
+        if started is None:
+            return None
+        loss, nats, norm = started.read()
+        reason = self.trainer.judge(started.number + 1, loss, nats, norm)
+        if reason is None:
+            self.trainer.count_step(started.batch, started.probe, loss, norm)
+        return reason
+
+    def _batch(self, number: int) -> Batch:
+        prepared, self.prepared = self.prepared, None
+        return prepared[1] if prepared and prepared[0] == number else self.trainer.batches(number)
+
+    def _prepare(self, number: int) -> None:
+        """Reads the next batch, into locked memory, while the GPU computes."""
+        settings = self.trainer.settings
+        if number < settings.steps:
+            self.prepared = number, page_lock(self.trainer.batches(number), settings.device)
+
+
+class Started:
+    """A step that has begun, and its numbers on the device. A copy of them begins at once, and
+    `read` waits for it alone: not for what the device was given to do after it."""
+
+    def __init__(
+        self, number: int, batch: Batch, probe: Probe | Unprobed, numbers: Float[Tensor, " 3"]
+    ) -> None:
+        self.number, self.batch, self.probe = number, batch, probe
+        self.copy, self.copied = numbers, None
+        if numbers.device.type == "cuda":
+            self.copy = torch.empty_like(numbers, device="cpu", pin_memory=True)
+            self.copy.copy_(numbers, non_blocking=True)
+            self.copied = torch.cuda.Event()
+            self.copied.record()
+
+    def read(self) -> list[float]:
+        if self.copied is not None:
+            self.copied.synchronize()
+        numbers: list[float] = self.copy.tolist()
+        return numbers
