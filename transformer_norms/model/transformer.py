@@ -128,7 +128,8 @@ class Transformer(nn.Module):
     def logits(self, states: States, aligned: int = 1) -> Float[Tensor, "*batch vocab"]:
         """Returns the logits of states. The product has a multiple of `aligned` columns, and those
         that are no token's are left out of what it returns."""
-        weight, bias = self.embedding.weight, None
+        weight: Tensor = self.embedding.weight
+        bias: Tensor | None = None
         if self.head is not None:
             weight, bias = self.head.weight, self.head.bias
         rows = self.rows(weight)
