@@ -102,6 +102,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.values = q, k, v, values
         self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
         self.attention_gate = attention_gate
+        self.read: Callable[..., object] = nothing  # what QK-Clip keeps of queries and keys
 
     def forward(
         self, x: Stream, angles: Any = None, cache: Any = None, given: Any = None
@@ -137,6 +138,7 @@ class Attention(nn.Module):
         if self.groups > 1:
             k, v = (t.repeat_interleave(self.groups, dim=2) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch heads time head_dim
+        self.read(q, k, self.attend)
         return self.attend(q, k, v, x).transpose(1, 2)
 
 
@@ -270,7 +272,8 @@ class Softmax(nn.Module):
         return key <= query
 
     def forward(self, q: Queries, k: Keys, v: Values, x: Stream) -> Contexts:
-        dropout = self.dropout if self.training else 0.0
+        # A compiled block that drops nothing does not ask whether it trains.
+        dropout = self.dropout and self.dropout * self.training
         if self.causal:
             return pattern_attention(
                 *(q, k, v, self.pattern), cap=self.cap, scale=self.scale, dropout=dropout
@@ -314,20 +317,22 @@ class Softmax(nn.Module):
     @torch.no_grad()
     def largest(self, q: Queries, k: Keys, least: float) -> Float[Tensor, " heads"]:
         """Returns for each head the largest of scale * q k^T, in float32 at least, over the batch
-        and the keys that its queries see. Cap and bias come after it. On a CPU the product of the
-        longest query and key comes first: where no head's is above `least`, it is returned."""
+        and the keys that its queries see. Cap and bias come after it. On a CPU, unless compiled, the
+        product of the longest query and key comes first: where no head's is above `least`, it is
+        returned."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         q, k = q.detach().to(dtype) * self.scale, k.detach().to(dtype)
-        if q.device.type == "cpu":
+        if q.device.type == "cpu" and not torch.compiler.is_compiling():
             lengths = (x.square().sum(-1).amax(-1).sqrt() for x in (q, k))
             bound = torch.mul(*lengths).amax(0)
             if (bound * (1 + 1e-5) <= least).all():
                 return bound
         found = q.new_full((q.shape[1],), float("-inf"))
-        for at in torch.arange(q.shape[2], device=q.device).split(AT_ONCE):
-            until = int(at[-1]) + 1
+        for first in range(0, q.shape[2], AT_ONCE):
+            until = min(first + AT_ONCE, q.shape[2])
             with torch.autocast(q.device.type, enabled=False):
-                logits = q[:, :, at] @ k[:, :, :until].mT
+                logits = q[:, :, first:until] @ k[:, :, :until].mT
+            at = torch.arange(first, until, device=q.device)
             logits = logits.masked_fill_(~self.mask(at, until), float("-inf"))
             found = torch.maximum(found, logits.amax((0, 2, 3)))
         return found
@@ -369,7 +374,7 @@ class Sinks(Softmax):
             mask = F.pad(seen, (1, 0), value=float(seen.dtype == torch.bool))
         # A kernel that is causal wants as many queries as keys: the sink has a query as well.
         q = F.pad(q, (0, 1, int(causal), 0), value=1.0)
-        dropout = self.dropout * self.training
+        dropout = self.dropout and self.dropout * self.training
         how: dict[str, Any] = {"dropout_p": dropout, "is_causal": causal, "scale": self.scale}
         context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **how)
         return context[:, :, int(causal) :, :value_dim]

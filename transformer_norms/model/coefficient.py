@@ -100,14 +100,21 @@ def _check_low_rank(spec: Mapping[str, Any]) -> None:
         raise ValueError(f"share: {spec['share']!r} is not among {', '.join(PARAMETER_SHARES)}")
 
 
+def constant(value: float) -> Tensor:
+    """Returns a number that a compiled block takes as an input, so that blocks which differ in it
+    alone share a graph. It rounds no result more than a Python float. It stays on the CPU: a kernel
+    of a GPU takes it as an argument."""
+    return torch.tensor(value, dtype=torch.float64, device="cpu")
+
+
 class Times:
     """value * x, a constant: no module, no parameter."""
 
     def __init__(self, value: float) -> None:
-        self.value = value
+        self.value = constant(value)
 
     def __call__(self, x: Tensor, *_: Any) -> Tensor:
-        return self.value * x
+        return x * self.value
 
 
 class Learned(nn.Module):

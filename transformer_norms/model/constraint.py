@@ -1,6 +1,7 @@
 """Constraints on the weights, applied at the start and after every optimizer step."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from threading import Lock
 from typing import Any
 
@@ -58,31 +59,38 @@ class QKClip:
         blocks: Any = model.blocks
         self.attentions = [block.attention.f for block in blocks]
         self.threshold, self.cut = threshold, cut
-        self.largest: dict[int, Tensor] = {}  # by block, of each head since `forget`
-        for i, attention in enumerate(self.attentions):
-            attention.attend.register_forward_pre_hook(reader(i, threshold, self.largest))
+        self.readers = [LargestLogits(attention, threshold) for attention in self.attentions]
+        for attention, reader in zip(self.attentions, self.readers, strict=True):
+            attention.read = reader
 
     def forget(self) -> None:
-        self.largest.clear()
+        for reader in self.readers:
+            reader.logits.fill_(float("-inf"))
 
     def found(self) -> Tensor:
         """Returns the largest logits [block, head] since `forget`."""
-        return torch.stack([self.largest[i] for i in range(len(self.attentions))])
+        return torch.stack([reader.logits for reader in self.readers])
+
+    def clip(self, largest: Tensor) -> list[float]:
+        """Scales the weights as `apply` does, and returns the factors g of the heads above the
+        threshold."""
+        factors = self.apply(largest)
+        clipped: list[float] = factors[factors < 1].tolist()
+        return clipped
 
     @torch.no_grad()
-    def clip(self, largest: Tensor) -> list[float]:
-        """Scales the weights by the largest logits of the whole step, and returns the factors g."""
-        above = largest > self.threshold
-        factors = torch.where(above, self.threshold / largest, 1.0)
-        for attention, own, clipped in zip(self.attentions, factors, above.any(1), strict=True):
-            if clipped:
-                shared = attention.groups > 1 or attention.value is None or attention.keeps
-                turned, rest = attention.rope_dim, attention.head_dim - attention.rope_dim
-                each = [own] * turned + [own if shared else own.sqrt()] * rest
-                self._scale(attention.query, torch.stack(each, 1).flatten())
-                if not shared:
-                    self._scale(attention.key, own.sqrt().repeat_interleave(rest))
-        return [float(factor) for factor in factors[above]]
+    def apply(self, largest: Tensor) -> Tensor:
+        """Scales the weights by the largest logits of the whole step, without waiting for a GPU.
+        Returns the factors g [block, head]: 1, which changes no digit, for the other heads."""
+        factors = torch.where(largest > self.threshold, self.threshold / largest, 1.0)
+        for attention, own in zip(self.attentions, factors, strict=True):
+            shared = attention.groups > 1 or attention.value is None or attention.keeps
+            turned, rest = attention.rope_dim, attention.head_dim - attention.rope_dim
+            each = [own] * turned + [own if shared else own.sqrt()] * rest
+            self._scale(attention.query, torch.stack(each, 1).flatten())
+            if not shared:
+                self._scale(attention.key, own.sqrt().repeat_interleave(rest))
+        return factors
 
     def _scale(self, linear: nn.Module, factors: Tensor) -> None:
         for parameter in linear.parameters():
@@ -90,16 +98,20 @@ class QKClip:
             parameter.mul_(self.cut(rows.expand(parameter.shape).contiguous(), parameter))
 
 
-def reader(i: int, least: float, largest: dict[int, Tensor]) -> Callable[..., None]:
-    """Returns the hook that reads the logits of block i before its attention. Replicas share it."""
-    lock = Lock()
+class LargestLogits:
+    """Keeps the largest logit of each head of one attention. A compiled block writes it as well."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def read(attend: Any, given: tuple[Tensor, ...]) -> None:
-        if not attend.training:
-            return
-        own = attend.largest(*given[:2], least)
-        with lock:
-            largest[i] = torch.maximum(largest[i], own) if i in largest else own
+    def __init__(self, attention: Any, least: float) -> None:
+        weight, heads = attention.query.weight, attention.groups * attention.kv_heads
+        self.least, self.lock = least, Lock()
+        self.logits = torch.full((heads,), float("-inf"), dtype=weight.dtype, device=weight.device)
 
-    return read
+    def __deepcopy__(self, memory: Any) -> "LargestLogits":
+        return self  # replicas share it
+
+    def __call__(self, q: Tensor, k: Tensor, attend: Any) -> None:
+        if attend.training:
+            own = attend.largest(q, k, self.least)
+            # Replicas, which are not compiled, write at the same time.
+            with nullcontext() if torch.compiler.is_compiling() else self.lock:
+                self.logits.copy_(torch.maximum(self.logits, own))

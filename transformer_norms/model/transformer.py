@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from transformer_norms.model.attention import Cache, Given
 from transformer_norms.model.coefficient import SCALAR
@@ -23,6 +24,19 @@ Loss = Float[Tensor, ""]
 
 def straight(block: nn.Module, *given: Any) -> Any:
     return block(*given)
+
+
+def apart(given: Any) -> Any:
+    """Returns the same numbers in contiguous tensors, none of which is another one. So are those
+    that blocks return, and the first compiled block shares the graph of the others."""
+    met: set[int] = set()
+
+    def own(x: Tensor) -> Tensor:
+        again = id(x) in met
+        met.add(id(x))
+        return x.view_as(x) if again else x.contiguous()
+
+    return tree_map_only(Tensor, own, given)
 
 
 def scale_first(scale: Layer, position: Layer, x: States, start: int) -> States:
@@ -120,6 +134,8 @@ class Transformer(nn.Module):
         x = self.embed(self.enter_positions(self.scale, self.position, x, start))
         x0 = self.dropout(self.smear(x, cache[0] if cache else None))
         x, angles = self.enter(x0, tokens), self.position.angles(start, time)
+        if self.blocks[0]._compiled_call_impl is not None:
+            x, x0 = apart((x, x0))
         given = (Given(tokens),) if self.gives else ()
         for i, block in enumerate(self.blocks):
             x = self.through(block, x, x0, angles, cache[i] if cache else None, *given)

@@ -29,6 +29,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
@@ -50,6 +51,12 @@ def build_part(part: Callable[..., Any], **given: Any) -> Any:
     """Returns part(...), with what it takes of what is given."""
     names = inspect.signature(part).parameters
     return part(**{name: value for name, value in given.items() if name in names})
+
+
+def in_one_layout(streams: Streams) -> Streams:
+    """Returns streams that a block has written, contiguous where it is compiled: else the blocks
+    that read them have another graph than the first."""
+    return streams.contiguous() if torch.compiler.is_compiling() else streams
 
 
 def named_parts(block: Any, state: Any) -> Mapping[str, Tensor]:

@@ -6,7 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.model.connections import CONNECTIONS, Stream, StreamCount, Streams
+from transformer_norms.model.connections import (
+    CONNECTIONS,
+    Stream,
+    StreamCount,
+    Streams,
+    in_one_layout,
+)
 from transformer_norms.model.connections.hyper_connections import Copies, Sum
 from transformer_norms.model.initialization import Einsum
 from transformer_norms.norms import Layer
@@ -46,7 +52,7 @@ class AltUp(nn.Module):
             predicted = self.predicted(z)
             innovation = y - predicted[..., self.active, :]
             corrected = predicted + self.gains(y).unsqueeze(-1) * innovation.unsqueeze(-2)
-        return corrected.to(streams.dtype)
+        return in_one_layout(corrected.to(streams.dtype))
 
     def predicted(self, z: Tensor) -> Tensor:
         return torch.einsum("ij,...jd->...id", self.predict_weights, z)

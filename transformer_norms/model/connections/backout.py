@@ -7,10 +7,14 @@ from torch import nn
 
 from transformer_norms.model.coefficient import SCALAR
 from transformer_norms.model.connections import CONNECTIONS, Scale, Stream
-from transformer_norms.model.connections.attention_residuals import First
+from transformer_norms.model.connections.two_streams import Twice
 from transformer_norms.norms import Layer
 
-Kept = tuple[Stream, ...]  # the stream, and m from the block in the middle on
+Kept = tuple[Stream, Stream]  # the stream, and m
+
+
+class Begin(Twice):
+    """x = m = x0"""
 
 
 class LessKept(nn.Module):
@@ -21,8 +25,8 @@ class LessKept(nn.Module):
         self.norm = final
 
     def forward(self, streams: Kept) -> Stream:
-        x, *kept = streams
-        return self.norm(x - kept[0] if kept else x)  # a block alone may keep nothing
+        x, kept = streams
+        return self.norm(x - kept)
 
 
 @CONNECTIONS("backout")
@@ -30,9 +34,11 @@ class Backout(nn.Module):
     """x, and from block N // 2 on (the first is 0) m = s * x as that block leaves it; s is learned
     from `scale` on      backout of nanochat, Karpathy 2025; code karpathy/nanochat, commit 92d63d4,
     gpt.py
+
+    No block reads m, which is x0 until then: blocks before and after are one function.
     """
 
-    enter, leave = First, LessKept
+    enter, leave = Begin, LessKept
 
     def __init__(self, index: int, depth: int, *, scale: Scale) -> None:
         super().__init__()
@@ -45,7 +51,7 @@ class Backout(nn.Module):
 
     def write(self, streams: Kept, u: Stream) -> Kept:
         """X = (u, s * u) in block N // 2, X = (u, m) in the others"""
-        return (u, *streams[1:]) if self.scale is None else (u, self.scale.to(u.dtype) * u)
+        return u, streams[1] if self.scale is None else self.scale.to(u.dtype) * u
 
     def parts(self, streams: Kept) -> Mapping[str, Stream]:
         return {"": streams[0]}

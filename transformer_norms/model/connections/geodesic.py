@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from transformer_norms.kinds import Epsilon
-from transformer_norms.model.coefficient import SCALAR
+from transformer_norms.model.coefficient import SCALAR, constant
 from transformer_norms.model.connections import CONNECTIONS, Stream
 from transformer_norms.norms import Layer
 from transformer_norms.norms.parts.affine import wide
@@ -46,7 +46,7 @@ class Geodesic(nn.Module):
 
     def __init__(self, l: float, *, eps: Epsilon) -> None:  # noqa: E741
         super().__init__()
-        self.l, self.eps = l, eps
+        self.l, self.eps = constant(l), eps
         self.scale = nn.Parameter(torch.ones(SCALAR))
         self.bias = nn.Parameter(torch.zeros(SCALAR))
 

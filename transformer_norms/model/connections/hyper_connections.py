@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from transformer_norms.kinds import Epsilon, Positive
 from transformer_norms.model.coefficient import SCALAR
-from transformer_norms.model.connections import CONNECTIONS, Scale, Stream, StreamCount, Streams
+from transformer_norms.model.connections import (
+    CONNECTIONS,
+    Scale,
+    Stream,
+    StreamCount,
+    Streams,
+    in_one_layout,
+)
 from transformer_norms.model.initialization import Linear, ZeroLinear
 from transformer_norms.norms import Layer
 from transformer_norms.norms.layernorm import LayerNorm
@@ -63,7 +70,7 @@ class Mixing(nn.Module):
         with exact(z.device.type):
             mixed = torch.einsum("...ij,...id->...jd", self.mixing(z), z)
             written = self.writing(z).unsqueeze(-1) * wide(u).unsqueeze(-2)
-        return (mixed + written).to(streams.dtype)
+        return in_one_layout((mixed + written).to(streams.dtype))
 
     def parts(self, streams: Streams) -> Mapping[str, Streams]:
         return {"": streams}

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from transformer_norms.model.coefficient import constant
 from transformer_norms.model.connections import CONNECTIONS, Norm, Stream
 from transformer_norms.norms import Layer
 
@@ -90,7 +91,7 @@ class Siamese(nn.Module):
 
     def __init__(self, width: int, l: float, norm: Norm) -> None:  # noqa: E741
         super().__init__()
-        self.norm, self.post, self.divisor = norm(width), norm(width), math.sqrt(2 * l)
+        self.norm, self.post, self.divisor = norm(width), norm(width), constant(math.sqrt(2 * l))
 
     def read(self, streams: Pair) -> Stream:
         """x + norm(r)"""
