@@ -57,7 +57,9 @@ def test_capped_attention_and_its_gradients_are_the_formulas(way, dtype, bound, 
 def test_where_there_is_one_kernel_causal_capped_attention_is_the_formula(eager_flex, monkeypatch):
     monkeypatch.setattr(capped, "has_one_kernel", lambda q, v: True)
     inputs = of_heads(torch.float64)
-    found = attend(*inputs, attn_mask=None, dropout_p=0.0, is_causal=True)
+    monkeypatch.delattr(capped, "written_out")
+    how = {"cap": CAP, "scale": SCALE, "dropout": 0.0}
+    found = capped.pattern_attention(*inputs, capped.Pattern(), **how)
     torch.testing.assert_close(found, formula(*inputs), rtol=0, atol=1e-13)
 
 
@@ -101,27 +103,27 @@ def test_dropout_leaves_out_weights_and_enlarges_the_others():
 
 
 def test_one_kernel_is_for_a_gpu_with_heads_and_numbers_that_it_takes():
-    def way(device, head_dim, dtype, value_dim=16):
+    def fits(device, head_dim, dtype, value_dim=16):
         with FakeTensorMode():
             q, v = (
                 torch.empty(1, 1, 4, size, device=device, dtype=dtype)
                 for size in (head_dim, value_dim)
             )
-        return capped.causal(q, v)
+        return capped.has_one_kernel(q, v)
 
-    for kernel in (way("cuda", 16, torch.float32), way("cuda", 64, torch.bfloat16)):
-        assert (kernel.func, kernel.keywords) == (flex.fused, {"pattern": capped.Pattern()})
-    assert way("cpu", 16, torch.float32) is capped.written_out
-    assert way("cuda", 8, torch.float32) is capped.written_out
-    assert way("cuda", 24, torch.float32, value_dim=8) is capped.written_out
-    assert way("cuda", 16, torch.float64) is capped.written_out
+    assert fits("cuda", 16, torch.float32)
+    assert fits("cuda", 64, torch.bfloat16)
+    assert not fits("cpu", 16, torch.float32)
+    assert not fits("cuda", 8, torch.float32)
+    assert not fits("cuda", 24, torch.float32, value_dim=8)
+    assert not fits("cuda", 16, torch.float64)
 
 
 def test_where_flops_are_counted_no_kernel_hides_them():
     with FakeTensorMode():
         q = torch.empty(2, 3, TIME, 16, device="cuda")
     with FlopCounterMode(display=False):
-        assert capped.causal(q, q) is capped.written_out
+        assert not capped.has_one_kernel(q, q)
     with FlopCounterMode(display=False) as counter:
         capped.written_out(*of_heads(torch.float32), CAP, SCALE).sum().backward()
     assert counter.get_total_flops() == 6 * 2 * (2 * 3 * TIME * TIME * 16)  # 2 forward, 4 backward

@@ -263,6 +263,17 @@ class Softmax(nn.Module):
         self.sliding_window, self.attention_chunk = sliding_window, attention_chunk
         self.pattern = Pattern(sliding_window, position_bias, attention_chunk)
         self.causal = type(self).sees is Softmax.sees  # kernels need no mask for it
+        plain = self.pattern == Pattern() and cap is None
+        self.fuses = self.causal and not plain and type(self).forward is Softmax.forward
+        self.seen: Any = None
+
+    def prepare(self, time: int, device: torch.device) -> None:
+        """Makes, outside of what is compiled, what the kernel of a GPU reads of a pattern or cap
+        for `time` queries."""
+        if self.fuses:
+            from transformer_norms.model.flex import kept_seen
+
+            self.seen = kept_seen(time, self.cap, self.pattern, str(device))
 
     def sees(
         self, query: Int[Tensor, "queries 1"], key: Int[Tensor, " known"]
@@ -275,9 +286,8 @@ class Softmax(nn.Module):
         # A compiled block that drops nothing does not ask whether it trains.
         dropout = self.dropout and self.dropout * self.training
         if self.causal:
-            return pattern_attention(
-                *(q, k, v, self.pattern), cap=self.cap, scale=self.scale, dropout=dropout
-            )
+            how: dict[str, Any] = {"cap": self.cap, "scale": self.scale, "dropout": dropout}
+            return pattern_attention(q, k, v, self.pattern, **how, seen=self.seen)
         time, known = q.shape[2], k.shape[2]
         key = torch.arange(known, device=q.device)
         at = key[known - time :]
@@ -287,7 +297,7 @@ class Softmax(nn.Module):
             blind = ~seen.any(-1, keepdim=True)
             seen = seen | blind
         mask = self.pattern.add_bias(seen, at[:, None], key, q.shape[1], q)
-        how: dict[str, Any] = {"dropout_p": dropout, "scale": self.scale}
+        how = {"dropout_p": dropout, "scale": self.scale}
         context = kernel_of(self.cap)(q, k, v, attn_mask=mask, is_causal=False, **how)
         return context if type(self).sees is Softmax.sees else context.masked_fill(blind, 0)
 
@@ -317,9 +327,9 @@ class Softmax(nn.Module):
     @torch.no_grad()
     def largest(self, q: Queries, k: Keys, least: float) -> Float[Tensor, " heads"]:
         """Returns for each head the largest of scale * q k^T, in float32 at least, over the batch
-        and the keys that its queries see. Cap and bias come after it. On a CPU, unless compiled, the
-        product of the longest query and key comes first: where no head's is above `least`, it is
-        returned."""
+        and the keys that its queries see. Cap and bias come after it. On a CPU, unless compiled,
+        the product of the longest query and key comes first, and is returned where no head's is
+        above `least`."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         q, k = q.detach().to(dtype) * self.scale, k.detach().to(dtype)
         if q.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -2,8 +2,9 @@
 GPU: on a CPU flex attention refuses whatever wants a gradient."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,38 +12,44 @@ from torch._dynamo import config
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 Pattern = Any  # of kernels.py, which imports this file
+# A worker of a sweep may have runs of many shapes and caps. A second cap is compiled as a number,
+# as the first is: with a variable in its place the kernel cannot be compiled.
+LIMIT = 64
+config.specialize_float = True
 
 
-# Not traced into a compiled block, which would make the mask anew in every call.
-@torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]
-def fused(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cap: float | None,
-    scale: float,
-    pattern: Pattern,
-) -> Tensor:
-    """softmax(cap * tanh(scale * q k^T / cap) + bias) v over what the pattern's queries see, of
-    [batch, heads, time, head_dim]"""
-    mask = seen_blocks(q.shape[2], pattern, str(q.device))
-    score = score_of(cap, pattern, str(q.device))
-    # Probes want blocks eager, and not this kernel. A second cap is compiled as a number, as the
-    # first is: with a variable in its place the kernel cannot be compiled.
-    with torch.compiler.set_stance("default"), config.patch(specialize_float=True):
-        return compiled()(q, k, v, score_mod=score, block_mask=mask, scale=scale)
+class Seen(NamedTuple):
+    """The kernel's arguments for a pattern and a cap: which blocks of keys it reads for `time`
+    queries, and what it does to their logits."""
+
+    time: int
+    mask: BlockMask
+    score: Callable[..., Tensor] | None
 
 
-@cache
-def compiled() -> Callable[..., Any]:
-    """A worker of a sweep may have runs of many shapes and caps, each compiled once."""
-    return torch.compile(flex_attention, recompile_limit=64)  # type: ignore[call-overload]
+def make_seen(time: int, cap: float | None, pattern: Pattern, device: str) -> Seen:
+    """A graph in which this is traced makes the mask in every call."""
+    pattern = replace(pattern)  # not the object of one block, for which a graph would be alone
+    # Else all pairs of tokens are written down on the way.
+    at_once = device.startswith("cuda") and not torch.compiler.is_compiling()
+    mask = create_block_mask(
+        lambda b, h, i, j: pattern.sees(i, j),
+        None,
+        None,
+        time,
+        time,
+        device=device,
+        _compile=at_once,
+    )
+    return Seen(time, mask, score_of(cap, pattern, device))
 
 
-@lru_cache(maxsize=64)
+# One score for each cap and bias, or each call would be compiled anew.
+kept_seen = lru_cache(maxsize=64)(make_seen)
+
+
 def score_of(cap: float | None, pattern: Pattern, device: str) -> Callable[..., Tensor] | None:
-    """A score comes scaled. One function for each cap and bias, or each call would be compiled
-    anew."""
+    """A score comes scaled."""
     if cap is None and pattern.bias is None:
         return None
     own = pattern.bias
@@ -55,15 +62,28 @@ def score_of(cap: float | None, pattern: Pattern, device: str) -> Callable[..., 
     return score
 
 
-@lru_cache(maxsize=8)
-def seen_blocks(time: int, pattern: Pattern, device: str) -> BlockMask:
-    at_once = device.startswith("cuda")  # else all pairs of tokens are written down on the way
-    return create_block_mask(
-        lambda b, h, i, j: pattern.sees(i, j),
-        None,
-        None,
-        time,
-        time,
-        device=device,
-        _compile=at_once,
-    )
+def fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cap: float | None,
+    scale: float,
+    pattern: Pattern,
+    seen: Seen | None = None,
+) -> Tensor:
+    """softmax(cap * tanh(scale * q k^T / cap) + bias) v over what the pattern's queries see, of
+    [batch, heads, time, head_dim]. A graph reads the mask that was `seen` before it."""
+    traced = torch.compiler.is_compiling()
+    if seen is None or seen.time != q.shape[2]:
+        seen = (make_seen if traced else kept_seen)(q.shape[2], cap, pattern, str(q.device))
+    how = {"score_mod": seen.score, "block_mask": seen.mask, "scale": scale}
+    if traced:
+        return flex_attention(q, k, v, **how)
+    # Probes want blocks eager, and not this kernel.
+    with torch.compiler.set_stance("default"), config.patch(recompile_limit=LIMIT):
+        return compiled()(q, k, v, **how)
+
+
+@cache
+def compiled() -> Callable[..., Any]:
+    return torch.compile(flex_attention)

@@ -88,9 +88,11 @@ def pattern_attention(
     cap: float | None,
     scale: float,
     dropout: float,
+    seen: Any = None,
 ) -> Contexts:
     """softmax(s + bias) v, s = scale * q k^T or cap * tanh(scale * q k^T / cap), over the keys that
-    each of the queries sees. The queries are the last `time` of the `known` tokens."""
+    each of the queries sees. The queries are the last `time` of the `known` tokens. `seen` is what
+    `Softmax.prepare` has made of the pattern."""
     time, fixed = q.shape[2], {"dropout_p": dropout, "scale": scale}
     window, chunk = pattern.window, pattern.chunk
     # No query sees a key before these; chunks begin where they did.
@@ -100,13 +102,15 @@ def pattern_attention(
         k, v = (t[:, :, -(time + window - 1) :] for t in (k, v))
     kernel, known = kernel_of(cap), k.shape[2]
     whole = all(size is None or known <= size for size in (window, chunk))
-    if pattern.bias is None and whole and time in (1, known):
-        return kernel(q, k, v, attn_mask=None, is_causal=time == known, **fixed)
-    if time == known and not dropout and has_one_kernel(q, v):
+    plain = pattern.bias is None and whole
+    other = not plain or cap is not None  # than what PyTorch's kernels compute
+    if other and time == known and not dropout and has_one_kernel(q, v):
         # Its import brings torch._dynamo, which takes as long as torch.
         from transformer_norms.model.flex import fused
 
-        return fused(q, k, v, cap, scale, pattern)
+        return fused(q, k, v, cap, scale, pattern, seen)
+    if plain and time in (1, known):
+        return kernel(q, k, v, attn_mask=None, is_causal=time == known, **fixed)
     if chunk is None and window is not None and 2 * window < time == known:
         return in_chunks(partial(kernel, **fixed), q, k, v, pattern, window)
     mask = mask_of(pattern, q, known)
@@ -149,12 +153,12 @@ def capped_attention(
 ) -> Tensor:
     """softmax(cap * tanh(scale * q k^T / cap)) v, with the cap before the mask      Gemma 2
 
-    The arguments are those of `scaled_dot_product_attention`, and the cap. Causal attention without
-    dropout, which is what training needs, is one kernel on a GPU. Elsewhere its gradient is written
-    out, since flex attention has no backward pass on a CPU.
+    The arguments are those of `scaled_dot_product_attention`, and the cap. The gradient of causal
+    attention without dropout, which is what training needs, is written out, since flex attention
+    has no backward pass on a CPU.
     """
     if is_causal and not dropout_p:
-        return causal(q, v)(q, k, v, cap, scale)
+        return written_out(q, k, v, cap, scale)
     logits = q @ k.transpose(-1, -2) * scale
     dtype = torch.promote_types(logits.dtype, torch.float32)
     logits = cap * torch.tanh(logits.to(dtype) / cap)
@@ -167,22 +171,12 @@ def capped_attention(
     return F.dropout(logits.softmax(-1).to(v.dtype), dropout_p) @ v
 
 
-def causal(q: Tensor, v: Tensor) -> Callable[..., Tensor]:
-    """Returns the function (q, k, v, cap, scale) that computes causal attention where q is."""
-    if not has_one_kernel(q, v):
-        return written_out
-    # Its import brings torch._dynamo, which takes as long as torch.
-    from transformer_norms.model.flex import fused
-
-    return partial(fused, pattern=Pattern())
-
-
 def has_one_kernel(q: Tensor, v: Tensor) -> bool:
     """Whether flex attention computes a pattern and a cap in one kernel where q is."""
     smallest = min(q.shape[-1], v.shape[-1])
     takes = q.is_cuda and q.dtype != torch.float64 and smallest >= SMALLEST_HEAD
     # Flex attention fails under a mode that looks at operators, as one that counts FLOPs does.
-    return takes and not is_in_torch_dispatch_mode()
+    return takes and (torch.compiler.is_compiling() or not is_in_torch_dispatch_mode())
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Tensor:

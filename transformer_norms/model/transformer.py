@@ -128,6 +128,8 @@ class Transformer(nn.Module):
         start, time = cache[0].length if cache else 0, tokens.shape[1]
         if start + time > self.context:
             raise ValueError(f"{start + time} tokens are more than the context of {self.context}")
+        if tokens.is_cuda and cache is None and not torch.compiler.is_compiling():
+            self.prepare(time, tokens.device)
         x = self.rows(self.embedding(tokens))
         if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
             x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -140,6 +142,12 @@ class Transformer(nn.Module):
         for i, block in enumerate(self.blocks):
             x = self.through(block, x, x0, angles, cache[i] if cache else None, *given)
         return self.final(x)
+
+    def prepare(self, time: int, device: torch.device) -> None:
+        """Makes what blocks read besides tensors in a pass over `time` tokens. Call it before
+        `states` where that is compiled whole: else a graph makes it in every call."""
+        for block in self.blocks:
+            getattr(block.attention.f.attend, "prepare", nothing)(time, device)
 
     def logits(self, states: States, aligned: int = 1) -> Float[Tensor, "*batch vocab"]:
         """Returns the logits of states. The product has a multiple of `aligned` columns, and those
