@@ -30,17 +30,10 @@ class Seen(NamedTuple):
 def make_seen(time: int, cap: float | None, pattern: Pattern, device: str) -> Seen:
     """A graph in which this is traced makes the mask in every call."""
     pattern = replace(pattern)  # not the object of one block, for which a graph would be alone
-    # Else all pairs of tokens are written down on the way.
-    at_once = device.startswith("cuda") and not torch.compiler.is_compiling()
-    mask = create_block_mask(
-        lambda b, h, i, j: pattern.sees(i, j),
-        None,
-        None,
-        time,
-        time,
-        device=device,
-        _compile=at_once,
-    )
+    make: Callable[..., BlockMask] = create_block_mask
+    if device.startswith("cuda") and not torch.compiler.is_compiling():
+        make = torch.compile(make)  # else all pairs of tokens are written down on the way
+    mask = make(lambda b, h, i, j: pattern.sees(i, j), None, None, time, time, device=device)
     return Seen(time, mask, score_of(cap, pattern, device))
 
 
