@@ -69,9 +69,10 @@ def fused(
     traced = torch.compiler.is_compiling()
     if seen is None or seen.time != q.shape[2]:
         seen = (make_seen if traced else kept_seen)(q.shape[2], cap, pattern, str(q.device))
-    how = {"score_mod": seen.score, "block_mask": seen.mask, "scale": scale}
+    how: dict[str, Any] = {"score_mod": seen.score, "block_mask": seen.mask, "scale": scale}
+    attend: Callable[..., Tensor] = flex_attention
     if traced:
-        return flex_attention(q, k, v, **how)
+        return attend(q, k, v, **how)
     # Probes want blocks eager, and not this kernel.
     with torch.compiler.set_stance("default"), config.patch(recompile_limit=LIMIT):
         return compiled()(q, k, v, **how)

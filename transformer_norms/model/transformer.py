@@ -146,7 +146,8 @@ class Transformer(nn.Module):
     def prepare(self, time: int, device: torch.device) -> None:
         """Makes what blocks read besides tensors in a pass over `time` tokens. Call it before
         `states` where that is compiled whole: else a graph makes it in every call."""
-        for block in self.blocks:
+        blocks: Any = self.blocks
+        for block in blocks:
             getattr(block.attention.f.attend, "prepare", nothing)(time, device)
 
     def logits(self, states: States, aligned: int = 1) -> Float[Tensor, "*batch vocab"]:
