@@ -150,7 +150,7 @@ def overlap(monkeypatch):
     [
         (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
         (infinite_gradient, ["placement=ngpt"]),
-        (infinite_gradient, ["optimizer=muon"]),
+        (infinite_gradient, ["optimizer=muon", "trainer.qk_clip=0.05"]),
         (nan_micro_batch, ["trainer.accumulation=4"]),
     ],
     ids=["batchnorm", "ngpt", "muon", "micro-batches"],
@@ -170,7 +170,9 @@ def test_of_steps_that_overlap_none_changes_a_number_after_the_fault(
     assert begun == [*range(1, 15)]
 
 
-@pytest.mark.parametrize("typed", [[], ["trainer.clip=0.1", "optimizer=muon"]], ids=str)
+@pytest.mark.parametrize(
+    "typed", [["trainer.qk_clip=0.05"], ["trainer.clip=0.1", "optimizer=muon"]], ids=str
+)
 def test_steps_that_overlap_give_the_digits_of_steps_that_wait(typed, monkeypatch):
     waited = go("study=waited", *typed)
     begun = overlap(monkeypatch)

@@ -71,15 +71,8 @@ class QKClip:
         """Returns the largest logits [block, head] since `forget`."""
         return torch.stack([reader.logits for reader in self.readers])
 
-    def clip(self, largest: Tensor) -> list[float]:
-        """Scales the weights as `apply` does, and returns the factors g of the heads above the
-        threshold."""
-        factors = self.apply(largest)
-        clipped: list[float] = factors[factors < 1].tolist()
-        return clipped
-
     @torch.no_grad()
-    def apply(self, largest: Tensor) -> Tensor:
+    def clip(self, largest: Tensor) -> Tensor:
         """Scales the weights by the largest logits of the whole step, without waiting for a GPU.
         Returns the factors g [block, head]: 1, which changes no digit, for the other heads."""
         factors = torch.where(largest > self.threshold, self.threshold / largest, 1.0)

@@ -143,6 +143,8 @@ class ModelLoss:
     def _states(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns what the head reads, [tokens, width], and the token that follows each."""
         batch = move_batch(batch, self.device)
+        if self.compilation.mode == "whole":
+            self.model.prepare(batch.shape[1] - 1, batch.device)
         with self._autocast():
             return self.body(self.model, batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()
 

@@ -140,8 +140,8 @@ class Trainer:
             if 0 < self.settings.clip < 1.001 * norm_here + 1e-6:
                 nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
             with probe.update():
-                self.update_weights()
-            self.count_step(batch, probe, loss, norm_here)
+                factors = self.update_weights()
+            self.count_step(batch, probe, loss, norm_here, factors)
         else:
             self.put_back(averages)
         for optimizer in self.optimizers:
@@ -179,19 +179,27 @@ class Trainer:
         nats, whatever a run trains on."""
         return self.divergence.step(step, nats if is_finite(loss) else loss, norm)
 
-    def update_weights(self) -> None:
+    def update_weights(self, skip: Tensor | None = None) -> Tensor:
+        """Returns the factors of qk_clip, 1 for heads that it left as they were. It leaves all of
+        them so where `skip` is 1."""
         for optimizer in self.optimizers:
             optimizer.step()
         self.model.constrain(self.model)
-        if self.qk_clip is not None:
-            largest = self.ranks.stack(self.qk_clip.found()).amax(0)
-            self.clips += self.qk_clip.clip(largest)
+        if self.qk_clip is None:
+            return torch.ones(0)
+        largest = self.ranks.stack(self.qk_clip.found()).amax(0)
+        if skip is not None:
+            largest = largest.where(skip == 0, float("-inf"))
+        return self.qk_clip.clip(largest)
 
-    def count_step(self, batch: Batch, probe: Probe | Unprobed, loss: float, norm: float) -> None:
+    def count_step(
+        self, batch: Batch, probe: Probe | Unprobed, loss: float, norm: float, factors: Tensor
+    ) -> None:
         self.probed = probe.values()
         self.step += 1
         self.tokens += batch[:, 1:].numel()
         self.losses.append(loss)
+        self.clips += factors[factors < 1].tolist()
         self.last_loss, self.grad_norm = loss, norm
         self.chain = hashlib.sha256(self.chain.encode() + batch.numpy().tobytes()).hexdigest()
 

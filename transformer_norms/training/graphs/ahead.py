@@ -9,7 +9,6 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.norms import nothing
@@ -28,7 +27,6 @@ def can_step_ahead(trainer: "Trainer") -> bool:
     return (
         trainer.settings.device == "cuda"
         and not trainer.loss.compilation.sharded
-        and trainer.qk_clip is None
         and all(map(skips_on_device, trainer.optimizers))
     )
 
@@ -62,8 +60,8 @@ class StepsAhead:
         advance = self.advance
         if self.graph is not None and isinstance(probe, Unprobed):
             advance = self.graph
-        numbers = advance(batch, number, probe)
-        before, self.started = self.started, Started(number, batch, probe, numbers)
+        given = advance(batch, number, probe)
+        before, self.started = self.started, Started(number, batch, probe, *given)
         self._prepare(number + 1)
         reason = self._end(before)
         if reason is not None:
@@ -76,8 +74,9 @@ class StepsAhead:
         started, self.started = self.started, None
         return self._end(started)
 
-    def advance(self, batch: Batch, number: int, probe: Probe | Unprobed) -> Float[Tensor, " 3"]:
-        """Gives the device all the work of a step. Returns what `compute_gradients` does."""
+    def advance(self, batch: Batch, number: int, probe: Probe | Unprobed) -> tuple[Tensor, Tensor]:
+        """Gives the device all the work of a step. Returns the loss, the cross-entropy and the
+        gradient's norm, and the factors of qk_clip."""
         trainer = self.trainer
         averages = trainer.copy_averages()
         numbers, norm = trainer.compute_gradients(batch, number, probe, averages)
@@ -85,21 +84,22 @@ class StepsAhead:
         if trainer.settings.clip > 0:  # by one, where the norm is small
             nn.utils.clip_grads_with_norm_(trainer.parameters, trainer.settings.clip, norm)
         with probe.update(), keep_where(self.skip, self.constrained):
-            trainer.update_weights()
+            factors = trainer.update_weights(self.skip)
         kept = [torch.where(self.skip > 0, value, now) for value, now in
                 zip(averages, trainer.copy_averages(), strict=True)]  # fmt: skip
         trainer.put_back(kept)
         for optimizer in trainer.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        return numbers
+        return numbers, factors
 
     def _end(self, started: "Started | None") -> str | None:
         if started is None:
             return None
-        loss, nats, norm = started.read()
+        numbers, factors = started.read()
+        loss, nats, norm = numbers.tolist()
         reason = self.trainer.judge(started.number + 1, loss, nats, norm)
         if reason is None:
-            self.trainer.count_step(started.batch, started.probe, loss, norm)
+            self.trainer.count_step(started.batch, started.probe, loss, norm, factors)
         return reason
 
     def _batch(self, number: int) -> Batch:
@@ -118,18 +118,22 @@ class Started:
     `read` waits for it alone: not for what the device was given to do after it."""
 
     def __init__(
-        self, number: int, batch: Batch, probe: Probe | Unprobed, numbers: Float[Tensor, " 3"]
+        self, number: int, batch: Batch, probe: Probe | Unprobed, numbers: Tensor, factors: Tensor
     ) -> None:
         self.number, self.batch, self.probe = number, batch, probe
-        self.copy, self.copied = numbers, None
+        self.copies, self.copied = (numbers, factors), None
         if numbers.device.type == "cuda":
-            self.copy = torch.empty_like(numbers, device="cpu", pin_memory=True)
-            self.copy.copy_(numbers, non_blocking=True)
+            self.copies = copy_to_host(numbers), copy_to_host(factors)
             self.copied = torch.cuda.Event()
             self.copied.record()
 
-    def read(self) -> list[float]:
+    def read(self) -> tuple[Tensor, Tensor]:
         if self.copied is not None:
             self.copied.synchronize()
-        numbers: list[float] = self.copy.tolist()
-        return numbers
+        return self.copies
+
+
+def copy_to_host(tensor: Tensor) -> Tensor:
+    """Begins to copy a tensor, which is not there yet."""
+    copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return copy.copy_(tensor, non_blocking=True)

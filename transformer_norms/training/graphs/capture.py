@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from transformer_norms.errors import describe_error
@@ -35,6 +34,7 @@ def can_capture(trainer: "Trainer") -> bool:
         and 6.0 * parameters * settings.batch_size * trainer.model.context < SMALL
         and not (trainer.averages or settings.activation_checkpointing)
         and trainer.ranks.count == 1
+        and trainer.qk_clip is None
         and not trainer.loss.compilation.active
         and all(isinstance(optimizer, torch.optim.AdamW) for optimizer in trainer.optimizers)
     )
@@ -43,18 +43,18 @@ def can_capture(trainer: "Trainer") -> bool:
 class StepGraph:
     """Calls `advance`, and after WARM calls replays what it gave the device to do."""
 
-    def __init__(self, advance: Callable[..., Tensor], trainer: "Trainer") -> None:
+    def __init__(self, advance: Callable[..., tuple[Tensor, Tensor]], trainer: "Trainer") -> None:
         self.advance, self.compilation = advance, trainer.loss.compilation
         self.stream, self.calls = torch.cuda.Stream(), 0
         self.batch: Tensor | None = None
-        self.numbers: Tensor | None = None
+        self.numbers: tuple[Tensor, Tensor] | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
         for optimizer in trainer.optimizers:
             for group in optimizer.param_groups:
                 group["capturable"] = True
 
-    def __call__(self, batch: Batch, number: int, probe: Any) -> Float[Tensor, " 3"]:
-        """Returns the numbers of a step, in memory that the next step overwrites."""
+    def __call__(self, batch: Batch, number: int, probe: Any) -> tuple[Tensor, Tensor]:
+        """Returns what `advance` does, in memory that the next step overwrites."""
         if self.batch is None:
             self.batch = torch.empty_like(batch, device="cuda")
         self.batch.copy_(batch, non_blocking=True)
