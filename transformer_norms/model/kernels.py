@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from transformer_norms.norms.parts.analytic import needs_formula
+
 SMALLEST_HEAD = 16  # dimensions of a head, the fewest that flex attention's kernels take
 Queries = Float[Tensor, "batch heads time head_dim"]
 Keys = Float[Tensor, "batch heads known head_dim"]
@@ -74,7 +76,7 @@ _kept_mask = lru_cache(maxsize=8)(_mask)
 def mask_of(pattern: Pattern, q: Queries, known: int) -> Tensor:
     """Returns the pattern for the last `time` of the `known` tokens. Steps of training share it."""
     # A graph has its own, and what is made under a mode or without autograd is of no use after it.
-    lone = torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch.is_inference(q)
+    lone = needs_formula() or is_in_torch_dispatch_mode() or torch.is_inference(q)
     make = _mask if lone or q.shape[2] == 1 else _kept_mask
     return make(pattern, q.shape[2], known, q.shape[1], q.dtype, q.device)
 
@@ -157,7 +159,7 @@ def capped_attention(
     attention without dropout, which is what training needs, is written out, since flex attention
     has no backward pass on a CPU.
     """
-    if is_causal and not dropout_p:
+    if is_causal and not (dropout_p or torch._C._functorch.is_batchedtensor(q)):
         return written_out(q, k, v, cap, scale)
     logits = q @ k.transpose(-1, -2) * scale
     dtype = torch.promote_types(logits.dtype, torch.float32)
@@ -175,8 +177,12 @@ def has_one_kernel(q: Tensor, v: Tensor) -> bool:
     """Whether flex attention computes a pattern and a cap in one kernel where q is."""
     smallest = min(q.shape[-1], v.shape[-1])
     takes = q.is_cuda and q.dtype != torch.float64 and smallest >= SMALLEST_HEAD
-    # Flex attention fails under a mode that looks at operators, as one that counts FLOPs does.
-    return takes and (torch.compiler.is_compiling() or not is_in_torch_dispatch_mode())
+    # Flex attention fails under a mode that looks at operators, as one that counts FLOPs does, and
+    # torch.func.vmap does not know it.
+    seen = torch._C._functorch.is_batchedtensor(q) or (
+        is_in_torch_dispatch_mode() and not torch.compiler.is_compiling()
+    )
+    return takes and not seen
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, cap: float, scale: float) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from transformer_norms.norms import NORMS, Place
 from transformer_norms.norms.parts.affine import Start, Starts, start_at, wide
-from transformer_norms.norms.parts.analytic import by_autograd
+from transformer_norms.norms.parts.analytic import by_autograd, needs_formula
 
 
 @NORMS("derf")
@@ -34,7 +34,7 @@ class Derf(nn.Module):
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         y = wide(x)
         own = (p.to(y.dtype) for p in (self.gain, self.bias, self.alpha, self.shift))
-        function = _formula if torch.compiler.is_compiling() else _Derf.apply
+        function = _formula if needs_formula() else _Derf.apply
         return function(y, *own).to(x.dtype)
 
 

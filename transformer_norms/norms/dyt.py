@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformer_norms.kinds import Flag
 from transformer_norms.norms import NORMS, Place
 from transformer_norms.norms.parts.affine import Starts, start_at, wide
-from transformer_norms.norms.parts.analytic import by_autograd
+from transformer_norms.norms.parts.analytic import by_autograd, needs_formula
 
 
 @NORMS("dyt")
@@ -36,7 +36,7 @@ class DyT(nn.Module):
         y = wide(x)
         bias = torch.zeros_like(self.gain) if self.bias is None else self.bias
         own = (p.to(y.dtype) for p in (self.gain, bias, self.alpha))
-        function = _formula if torch.compiler.is_compiling() else _DyT.apply
+        function = _formula if needs_formula() else _DyT.apply
         return function(y, *own).to(x.dtype)
 
 

@@ -44,12 +44,13 @@ from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work
 from transformer_norms.training.graphs.compiling import share_kernels
-from transformer_norms.training.loss import Batch
+from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
+from transformer_norms.training.parallel.stacks import Member
 from transformer_norms.training.parallel.work_division import Division, divide, divide_again
 from transformer_norms.training.probes import high_losses, measure_start
 from transformer_norms.training.restoring import Wanted
@@ -65,23 +66,28 @@ def train(
     follow: Follow = lambda folder: None,
     weights_only: bool = False,
     finish: Callable[[], None] = lambda: None,
+    member: Member | None = None,
 ) -> dict[str, Any]:
     """Trains the run of a composed config, or goes on with it, or finds it done. Returns its
     summary with the run's `folder`. The `status` is finished, diverged or preempted.
 
     `follow` is called with the folder once training is under way, and `finish` after it, before
     any process of the run ends. `weights_only` marks a run whose optimizer need not be kept once it
-    has finished. Raises ConfigError or InputError before anything is written, and Busy if another
-    process holds the run.
+    has finished. `member` is its place in a stack of runs. Raises ConfigError or InputError before
+    anything is written, and Busy if another process holds the run.
     """
     check_config(config)
     # Before the thread below starts: both import torch._dynamo, and two imports at once fail.
     with machine.deterministic(config.trainer.device):
-        return _train(config, follow, weights_only, finish)
+        return _train(config, follow, weights_only, finish, member)
 
 
 def _train(
-    config: Config, follow: Follow, weights_only: bool, finish: Callable[[], None]
+    config: Config,
+    follow: Follow,
+    weights_only: bool,
+    finish: Callable[[], None],
+    member: Member | None,
 ) -> dict[str, Any]:
     # Every torch optimizer imports this module, which takes as long as torch: it loads meanwhile.
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
@@ -99,10 +105,11 @@ def _train(
         return summary.values() | folder
     if not weights_only and (line := machine.days_line([config], 1)):
         say(line)
-    stopping = Stopping()
+    stopping = member.stopping if member else Stopping()
     try:
         with stopping:
-            return Run(plan, weights_only).train(stopping, follow, finish).values() | folder
+            run = Run(plan, weights_only, member)
+            return run.train(stopping, follow, finish).values() | folder
     except Preempted:
         pass
     except Exception:  # Ctrl-C has ended a process beside this one, for example
@@ -116,9 +123,11 @@ def _train(
 class Run:
     """Trains a plan in its folder, from the start or from a checkpoint."""
 
-    def __init__(self, plan: Plan, weights_only: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, weights_only: bool = False, member: Member | None = None
+    ) -> None:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
-        self.weights_only, self.ranks = weights_only, ALONE
+        self.weights_only, self.ranks, self.member = weights_only, ALONE, member
 
     def train(self, stopping: Stopping, follow: Follow, finish: Callable[[], None]) -> Summary:
         """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
@@ -195,9 +204,11 @@ class Run:
         self.warnings = [*config.warnings, *self.plan.warnings, *seen]
         if before:
             divided = _division_of(before, keys.accumulation, threads)
-            self.division = divide_again(divided, keys, model, self.ranks, cores)
+            divided = divide_again(divided, keys, model, self.ranks, cores)
+            self.division = replace(divided, replicas=1) if self.member else divided
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
+            keys = replace(keys, replicas=1) if self.member else keys
             self.division = divide(keys, model, optimizer, self.ranks, threads)
         self.start = None
         if before is None and self.plan.origin is None:  # else it begins trained
@@ -287,6 +298,7 @@ class Run:
             "parallel": self.config.parallel.type,
             "ranks": divided.ranks,
             "micro_batches": divided.micro_batches,
+            **({"stacked": self.member.record} if self.member else {}),
         }
 
     def _write_first(self, tokens: Tokens, summary: Summary) -> Summary:
@@ -346,6 +358,8 @@ class Run:
         trainer = self.trainer
         results["peak_memory"] = machine.peak_memory(keys.device)
         results["compile"] = trainer.loss.compilation.text
+        if self.member:
+            results["stacked"] = self.member.record
         if record.diverged:
             results["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")
@@ -393,6 +407,7 @@ class Run:
             divided.replicas,
             ranks=self.ranks,
             micro_batches=divided.micro_batches,
+            loss=self.member.loss if self.member else ModelLoss,
         )
 
     def _test(

@@ -183,6 +183,8 @@ class Sweep:
     def _note(self, job: Job, answer: Answer) -> None:
         if answer["status"] == "preempted" or self.stopping.asked:
             self.stopped = True
+        if remark := answer.get("remark"):
+            self.board.say(f"{job}: {remark}")
         if answer["status"] == "failed" or (answer["status"] == "lost" and not self.stopping.asked):
             self.failed[job.folder] = answer["error"]
             begun = job.folder.is_dir()

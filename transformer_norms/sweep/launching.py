@@ -6,14 +6,16 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformer_norms import signals
 from transformer_norms.config.compose import compose
 from transformer_norms.config.plugins import plugin_error
+from transformer_norms.config.tree import Config
 from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, describe_error
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
@@ -23,9 +25,11 @@ from transformer_norms.sweep.planning import Job
 from transformer_norms.training.stopping import Preempted, Stopping
 
 # `status` (finished, diverged, preempted, busy, failed, lost: the launcher broke down). Of a job
-# that failed or was lost its `error` in one line and, where there is one, its `traceback`.
+# that failed or was lost its `error` in one line and, where there is one, its `traceback`. Of runs
+# that could not be stacked, the first one has a `remark`.
 Answer = dict[str, Any]
 _TYPED_DIGITS = 10
+MOST = 16  # runs of a stack, under `auto`
 # In a worker of one of Hydra's launchers, which has all jobs: a signal has stopped one of them.
 _stopped = threading.Event()
 
@@ -35,8 +39,22 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
     time: its end is told before the next one begins, a signal ends the sweep after it, and runs
     that another command has finished since are seen."""
     if getattr(launcher, "at_once", 0) == 1 or type(launcher).__name__ == "BasicLauncher":
-        return [[job] for job in jobs]
+        return [[jobs[number] for number in numbers] for numbers in stacks(jobs, launcher)]
     return [jobs] if jobs else []
+
+
+def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
+    """Returns the numbers of the jobs that a worker of this launcher gets at once: those that may
+    train as one. Under `auto` no worker is left without a job."""
+    most = getattr(launcher, "stacked", "none")
+    fair = -(-len(jobs) // getattr(launcher, "at_once", 1))
+    size: int = {"none": 1, "auto": min(MOST, fair)}.get(most, most)
+    together: dict[Any, list[int]] = {}
+    for number, job in enumerate(jobs):
+        joins = job.alike and (job.gains or most != "auto")
+        together.setdefault(job.alike if joins else number, []).append(number)
+    counts = [(numbers, -(-len(numbers) // size)) for numbers in together.values()]
+    return [numbers[i::count] for numbers, count in counts for i in range(count)]
 
 
 def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], None]) -> list[Answer]:
@@ -47,7 +65,9 @@ def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], Non
     if hasattr(launcher, "pilots"):
         return launcher.pilots.run(batch, sweep, say)
     try:
-        returned = launcher.launch([for_hydra(job.overrides) for job in batch], initial_job_idx=0)
+        more = {"stacks": stacks(batch, launcher)} if hasattr(launcher, "stacked") else {}
+        overrides = [for_hydra(job.overrides) for job in batch]
+        returned = launcher.launch(overrides, initial_job_idx=0, **more)
     except (Exception, SystemExit) as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
@@ -71,35 +91,90 @@ def _unpack(returned: Any) -> Answer:
 
 
 def run_job(overrides: Sequence[str]) -> Answer:
-    """Trains one run and returns its answer. It raises nothing, so the sweep goes on: not even the
-    SystemExit of a plugin, or a BaseException that the plugin has defined.
+    """Trains one run and returns its answer, as `run_jobs`."""
+    return run_jobs([overrides])[0]
 
-    The run's own lines are dropped: the sweep shows its state beside that of the other runs.
+
+def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
+    """Trains one run, or several as one stack, and returns their answers. It raises nothing, so the
+    sweep goes on: not even the SystemExit of a plugin, or a BaseException that the plugin has
+    defined.
+
+    The runs' own lines are dropped: the sweep shows their state beside that of the other runs.
     """
     from transformer_norms.run.run import train
 
     if _stopped.is_set():
-        return {"status": "preempted"}
-    typed = [text.removeprefix("++") for text in overrides]
+        return [{"status": "preempted"}] * len(jobs)
     in_driver, stop = signals.work_of(signal.SIGTERM) is not None, Stopping()
     try:
         with stop, contextlib.redirect_stderr(io.StringIO()):
-            config = compose(typed)
-            summary = train(config, weights_only=not config.trainer.keep_optimizer)
-            keep_weights_only(Path(summary["folder"]))
-    except Busy:
-        return {"status": "busy"}
+            configs = [compose([text.removeprefix("++") for text in job]) for job in jobs]
+            works = [partial(train, c, weights_only=not c.trainer.keep_optimizer) for c in configs]
+            if len(jobs) > 1:
+                return _train_stack(configs, works, stop)
+            return [_answer(work, stop) for work in works]
     except BaseException as error:
-        if stop.asked or isinstance(error, Preempted):
-            return {"status": "preempted"}
-        if known := plugin_error(error):
-            return {"status": "failed", "error": str(known)}
-        trace = traceback.format_exc()
-        return {"status": "failed", "error": describe_error(error), "traceback": trace}
+        return [_failure(error, stop)] * len(jobs)
     finally:
         if stop.asked and not in_driver:
             _stopped.set()
+
+
+def _train_stack(
+    configs: Sequence[Config], works: Sequence[Callable[..., Any]], stop: Stopping
+) -> list[Answer]:
+    """Trains runs as one stack. The seconds of each are those in which all of them trained."""
+    import torch._dynamo  # each run imports it in a thread, and two imports at once fail
+
+    from transformer_norms.norms import nothing
+    from transformer_norms.run import machine
+    from transformer_norms.run.plan import Plan
+    from transformer_norms.training.parallel.stacks import Member, Stack
+
+    stop.patient = stop.saves = True
+    device = configs[0].trainer.device
+    compiler: Any = nothing
+    if device == "cuda":
+        torch.compiler.reset()  # the limit of recompilation counts what earlier stacks compiled
+        compiler = partial(torch.compile, dynamic=False, fullgraph=True)
+    stack = Stack(fixed=device == "cuda", compiler=compiler)
+    names = [Plan(config).folder.name for config in configs]
+    members = [Member(stack, place, names, Stopping()) for place in range(len(configs))]
+
+    def pass_on() -> None:
+        for member in members:
+            member.stopping.asked = member.stopping.asked or stop.asked
+
+    begun = [partial(work, member=member) for work, member in zip(works, members, strict=True)]
+    with machine.deterministic(device):
+        runs = stack.run(begun, pass_on)
+    answers = [_answer(run.result, stop) for run in runs]
+    if stack.reason:
+        answers[0]["remark"] = f"not stacked in every step: {stack.reason}"
+    return answers
+
+
+def _answer(work: Callable[[], Mapping[str, Any]], stop: Stopping) -> Answer:
+    """Returns the answer of a run, whose summary `work` returns."""
+    try:
+        summary = work()
+        keep_weights_only(Path(summary["folder"]))
+    except BaseException as error:
+        return _failure(error, stop)
     return {"status": summary["status"]}
+
+
+def _failure(error: BaseException, stop: Stopping) -> Answer:
+    """Returns the answer of a run that raised this error, which is being handled."""
+    if isinstance(error, Busy):
+        return {"status": "busy"}
+    if stop.asked or isinstance(error, Preempted):
+        return {"status": "preempted"}
+    if known := plugin_error(error):
+        return {"status": "failed", "error": str(known)}
+    trace = traceback.format_exc()
+    return {"status": "failed", "error": describe_error(error), "traceback": trace}
 
 
 def shorten(override: str) -> str:

@@ -2,7 +2,8 @@
 
 This is `launcher=pool`, and with one worker `launcher=basic`. A worker that dies, at whatever
 moment and with whatever code, costs one attempt of the one job that it was given. A fresh worker
-takes its place, and the job goes on from its checkpoint.
+takes its place, and the job goes on from its checkpoint. Jobs that train as one are given together;
+after such a death each of them goes on alone, so that the one to blame costs the others no more.
 
 Pebble's pool, which tokenizes here, promises less. A worker of it that dies before it has taken a
 job ends the whole pool. A job that ends its process with code 0 is waited for without end. All of
@@ -42,10 +43,10 @@ Answer = dict[str, Any]
 
 class Worker:
     """A process, and a pipe that it shares with no other worker: its death blocks none of them.
-    `job` is the number of the job that it was given last, until its answer has been read."""
+    `jobs` are the numbers of those that it was given last, until their answers have been read."""
 
     def __init__(self, share: Sequence[Any]) -> None:
-        self.job: int | None = None
+        self.jobs: Sequence[int] = ()
         self.pipe, far = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(far, *share))
         self.process.start()
@@ -56,17 +57,18 @@ class Worker:
     def lives(self) -> bool:
         return self.process.exitcode is None
 
-    def give(self, function: Callable[..., Answer], overrides: Job) -> None:
-        with suppress(OSError):  # it has died, which `answer` will say
-            self.pipe.send((function, list(overrides)))
+    def give(self, function: Callable[..., list[Answer]], jobs: Sequence[Job]) -> None:
+        with suppress(OSError):  # it has died, which `answers` will say
+            self.pipe.send((function, [list(job) for job in jobs]))
 
-    def answer(self) -> Answer | None:
-        """Returns what came of the job, or None while the worker is at it."""
+    def answers(self) -> list[Answer] | None:
+        """Returns what came of the jobs, or None while the worker is at them."""
         ended = not self.lives  # before the look into the pipe, where it may have left its answer
         with suppress(OSError, EOFError):
             if self.pipe.poll():
-                return dict(self.pipe.recv())
-        return {"status": "died", "error": _cause(self.process.exitcode)} if ended else None
+                return list(self.pipe.recv())
+        died = {"status": "died", "error": _cause(self.process.exitcode)}
+        return [dict(died) for _ in self.jobs] if ended else None
 
     def close(self) -> None:
         """Ends the worker, which reads that nobody is at the other end of its pipe."""
@@ -95,36 +97,42 @@ class Pool:
             raise ConfigError(f"launcher.per_gpu={settings.per_gpu}: there is no GPU here to share")
         return cls(settings.count(gpus), gpus, settings.per_gpu > 1, settings.pools)
 
-    def run(self, jobs: Sequence[Job]) -> list[Answer]:
-        """Runs the jobs and returns their answers. A signal lets the workers save their runs."""
+    def run(
+        self, jobs: Sequence[Job], stacks: Sequence[Sequence[int]] | None = None
+    ) -> list[Answer]:
+        """Runs the jobs and returns their answers. A signal lets the workers save their runs. A
+        worker gets the jobs of one of `stacks` at once, which are numbers; by default, one job."""
         with Stopping(what="the runs stop") as stop:
             stop.patient = stop.saves = True
-            return self._run(jobs, stop)
+            return self._run(jobs, stacks or [[number] for number in range(len(jobs))], stop)
 
-    def _run(self, jobs: Sequence[Job], stop: Stopping) -> list[Answer]:
+    def _run(
+        self, jobs: Sequence[Job], stacks: Sequence[Sequence[int]], stop: Stopping
+    ) -> list[Answer]:
         if self.folder is None:
             self._open()
-        waiting, attempts = deque(range(len(jobs))), Counter[int]()
+        waiting, attempts = deque(stacks), Counter[int]()
         answers: dict[int, Answer] = {}
         while len(answers) < len(jobs):
             if stop.asked:
                 self.stop.touch()
-                answers |= dict.fromkeys(waiting, {"status": "preempted"})
+                left = (number for numbers in waiting for number in numbers)
+                answers |= dict.fromkeys(left, {"status": "preempted"})
                 waiting.clear()
             for number in range(self.workers):
                 if waiting and (worker := self._free(number)):
-                    worker.job = given = waiting.popleft()
-                    attempts[given] += 1
-                    worker.give(_run_in_worker, jobs[given])
+                    worker.jobs = given = waiting.popleft()
+                    attempts.update(given)
+                    worker.give(_run_in_worker, [jobs[job] for job in given])
             for worker in self._busy():
-                if (answer := worker.answer()) is None:
+                if (found := worker.answers()) is None:
                     continue
-                job, worker.job = worker.job, None
-                assert job is not None
-                if answer["status"] == "died" and attempts[job] < ATTEMPTS and not stop.asked:
-                    waiting.append(job)
-                else:
-                    answers[job] = answer
+                given, worker.jobs = worker.jobs, ()
+                for job, answer in zip(given, found, strict=True):
+                    if answer["status"] == "died" and attempts[job] < ATTEMPTS and not stop.asked:
+                        waiting.append([job])
+                    else:
+                        answers[job] = answer
             wait([end for one in self._busy() for end in one.ends], _LOOK_EVERY)
         for answer in answers.values():
             if answer["status"] == "died":
@@ -151,13 +159,13 @@ class Pool:
         self.names = visible_gpus(self.gpus, renumbered=bool(self.mps and self.mps.runs))
 
     def _busy(self) -> list[Worker]:
-        return [worker for worker in self.living.values() if worker.job is not None]
+        return [worker for worker in self.living.values() if worker.jobs]
 
     def _free(self, number: int) -> Worker | None:
         """Returns the worker of that number, a fresh one in the place of one that has died; None
         if it is at work."""
         worker = self.living.get(number)
-        if worker and worker.job is not None:
+        if worker and worker.jobs:
             return None
         if worker and not worker.lives:
             worker.close()
@@ -199,16 +207,16 @@ def _serve(pipe: Connection, number: int, workers: int, gpus: Sequence[str], sto
     threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
-            function, job = pipe.recv()
-            pipe.send(function(job))
+            function, jobs = pipe.recv()
+            pipe.send(function(jobs))
 
 
-def _run_in_worker(overrides: list[str]) -> Answer:
-    from transformer_norms.sweep.launching import run_job  # imports torch
+def _run_in_worker(jobs: list[list[str]]) -> list[Answer]:
+    from transformer_norms.sweep.launching import run_jobs  # imports torch
 
     _state.busy = True
     try:
-        return {"status": "preempted"} if _state.stop.exists() else run_job(overrides)
+        return [{"status": "preempted"}] * len(jobs) if _state.stop.exists() else run_jobs(jobs)
     finally:
         _state.busy = False
 

@@ -1,9 +1,15 @@
-"""Differentiates a gradient that is written out once more."""
+"""Where a gradient is written out: whether it can be, and how autograd differentiates it."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+
+def needs_formula() -> bool:
+    """Whether an autograd Function cannot be called here. A compiler fuses a formula and its
+    gradient by itself, and torch.func.vmap does not read a gradient that is written out."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def by_autograd(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer_norms.norms.parts.analytic import by_autograd
+from transformer_norms.norms.parts.analytic import by_autograd, needs_formula
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def euclidean(width: int, eps: float) -> Length:
 
 def divide(x: Tensor, gain: Tensor | None, length: Length) -> Tensor:
     """gain * x / length(x). A gain has one number, or as many as x is wide, or is absent."""
-    if torch.compiler.is_compiling():  # which fuses the formula and its gradient by itself
+    if needs_formula():
         return _formula(length, x, gain)
     return _Divide.apply(x, gain, length)  # type: ignore[no-untyped-call]
 

@@ -1,0 +1,242 @@
+"""Runs of one stack make the steps that each would make alone, to rounding, however they end."""
+
+from functools import partial
+
+import pytest
+import torch
+from combinations import combined
+from trainers import SIZES
+
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.training.loss import LOSSES, ModelLoss
+from transformer_norms.training.parallel.stacks import MOST_FAILURES, Stack, StackedLoss
+from transformer_norms.training.trainer import Trainer
+
+VOCABULARY, STEPS, FEWER = 31, 20, 9
+TINY = [*SIZES, "model.depth=1", "model.width=16", "model.heads=2", "trainer.precision=fp64"]
+RUNS = [(seed, rate) for seed in (0, 1) for rate in (1e-3, 3e-3)]
+NORMS = ["rmsnorm", "layernorm", "scalenorm", "l2norm", "dyt", "derf", "seednorm", "prmsnorm"]
+NORMS += ["gatednorm", "group_rmsnorm"]
+PLACEMENTS = ["pre", "post", "sandwich", "ngpt", "residual_dual", "rezero", "hybrid_star", "keel"]
+PLACEMENTS += ["qk_cap", "hyper_connections"]
+
+
+def trainers_of(*typed, stack=None, runs=RUNS, **words):
+    """A trainer of each run, whose batches are drawn from its seed."""
+    made = []
+    for place, (seed, rate) in enumerate(runs):
+        given = {"seed": str(seed), "optimizer.lr": str(rate)}
+        config = combined(*TINY, *typed, *(f"{k}={v}" for k, v in given.items()), **words)
+        size = STEPS, 4, config.model.context + 1
+        data = torch.randint(VOCABULARY, size, generator=torch.Generator().manual_seed(seed))
+        loss = partial(StackedLoss, stack=stack, place=place) if stack else ModelLoss
+        model = build_model(config, VOCABULARY)
+        made.append(build_trainer(config, model, data.__getitem__, lambda: (), loss=loss))
+    return made
+
+
+def train(trainer, steps=STEPS):
+    """Returns why the run diverged, or None."""
+    while trainer.step < steps:
+        if reason := trainer.train_step():
+            return reason
+    return None
+
+
+short = partial(train, steps=FEWER)
+
+
+def train_stacked(stack, trainers, work=train):
+    return [run.result() for run in stack.run([partial(work, one) for one in trainers])]
+
+
+def check_equal(alone, together, rtol=1e-12):
+    assert [one.step for one in alone] == [one.step for one in together]
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(other.losses, one.losses, rtol=rtol, atol=0)
+        for p, q in zip(one.parameters, other.parameters, strict=True):
+            assert (p - q).norm() <= rtol * p.norm()
+
+
+def check(*typed, steps=STEPS, **words):
+    alone, stack = trainers_of(*typed, **words), Stack()
+    for trainer in alone:
+        assert train(trainer, steps) is None
+    together = trainers_of(*typed, stack=stack, **words)
+    assert train_stacked(stack, together, partial(train, steps=steps)) == [None] * 4
+    assert stack.failures == 0, stack.reason
+    check_equal(alone, together)
+
+
+@pytest.mark.parametrize(
+    ("norm", "placement", "typed"),
+    [
+        ("rmsnorm", "pre", []),
+        ("rmsnorm", "sandwich", ["optimizer=muon"]),
+        ("dyt", "qk_cap", ["trainer.accumulation=2"]),
+        ("seednorm", "ngpt", ["mlp.activation=relu2"]),
+        ("derf", "residual_dual", ["architecture.sliding_window=4", "position=alibi"]),
+    ],
+)
+def test_20_steps_of_2_seeds_and_2_rates_are_those_of_4_lone_runs(norm, placement, typed):
+    check(*typed, norm=norm, placement=placement)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_20_steps_are_those_of_lone_runs_for_ten_norms_and_ten_placements(
+    norm, placement, optimizer
+):
+    check(f"optimizer={optimizer}", norm=norm, placement=placement)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", ["pre", "qk_cap", "hyper_connections"])
+def test_a_compiled_stack_of_a_fixed_number_of_runs_makes_the_same_steps(placement):
+    alone, compiled = trainers_of(placement=placement), []
+
+    def compiler(function):
+        compiled.append(function)
+        return torch.compile(function, backend="aot_eager", dynamic=False, fullgraph=True)
+
+    stack = Stack(fixed=True, compiler=compiler)
+    together = trainers_of(placement=placement, stack=stack)
+    ends = [STEPS, 5, STEPS, 9]
+    for one, steps in zip(alone, ends, strict=True):
+        train(one, steps)
+    works = [partial(train, one, steps) for one, steps in zip(together, ends, strict=True)]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for run in stack.run(works):
+            run.result()
+    assert (len(compiled), stack.failures) == (1, 0)
+    check_equal(alone, together)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_one_run_diverges_and_the_others_go_on_as_if_it_had_not(fixed):
+    runs = [(0, 1e-3), (0, 100), (1, 1e-3)]
+    alone, stack = trainers_of(runs=runs), Stack(fixed=fixed)
+    reasons = [train(trainer, FEWER) for trainer in alone]
+    assert [reason is not None for reason in reasons] == [False, True, False]
+    together = trainers_of(stack=stack, runs=runs)
+    assert train_stacked(stack, together, short) == reasons
+    assert alone[1].step < FEWER
+    torch.testing.assert_close(together[1].losses, alone[1].losses, rtol=1e-3, atol=0)
+    check_equal(alone[::2], together[::2])
+    assert len(stack.weights["embedding.weight"]) == (3 if fixed else 2)
+
+
+def test_runs_of_a_stack_need_not_be_at_the_same_step():
+    alone, stack = trainers_of(), Stack()
+    together = trainers_of(stack=stack)
+    for one in alone:
+        train(one, FEWER)
+    for one, steps in zip(together, (0, 3, 5, FEWER), strict=True):
+        stack.run([partial(train, one, steps)])
+    assert train_stacked(stack, together, short) == [None] * 4
+    check_equal(alone, together)
+
+
+def test_a_run_that_raises_leaves_the_others_at_work():
+    alone, stack = trainers_of(), Stack()
+    together = trainers_of(stack=stack)
+    data = together[2].batches
+    together[2].batches = lambda step: data(step if step < 3 else STEPS)  # where there is nothing
+    runs = stack.run([partial(short, one) for one in together])
+    assert isinstance(runs[2].exception(), IndexError)
+    for one in (0, 1, 3):
+        assert runs[one].result() is None
+        short(alone[one])
+    train(alone[2], 3)
+    check_equal(alone, together)
+
+
+def test_a_run_that_fails_while_all_compute_together_fails_alone():
+    alone, stack = trainers_of(), Stack()
+    together = trainers_of(stack=stack)
+    data = together[1].batches
+    together[1].batches = lambda step: data(step) + (step == 4) * VOCABULARY  # no such tokens
+    runs = stack.run([partial(short, one) for one in together])
+    assert isinstance(runs[1].exception(), IndexError)
+    for one in (0, 2, 3):
+        assert runs[one].result() is None
+        short(alone[one])
+    train(alone[1], 4)
+    check_equal(alone, together)
+    assert stack.failures == 1
+    assert "index" in stack.reason
+
+
+class Counts(torch.nn.Module):
+    """x times a number that grows with each call in training, which no buffer holds."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return x * self.calls
+
+
+class Asks(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum().item() > -1e9 else -x
+
+
+@pytest.mark.parametrize(("module", "said"), [(Counts, "other gradients"), (Asks, ".item()")])
+def test_what_cannot_be_computed_together_is_computed_run_by_run(module, said):
+    alone, stack = trainers_of(), Stack()
+    together = trainers_of(stack=stack)
+    for one in (*alone, *together):
+        one.model.final = module()
+    train_stacked(stack, together, short)
+    for one in alone:
+        short(one)
+    assert stack.failures >= MOST_FAILURES
+    assert said in stack.reason
+    if module is Asks:
+        check_equal(alone, together, rtol=0)
+
+
+def test_a_criterion_of_a_plugin_is_what_a_stack_trains_on(monkeypatch):
+    class Softened:
+        """(1 - a) * cross-entropy + a * its mean over the vocabulary"""
+
+        def __call__(self, logits, targets):
+            return torch.nn.functional.cross_entropy(
+                logits, targets, reduction="sum", label_smoothing=0.1
+            )
+
+    monkeypatch.setattr(LOSSES, "maker", lambda values: Softened)
+    check(steps=FEWER)
+
+
+def test_evaluations_and_gradients_of_a_run_read_its_own_weights():
+    stack = Stack()
+    together = trainers_of(stack=stack)
+
+    def work(trainer):
+        train(trainer, 5)
+        return trainer.evaluate([trainer.batches(0)])
+
+    found = train_stacked(stack, together, work)
+    for trainer, (nats, _) in zip(together, found, strict=True):
+        logits = trainer.model(trainer.batches(0)[:, :-1]).flatten(0, 1)
+        targets = trainer.batches(0)[:, 1:].flatten()
+        wanted = torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
+        assert nats == pytest.approx(wanted, rel=1e-12)
+    assert len({nats for nats, _ in found}) == 4
+
+
+def test_a_stack_computes_one_step_of_all_runs_at_once(monkeypatch):
+    stack = Stack()
+    together, sizes = trainers_of(stack=stack), []
+    whole = stack.gradients
+    monkeypatch.setattr(stack, "gradients", lambda parts: sizes.append(len(parts)) or whole(parts))
+    ends = (3, 5, 5, 5)
+    works = [partial(train, one, steps) for one, steps in zip(together, ends, strict=True)]
+    for run in stack.run(works):
+        run.result()
+    assert sizes == [4, 4, 4, 3, 3]
+    assert isinstance(together[0], Trainer)
