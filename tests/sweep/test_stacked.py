@@ -101,7 +101,7 @@ def test_a_compiled_stack_of_a_fixed_number_of_runs_makes_the_same_steps(placeme
         compiled.append(function)
         return torch.compile(function, backend="aot_eager", dynamic=False, fullgraph=True)
 
-    stack = Stack(fixed=True, compiler=compiler)
+    stack = Stack(compiler)
     together = trainers_of(placement=placement, stack=stack)
     ends = [STEPS, 5, STEPS, 9]
     for one, steps in zip(alone, ends, strict=True):
@@ -117,7 +117,7 @@ def test_a_compiled_stack_of_a_fixed_number_of_runs_makes_the_same_steps(placeme
 @pytest.mark.parametrize("fixed", [False, True])
 def test_one_run_diverges_and_the_others_go_on_as_if_it_had_not(fixed):
     runs = [(0, 1e-3), (0, 100), (1, 1e-3)]
-    alone, stack = trainers_of(runs=runs), Stack(fixed=fixed)
+    alone, stack = trainers_of(runs=runs), Stack((lambda function: function) if fixed else None)
     reasons = [train(trainer, FEWER) for trainer in alone]
     assert [reason is not None for reason in reasons] == [False, True, False]
     together = trainers_of(stack=stack, runs=runs)

@@ -111,14 +111,14 @@ def test_gpus_behind_a_daemon_that_saw_a_list_are_numbered_from_zero(visible, na
 )
 def test_a_pool_has_per_gpu_workers_on_each_gpu(workers, per_gpu, gpus, expected, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    made = pool.Pool.of(PoolSettings(workers=workers, per_gpu=per_gpu, pools=3))
+    made = pool.Pool.of(PoolSettings(workers=workers, per_gpu=per_gpu, stacked="none", pools=3))
     assert (made.workers, made.at_once, made.share) == (expected, 3 * expected, per_gpu > 1)
 
 
 def test_there_is_nothing_to_share_without_a_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(ConfigError, match=r"launcher\.per_gpu=2: there is no GPU"):
-        pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, pools=1))
+        pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, stacked="none", pools=1))
 
 
 @pytest.fixture

@@ -129,16 +129,7 @@ def rough_flops(config: Config) -> float:
     """Returns about how many FLOPs a run takes: for each token 6 for each weight of a product, and
     12 for each number of a head and each token that attention sees; a third of that for each token
     of an evaluation."""
-    keys, context = config.trainer, config.model.context
-    read = keys.steps * keys.batch_size * context
-    evaluations = keys.steps // keys.eval_every if keys.eval_every else 0
-    return 6.0 * sum(rough_sizes(config)) * (read + (evaluations + 1) * config.data.val_tokens / 3)
-
-
-def rough_sizes(config: Config) -> tuple[int, int]:
-    """Returns about how many weights the products of a model have, and the numbers of all heads
-    times the context."""
-    sizes = config.model
+    sizes, keys = config.model, config.trainer
     sources = kv_sources(config.architecture.kv_from_block, sizes.depth)
     blocks = [
         _block_weights(config, block_sizes(sizes, i), own=source == i)
@@ -147,7 +138,10 @@ def rough_sizes(config: Config) -> tuple[int, int]:
     kind = config.tokenizer.type
     vocabulary = VOCABULARIES.get(kind) or config.tokenizer.get("vocab_size", 50257)
     weights = sum(own for own, _ in blocks) + vocabulary * sizes.width
-    return weights, sum(seen for _, seen in blocks)
+    attention = sum(seen for _, seen in blocks)
+    read = keys.steps * keys.batch_size * sizes.context
+    evaluations = keys.steps // keys.eval_every if keys.eval_every else 0
+    return 6.0 * (weights + attention) * (read + (evaluations + 1) * config.data.val_tokens / 3)
 
 
 def _block_weights(config: Config, sizes: BlockSizes, own: bool) -> tuple[int, int]:

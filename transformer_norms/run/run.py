@@ -58,6 +58,7 @@ from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
 
 Follow = Callable[[Path], None]
+Finish = Callable[[], None]
 _THEN = ", then "  # between the devices of a run that went on elsewhere
 
 
@@ -65,7 +66,7 @@ def train(
     config: Config,
     follow: Follow = lambda folder: None,
     weights_only: bool = False,
-    finish: Callable[[], None] = lambda: None,
+    finish: Finish = lambda: None,
     member: Member | None = None,
 ) -> dict[str, Any]:
     """Trains the run of a composed config, or goes on with it, or finds it done. Returns its
@@ -83,11 +84,7 @@ def train(
 
 
 def _train(
-    config: Config,
-    follow: Follow,
-    weights_only: bool,
-    finish: Callable[[], None],
-    member: Member | None,
+    config: Config, follow: Follow, weights_only: bool, finish: Finish, member: Member | None
 ) -> dict[str, Any]:
     # Every torch optimizer imports this module, which takes as long as torch: it loads meanwhile.
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
@@ -129,7 +126,7 @@ class Run:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
         self.weights_only, self.ranks, self.member = weights_only, ALONE, member
 
-    def train(self, stopping: Stopping, follow: Follow, finish: Callable[[], None]) -> Summary:
+    def train(self, stopping: Stopping, follow: Follow, finish: Finish) -> Summary:
         """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
         tokens = self.plan.tokens()
         data = Data(
@@ -202,14 +199,13 @@ class Run:
         model = self._build_model(tokens)
         seen = pass_warnings(model, tokens.vocab_size)
         self.warnings = [*config.warnings, *self.plan.warnings, *seen]
+        alone: dict[str, Any] = {"replicas": 1} if self.member else {}  # others are no replicas
         if before:
-            divided = _division_of(before, keys.accumulation, threads)
-            divided = divide_again(divided, keys, model, self.ranks, cores)
-            self.division = replace(divided, replicas=1) if self.member else divided
+            divided = replace(_division_of(before, keys.accumulation, threads), **alone)
+            self.division = divide_again(divided, keys, model, self.ranks, cores)
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
-            keys = replace(keys, replicas=1) if self.member else keys
-            self.division = divide(keys, model, optimizer, self.ranks, threads)
+            self.division = divide(replace(keys, **alone), model, optimizer, self.ranks, threads)
         self.start = None
         if before is None and self.plan.origin is None:  # else it begins trained
             first = build_batches(config, tokens)(0)  # which variants of one seed share

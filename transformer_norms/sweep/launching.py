@@ -25,8 +25,8 @@ from transformer_norms.sweep.planning import Job
 from transformer_norms.training.stopping import Preempted, Stopping
 
 # `status` (finished, diverged, preempted, busy, failed, lost: the launcher broke down). Of a job
-# that failed or was lost its `error` in one line and, where there is one, its `traceback`. Of runs
-# that could not be stacked, the first one has a `remark`.
+# that failed or was lost its `error` in one line and, where there is one, its `traceback`. A
+# `remark` says why runs were not stacked.
 Answer = dict[str, Any]
 _TYPED_DIGITS = 10
 MOST = 16  # runs of a stack, under `auto`
@@ -46,9 +46,9 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
 def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
     """Returns the numbers of the jobs that a worker of this launcher gets at once: those that may
     train as one. Under `auto` no worker is left without a job."""
-    most = getattr(launcher, "stacked", "none")
+    most: Any = getattr(launcher, "stacked", "none")
     fair = -(-len(jobs) // getattr(launcher, "at_once", 1))
-    size: int = {"none": 1, "auto": min(MOST, fair)}.get(most, most)
+    size = min(MOST, fair) if most == "auto" else 1 if most == "none" else most
     together: dict[Any, list[int]] = {}
     for number, job in enumerate(jobs):
         joins = job.alike and (job.gains or most != "auto")
@@ -96,9 +96,8 @@ def run_job(overrides: Sequence[str]) -> Answer:
 
 
 def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
-    """Trains one run, or several as one stack, and returns their answers. It raises nothing, so the
-    sweep goes on: not even the SystemExit of a plugin, or a BaseException that the plugin has
-    defined.
+    """Trains one run, or several as one stack, and returns the answers. It raises nothing, not even
+    a plugin's SystemExit or BaseException, so the sweep goes on.
 
     The runs' own lines are dropped: the sweep shows their state beside that of the other runs.
     """
@@ -121,24 +120,20 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
             _stopped.set()
 
 
-def _train_stack(
-    configs: Sequence[Config], works: Sequence[Callable[..., Any]], stop: Stopping
-) -> list[Answer]:
+def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping) -> list[Answer]:
     """Trains runs as one stack. The seconds of each are those in which all of them trained."""
     import torch._dynamo  # each run imports it in a thread, and two imports at once fail
 
-    from transformer_norms.norms import nothing
     from transformer_norms.run import machine
     from transformer_norms.run.plan import Plan
     from transformer_norms.training.parallel.stacks import Member, Stack
 
     stop.patient = stop.saves = True
-    device = configs[0].trainer.device
-    compiler: Any = nothing
+    device, compiler = configs[0].trainer.device, None
     if device == "cuda":
         torch.compiler.reset()  # the limit of recompilation counts what earlier stacks compiled
         compiler = partial(torch.compile, dynamic=False, fullgraph=True)
-    stack = Stack(fixed=device == "cuda", compiler=compiler)
+    stack = Stack(compiler)
     names = [Plan(config).folder.name for config in configs]
     members = [Member(stack, place, names, Stopping()) for place in range(len(configs))]
 
@@ -146,10 +141,9 @@ def _train_stack(
         for member in members:
             member.stopping.asked = member.stopping.asked or stop.asked
 
-    begun = [partial(work, member=member) for work, member in zip(works, members, strict=True)]
     with machine.deterministic(device):
-        runs = stack.run(begun, pass_on)
-    answers = [_answer(run.result, stop) for run in runs]
+        begun = [partial(work, member=one) for work, one in zip(works, members, strict=True)]
+        answers = [_answer(run.result, stop) for run in stack.run(begun, pass_on)]
     if stack.reason:
         answers[0]["remark"] = f"not stacked in every step: {stack.reason}"
     return answers
@@ -166,7 +160,7 @@ def _answer(work: Callable[[], Mapping[str, Any]], stop: Stopping) -> Answer:
 
 
 def _failure(error: BaseException, stop: Stopping) -> Answer:
-    """Returns the answer of a run that raised this error, which is being handled."""
+    """Returns the answer of a run that raised this error, while it is handled."""
     if isinstance(error, Busy):
         return {"status": "busy"}
     if stop.asked or isinstance(error, Preempted):

@@ -21,7 +21,6 @@ from transformer_norms.comparison.sweep_record import (
 )
 from transformer_norms.config.compose import check_names, compose
 from transformer_norms.config.overrides import as_typed
-from transformer_norms.config.tree import Config
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.run.folder import hold_run, state_of
@@ -32,16 +31,15 @@ from transformer_norms.sweep.question import Request
 from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
-SMALL = 3_000_000  # weights; the steps of a larger model keep a GPU busy
+SMALL = 2e7  # FLOPs of a token, of about 3M weights; the steps of a larger model keep a GPU busy
 FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 
 
 @dataclass(frozen=True)
 class Job:
     """A planned run: its folder, the arguments that train it, its keys of W&B, the hashes that
-    earlier versions gave to the same run, and about how many FLOPs it takes. Jobs can train as one
-    stack that have the same arguments `alike`; without any it trains alone. `gains` says whether a
-    stack saves time."""
+    earlier versions gave to the same run, and about how many FLOPs it takes. Jobs with the same
+    arguments `alike`, if any, can train as one stack, and `gains` says whether that saves time."""
 
     run: PlannedRun
     folder: Path
@@ -129,19 +127,21 @@ class Jobs:
         if overrides not in self._plans:
             self._plans[overrides] = self._plan(overrides, variant)
         plan = self._plans[overrides]
-        # It imports torch, as _plan does.
-        from transformer_norms.run.machine import rough_flops, rough_sizes
+        from transformer_norms.run.machine import rough_flops  # imports torch, as _plan does
 
         run = PlannedRun(
             folder=plan.name, identity=plan.hash,
             stage=stage, variant=variant, tuned=tuned, seed=seed,
         )  # fmt: skip
-        former, config = frozenset(plan.identities), plan.config
+        former, config, keys = frozenset(plan.identities), plan.config, plan.config.trainer
+        work = rough_flops(config)
+        # A stack has one model of each run, and knows neither hooks nor what others draw.
+        alone = keys.replicas not in ("auto", 1) or keys.qk_clip != "none" or config.model.dropout
+        alone = alone or keys.activation_checkpointing or (keys.compile and keys.device == "cpu")
         alike = tuple(text for text in overrides if not text.startswith(FREE))
-        small = config.trainer.device == "cuda" and rough_sizes(config)[0] <= SMALL
         return Job(
-            run, plan.folder, overrides, config.tracking, former, rough_flops(config),
-            alike if _can_be_stacked(config) else (), small,
+            run, plan.folder, overrides, config.tracking, former, work,
+            () if alone else alike, keys.device == "cuda" and work <= SMALL * keys.tokens,
         )  # fmt: skip
 
     def refusal(self, variant: Values, tuned: Values) -> str:
@@ -292,22 +292,6 @@ class Jobs:
             if before.get(job.run.place, {job.run.identity}) != {job.run.identity}:
                 return job
         return None
-
-
-def _can_be_stacked(config: Config) -> bool:
-    """Whether a run computes nothing but what the other runs of a stack compute, too: it has one
-    model, draws no numbers, and keeps no running averages."""
-    from transformer_norms.norms import NORMS
-
-    keys = config.trainer
-    return (
-        config.parallel.type == "none"
-        and keys.replicas in ("auto", 1)
-        and keys.qk_clip == "none"
-        and not (config.model.dropout or keys.activation_checkpointing)
-        and not (keys.compile and keys.device == "cpu")  # block by block, as vmap cannot
-        and getattr(NORMS[config.norm.type], "causal", True)
-    )
 
 
 def put_damaged_aside(record: Path, say: Callable[[str], None]) -> None:

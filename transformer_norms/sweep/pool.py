@@ -2,14 +2,15 @@
 
 This is `launcher=pool`, and with one worker `launcher=basic`. A worker that dies, at whatever
 moment and with whatever code, costs one attempt of the one job that it was given. A fresh worker
-takes its place, and the job goes on from its checkpoint. Jobs that train as one are given together;
-after such a death each of them goes on alone, so that the one to blame costs the others no more.
+takes its place, and the job goes on from its checkpoint. Jobs that train as one are given together,
+and after such a death each goes on alone.
 
 Pebble's pool, which tokenizes here, promises less. A worker of it that dies before it has taken a
 job ends the whole pool. A job that ends its process with code 0 is waited for without end. All of
 its workers share a lock, which one that is killed may hold.
 """
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -38,6 +39,7 @@ _PATIENCE = 30.0  # seconds for workers to save their runs, once told to stop
 _SPAWN = multiprocessing.get_context("spawn")
 
 Job = Sequence[str]
+Stacks = Sequence[Sequence[int]]
 Answer = dict[str, Any]
 
 
@@ -97,18 +99,14 @@ class Pool:
             raise ConfigError(f"launcher.per_gpu={settings.per_gpu}: there is no GPU here to share")
         return cls(settings.count(gpus), gpus, settings.per_gpu > 1, settings.pools)
 
-    def run(
-        self, jobs: Sequence[Job], stacks: Sequence[Sequence[int]] | None = None
-    ) -> list[Answer]:
+    def run(self, jobs: Sequence[Job], stacks: Stacks | None = None) -> list[Answer]:
         """Runs the jobs and returns their answers. A signal lets the workers save their runs. A
         worker gets the jobs of one of `stacks` at once, which are numbers; by default, one job."""
         with Stopping(what="the runs stop") as stop:
             stop.patient = stop.saves = True
             return self._run(jobs, stacks or [[number] for number in range(len(jobs))], stop)
 
-    def _run(
-        self, jobs: Sequence[Job], stacks: Sequence[Sequence[int]], stop: Stopping
-    ) -> list[Answer]:
+    def _run(self, jobs: Sequence[Job], stacks: Stacks, stop: Stopping) -> list[Answer]:
         if self.folder is None:
             self._open()
         waiting, attempts = deque(stacks), Counter[int]()
@@ -116,8 +114,7 @@ class Pool:
         while len(answers) < len(jobs):
             if stop.asked:
                 self.stop.touch()
-                left = (number for numbers in waiting for number in numbers)
-                answers |= dict.fromkeys(left, {"status": "preempted"})
+                answers |= dict.fromkeys(itertools.chain(*waiting), {"status": "preempted"})
                 waiting.clear()
             for number in range(self.workers):
                 if waiting and (worker := self._free(number)):

@@ -7,8 +7,7 @@ from torch import Tensor
 
 
 def needs_formula() -> bool:
-    """Whether an autograd Function cannot be called here. A compiler fuses a formula and its
-    gradient by itself, and torch.func.vmap does not read a gradient that is written out."""
+    """Whether no autograd Function can be called here: under a compiler, or torch.func.vmap."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 

@@ -39,7 +39,7 @@ def euclidean(width: int, eps: float) -> Length:
 
 def divide(x: Tensor, gain: Tensor | None, length: Length) -> Tensor:
     """gain * x / length(x). A gain has one number, or as many as x is wide, or is absent."""
-    if needs_formula():
+    if needs_formula():  # a compiler fuses it and its gradient by itself
         return _formula(length, x, gain)
     return _Divide.apply(x, gain, length)  # type: ignore[no-untyped-call]
 
