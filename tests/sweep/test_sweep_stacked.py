@@ -239,7 +239,16 @@ def test_a_worker_that_is_killed_while_it_trains_a_stack_costs_no_run(capsys, tm
     steps = ["trainer.steps=400", "trainer.checkpoint_every=20", "trainer.eval_every=0"]
     steps += ["trainer.precision=fp64", "norm=rmsnorm", "seed=0,1", "optimizer.lr=1e-3,3e-3"]
     go(capsys, *steps, "study=alone", launcher=BasicLauncher())
-    command = [sys.executable, "-m", "transformer_norms", "-m", *EXACT, *steps, "study=stacked"]
+    command = [
+        sys.executable,
+        "-m",
+        "transformer_norms",
+        "train",
+        "-m",
+        *EXACT,
+        *steps,
+        "study=stacked",
+    ]
     command += ["launcher=pool", "launcher.workers=1", "launcher.stacked=4"]
     begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     while begun.poll() is None and len([*tmp_path.glob("runs/stacked/*/checkpoints/step*")]) < 8:

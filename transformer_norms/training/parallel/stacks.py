@@ -153,8 +153,9 @@ class StackedLoss(ModelLoss):
 
     def means(self, weights: Mapping[str, Tensor], batch: Tensor) -> Tensor:
         """Returns the mean loss and the mean cross-entropy of the model with other weights."""
-        with self._autocast():
-            logits = functional_call(self.model, dict(weights), (batch[:, :-1],)).flatten(0, 1)
+        model, given = self.model, (batch[:, :-1],)
+        with self._autocast():  # a module that two blocks share must not have its weights put twice
+            logits = functional_call(model, dict(weights), given, tie_weights=False).flatten(0, 1)
         wide, targets = logits.to(self._dtype(logits)), batch[:, 1:].flatten()
         loss = self.criterion(wide, targets) / targets.numel()
         return torch.stack((loss, F.cross_entropy(wide.detach(), targets)))
