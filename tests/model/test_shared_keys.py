@@ -60,7 +60,7 @@ def gradients(model, more=()):
         model.through = recompute
     if "compiled" in more:
         for block in model.blocks:
-            block.compile(recompile_limit=64)
+            block.compile()
     model(tokens_of(), tokens_of())[1].backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
@@ -73,6 +73,7 @@ def test_the_gradient_of_a_source_is_that_of_all_that_read_it(more, monkeypatch)
     where no block changes the stream, each computes the same keys."""
     if "compiled" in more:  # or the checks are compiled as well, and differ in what they see
         monkeypatch.setattr(shape_checker, "shapes_are_checked", False)
+        monkeypatch.setattr("torch._dynamo.config.recompile_limit", 64)
     typed = ["placement.equation=x + 0*f(norm(x))", "architecture.tied=false"]
     for found, wanted in zip(
         *(gradients(model_of(SHARED), one).items() for one in (more, ())), strict=True

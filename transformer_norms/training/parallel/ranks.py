@@ -64,7 +64,7 @@ class Ranks:
             with self.together():
                 distributed.all_to_all_single(slices, flat)
                 own = add_in_tree(slices.chunk(self.count), torch.add)
-                distributed.all_gather_single(flat, own)
+                distributed.all_gather(list(flat.chunk(self.count)), own)
             sums = flat[:size].split([tensor.numel() for tensor in bucket])
             for tensor, total in zip(bucket, sums, strict=True):
                 tensor.copy_(total.view_as(tensor))
@@ -75,7 +75,7 @@ class Ranks:
             return tensor[None]
         stacked = tensor.new_empty(self.count, *tensor.shape)
         with self.together():
-            distributed.all_gather_single(stacked, tensor.contiguous()[None])
+            distributed.all_gather(list(stacked), tensor.contiguous())
         return stacked
 
     def any(self, flag: bool) -> bool:
