@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -34,6 +33,7 @@ import streams_256
 import torch
 import untied
 import widths
+from archives import read_archive, write_archive
 from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
 from judged_anew import verdicts_table
@@ -99,12 +99,9 @@ def pack(study: Path, *, unfinished: bool = False) -> None:
         raise ValueError(f"{study}: is no study; there is no run, or no sweep's record")
     target = HERE / study.name / (UNFINISHED if unfinished else RUNS)
     target.parent.mkdir(exist_ok=True)
-    with tarfile.open(target, "w:xz", preset=9) as archive:
-        for file in [*records, *(run / name for run in runs for name in RECORDED)]:
-            member = tarfile.TarInfo(str(file.relative_to(study.parent)))
-            member.size = file.stat().st_size
-            with open(file, "rb") as data:
-                archive.addfile(member, data)
+    files = [*records, *(run / name for run in runs for name in RECORDED)]
+    named = {str(file.relative_to(study.parent)): file.read_bytes() for file in files}
+    write_archive(target, study.name, named)
     if not unfinished:
         (target.parent / UNFINISHED).unlink(missing_ok=True)
     print(f"{target}: {len(runs)} runs, {target.stat().st_size:,} bytes", file=sys.stderr)
@@ -198,15 +195,9 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    """Writes the files of an archive that `pack` made: plain files inside the study's folder.
-    (Before Python 3.11.4 tarfile has no filter that would make sure of that.)"""
-    with tarfile.open(archive) as packed:
-        for member in packed:
-            path, data = Path(member.name), packed.extractfile(member)
-            if data is None or not member.isfile() or path.is_absolute() or ".." in path.parts:
-                raise ValueError(f"{archive}: {member.name} is no file of a study")
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(data.read())
+    for path, data in read_archive(archive):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
 
 
 def _verdicts(findings: Findings) -> Iterator[str]:

@@ -13,6 +13,7 @@ import tarfile
 from pathlib import Path
 from statistics import fmean
 
+import archives
 import ngrams
 import pytest
 import results
@@ -59,7 +60,8 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
             if name.endswith("/summary.json")
         }
     assert {name.name for name in names} <= {
-        *results.RECORDED, *(n.name for n in names if n.name.startswith("sweep-"))
+        archives.COLUMNS, *results.RECORDED,
+        *(n.name for n in names if n.name.startswith("sweep-")),
     }  # fmt: skip
     assert summaries.keys() == rows.keys()
     for run, row in rows.items():
@@ -213,8 +215,7 @@ def test_a_committed_row_comes_out_again_from_its_saved_config(tmp_path, measure
         pytest.skip("needs the text of the studies: TINYSHAKESPEARE=FILE")
     study, here = "warmup", HERE.parent
     row = rows_of(study, variant="pre lr=0.002 warmup=200", seed="0")[0]
-    with tarfile.open(HERE / study / results.RUNS) as packed:
-        packed.extractall(tmp_path, filter="data")
+    results._extract(HERE / study / results.RUNS, tmp_path)
     code = subprocess.run(
         ["git", "archive", "--prefix=then/", row["commit"]], cwd=here, capture_output=True
     )

@@ -130,7 +130,8 @@ def test_seeds_with_two_runs_of_one_sweep_name_what_differs():
         (["."], "name one: ./study"),
         (
             ["packed"],
-            "packed: there is no run in it; its runs are packed: tar -xf packed/runs.tar.xz",
+            "packed: there is no run in it; its runs are packed: python experiments/results.py "
+            "unpack packed, and name runs/packed",
         ),
         (["study", "--out", "/dev/full/x"], "is no folder"),
     ],

@@ -51,9 +51,9 @@ class Sources:
                 raise ConfigError(why)
             studies = [place.name for place in places if any(place.glob("*/summary.json"))]
             hint = f"; it holds studies, name one: {typed}/{studies[0]}" if studies else ""
-            if packed := sorted(path.glob("*.tar.xz")):
-                unpack = f"tar -xf {typed}/{packed[0].name} -C FOLDER"
-                hint = f"; its runs are packed: {unpack}, and name the folder in it"
+            if any(path.glob("*.tar.xz")):  # as experiments/results.py packs them
+                unpack = f"python experiments/results.py unpack {(name := path.resolve().name)}"
+                hint = f"; its runs are packed: {unpack}, and name runs/{name}"
             raise ConfigError(f"{typed}: there is no run in it{hint}")
         self.typed += [] if records else [run.folder for run in runs if run]
 

@@ -1,0 +1,96 @@
+"""What is committed of a study gives back each byte that its runs recorded."""
+
+import io
+import json
+import subprocess
+import tarfile
+
+import archives
+import numpy as np
+import pytest
+import results
+
+ROOT = results.HERE.parent
+MOST = 45_000_000  # bytes of all files that are committed
+ROWS = [
+    {"step": 1, "probe/mean%/0": 0.00044906, "text": "one"},
+    {"step": 1, "train/loss": 6.228710412979126, "grad_norm": float(np.float32(3.1449769))},
+    {"step": 2, "train/loss": None, "grad_norm": float("nan")},
+    {"step": 3, "train/loss": float("inf"), "grad_norm": float(np.float32(1e-38))},
+    {"step": 1, "probe/mean%/0": -1e-12, "text": "two"},
+    {},
+]
+LINES = "".join(f"{json.dumps(row)}\n" for row in ROWS)
+
+
+def packed(folder, files):
+    archives.write_archive(folder / "study.tar.xz", "study", files)
+    return {str(path): data for path, data in archives.read_archive(folder / "study.tar.xz")}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        LINES,
+        "",
+        LINES.removesuffix("\n"),
+        "\n",
+        '{"a": "b, c"}\n',
+        '{"a":1}\n',
+        '{"a": {"b": 1}}\n',
+        '{"a": 1.5f}\n',
+        '{"a": 1, "a": 2}\n',
+        '{"a": "é"}\n{"é": [1, 2]}\r\n',
+    ],
+)
+def test_an_archive_gives_back_each_byte(rows, tmp_path):
+    files = {"study/sweep-study.json": b"{}", "study/one/summary.json": b"\x00\xff"}
+    files |= {f"study/{run}/metrics.jsonl": rows.encode() for run in ("one", "two")}
+    files["study/three/metrics.jsonl"] = LINES.encode()
+    assert packed(tmp_path, files) == files
+
+
+def test_the_numbers_of_one_key_lie_side_by_side_and_a_float32_has_its_own_digits(tmp_path):
+    values = [np.float32(value) for value in np.random.default_rng(0).lognormal(0, 3, 200)]
+    rows = "".join(f'{{"step": {step}, "x": {float(x)!r}}}\n' for step, x in enumerate(values))
+    files = {"study/run/metrics.jsonl": rows.encode()}
+    assert packed(tmp_path, files) == files
+    with tarfile.open(tmp_path / "study.tar.xz") as archive:
+        assert archive.getnames() == [f"study/{archives.COLUMNS}"]
+        head, steps, shown = archive.extractfile(archive.getnames()[0]).read().decode().split("\n")
+    assert json.loads(head)["keys"] == ["step", "x"]
+    assert steps.split(" ") == [str(step) for step in range(200)]
+    for text, value in zip(shown.split(" "), values, strict=True):
+        assert np.float32(text.removesuffix("f")) == value
+        assert len(text) <= 15
+
+
+@pytest.mark.parametrize("name", ["../away", "/away", "study/../../away"])
+@pytest.mark.parametrize("kind", ["plain", "columns"])
+def test_a_file_outside_the_folder_is_not_written(name, kind, tmp_path):
+    head = json.dumps({"files": {name: []}, "kinds": [], "keys": []})
+    member, data = (name, b"") if kind == "plain" else ("study/metrics.columns", head.encode())
+    with tarfile.open(tmp_path / "study.tar.xz", "w:xz") as archive:
+        info = tarfile.TarInfo(member)
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(ValueError, match="is not a file of a study"):
+        results._extract(tmp_path / "study.tar.xz", tmp_path / "runs" / "study")
+    assert [*tmp_path.rglob("away")] == []
+
+
+def test_a_link_is_not_a_file_of_a_study(tmp_path):
+    with tarfile.open(tmp_path / "study.tar.xz", "w:xz") as archive:
+        info = tarfile.TarInfo("study/link")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(info)
+    with pytest.raises(ValueError, match="study/link is not a file of a study"):
+        results._extract(tmp_path / "study.tar.xz", tmp_path / "runs")
+
+
+def test_what_is_committed_is_copied_quickly():
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a clone")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    assert sum(file.lstat().st_size for file in files if file.is_file()) < MOST
