@@ -28,6 +28,7 @@ BUDGETS = {
     "catalogue": (123, "catalogue model"),
     "planted": (2, "planted"),
     "protections": (0, "protections"),
+    "versions": (0, "versions"),
     "training": (38, "training resuming"),
     "data": (32, "data storage"),
     "sweep": (128, "sweep run judge house"),
