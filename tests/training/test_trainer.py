@@ -41,7 +41,7 @@ def test_bf16_follows_fp32_with_its_weights_in_fp32(norm):
     half, full = trainer_of("trainer.precision=bf16", f"norm={norm}"), trainer_of(f"norm={norm}")
     with torch.autocast("cpu", torch.bfloat16):
         assert half.model(torch.zeros(1, 3, dtype=torch.long)).dtype == torch.bfloat16
-    assert losses(half, 30)[-1] == pytest.approx(losses(full, 30)[-1], rel=0.05)
+    assert losses(half, 30)[-1] == pytest.approx(losses(full, 30)[-1], rel=0.05, abs=2e-3)
     assert losses(half, 0) != losses(full, 0)
     assert {p.dtype for p in half.model.parameters()} == {torch.float32}
 

@@ -33,7 +33,7 @@ def unit_length(model: nn.Module) -> None:
         if matrix and not name.endswith(ELSEWHERE):
             axis = 0 if name.rpartition(".")[2] in WRITES else 1
             length = torch.linalg.vector_norm(module.weight, dim=axis, keepdim=True)
-            module.weight.div_(length.clamp_min(torch.finfo(length.dtype).tiny))
+            module.weight.div_(length.clamp(min=torch.finfo(length.dtype).tiny))
 
 
 CONSTRAINTS: dict[str, Callable[..., object]] = {"none": nothing, "unit_length": unit_length}

@@ -163,6 +163,18 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return buckets
 
 
+@contextmanager
+def _output_on_stderr() -> Iterator[None]:
+    """Meanwhile what a library prints goes to stderr: stdout has the line of JSON alone."""
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
 def join(parallel: str, device: str) -> Ranks:
     """Returns the ranks of this process, once all of them are there. On a GPU, each process takes
     that of its number on the machine. Raises ConfigError where a machine has more processes than
@@ -180,5 +192,6 @@ def join(parallel: str, device: str) -> Ranks:
                 f"GPUs; it should be --nproc-per-node {gpus}"
             )
         torch.cuda.set_device(local)
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    with _output_on_stderr():  # gloo of torch 2.8 says there who is connected
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
     return Ranks(processes.rank(), count, local, processes.local_count())
