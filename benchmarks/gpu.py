@@ -1,189 +1,168 @@
-"""What a GPU makes of all this: the training step of GPT-2's size beside transformers', each norm's
-kernels beside a copy, and how many processes one device can feed.
+"""What there is to measure on one GPU, in ten minutes: speed beside others, digits, small runs.
 
-    python benchmarks/gpu.py [--batch N] [--device cpu] [--out FILE] [KEY=VALUE...]
+    python benchmarks/gpu.py --out DIR                              all of it, on a GPU
+    python benchmarks/gpu.py --out DIR --only SECTION               one section, with all the time
+    python benchmarks/gpu.py --out DIR --device cpu --tiny          a rehearsal on a CPU
+
+Each section is a process with a limit. Each number is a line of DIR/numbers.jsonl once it is known;
+DIR/gpu.json has them all, with device, versions, commit and how each section ended.
 """
 
 import argparse
-import gc
-import math
+import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-import bandwidth
 import torch
-from contenders import Size, ours, trained
-from peers import ACTIVATIONS, LeanGPT2, transformers_gpt2
-from rounds import WARM, Steps, check_out, interleaved, write
-from side_by_side import side_by_side, synchronized
-from torch import Tensor
+from gpu_digits import measure_digits
+from gpu_machine import measure_head, measure_machine, measure_norms
+from gpu_section import NUMBERS, Section, read_numbers
+from gpu_small import measure_small
+from gpu_steps import compile_beforehand, measure_large, measure_steps, measure_variants
+from rounds import write
 
-from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import unknown
 from transformer_norms.run import machine
-from transformer_norms.training.flops import flops_per_token, peak, utilisation
-from transformer_norms.training.trainer import Trainer
-
-BASE, SMALL = "12-768-1024-16-50257", "4-128-128-16-257"  # model=124m, and a run of a sweep
-OURS, FREE, THEIRS = "ours", "ours, digits free", "transformers"  # a run computes as `ours` does
-NORMS, PLACEMENTS = "layernorm,rmsnorm", "pre,post,hybrid,sandwich,normformer"
-FAST = {"trainer.precision": "bf16", "trainer.compile": "true"}  # unless typed
 
 
-class OnDevice(LeanGPT2):
-    """transformers' GPT-2 with fused attention, under autocast as ours is, compiled where ours is;
-    its gelu is one operator."""
+class Planned(NamedTuple):
+    seconds: int  # at most
+    measure: Callable[[Section], None]
 
-    def __init__(self, size: Size, like: Trainer, device: str) -> None:
-        model: Any = transformers_gpt2(size, ACTIVATIONS[1])
-        model.set_attn_implementation("sdpa")
-        super().__init__(model.to(device), size.batches(), like.optimizers[0])
-        keys = like.model.config.trainer
-        self.device, self.precision = device, keys.precision
-        if keys.compile:
-            self.model.compile()
 
-    def loss(self, batch: Tensor) -> Tensor:
-        batch = batch.to(self.device)
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
-            return super().loss(batch)
+# In the order of their worth. All limits together are ten minutes.
+PLAN = {
+    "machine": Planned(25, measure_machine),
+    "head": Planned(20, measure_head),
+    "compile": Planned(140, compile_beforehand),
+    "steps": Planned(105, measure_steps),
+    "digits": Planned(55, measure_digits),
+    "norms": Planned(35, measure_norms),
+    "variants": Planned(110, measure_variants),
+    "small": Planned(55, measure_small),
+    "large": Planned(55, measure_large),
+}
+CLOSING = 3.0  # seconds of the budget that no section gets
+LEAST = 10.0  # with fewer seconds left no section begins
+PATIENCE = 3  # how much longer a rehearsal on a busy CPU may take
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    typed = parser().parse_intermixed_args(arguments)
+    typed = parser().parse_args(arguments)
+    if typed.inside:
+        measure_inside(Section(**json.loads(typed.inside)))
+        return 0
     try:
         check(typed)
-        size, small = Size.read(typed.size), Size.read(typed.small)
-        result = measure(typed, replace(size, batch=typed.batch or size.batch), small)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    write(typed.out, result)
-    return 0
-
-
-def check(typed: argparse.Namespace) -> None:
-    if typed.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: there is no GPU here; --device cpu shows what is run")
-    check_out(typed.out)
-    if typed.rounds < 1 or typed.batch < 0 or not 0 < typed.seconds < math.inf:
-        raise ConfigError("--rounds, --seconds and --batch: a number above 0")
-    if not all(text.isdecimal() and int(text) for text in typed.processes.split(",")):
-        raise ConfigError(f"--processes {typed.processes}: numbers above 0 as in 1,2,4")
+    typed.out.mkdir(parents=True, exist_ok=True)
+    return 0 if all(one["ended"] == "finished" for one in drive(typed).values()) else 1
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="What a GPU makes of all this.")
+    parser = argparse.ArgumentParser(description="What there is to measure on a GPU.")
     add = parser.add_argument
-    add("overrides", nargs="*", metavar="KEY=VALUE", help="of every run; else bf16 and compiled")
+    add("--out", type=Path, metavar="DIR", help="gets the numbers, as lines and as one JSON")
+    add("--only", metavar="SECTION", help=", ".join(PLAN))
+    add("--budget", type=float, default=580.0, metavar="SECONDS", help="of all sections")
     add("--device", default="cuda", choices=("cuda", "cpu"))
-    add("--size", default=BASE, metavar="DEPTH-WIDTH-CONTEXT-BATCH-VOCABULARY")
-    add("--batch", type=int, default=0, metavar="N", help="sequences a step, for the size's own")
-    add("--norms", default=NORMS, metavar="A,B")
-    add("--placements", default=PLACEMENTS, metavar="A,B")
-    add("--processes", default="1,2,4", metavar="N,M", help="side by side on the one device")
-    add("--small", default=SMALL, metavar="SIZE", help="the size of the runs side by side")
-    add("--rounds", type=int, default=20, help="at most this many of each measurement")
-    add("--seconds", type=float, default=20.0, help="of each measurement, about")
-    add("--out", type=Path, metavar="FILE.json", help="all that was measured, machine, versions")
+    add("--tiny", action="store_true", help="sizes and counts of a rehearsal")
+    add("--inside", help=argparse.SUPPRESS)
     return parser
 
 
-def measure(typed: argparse.Namespace, size: Size, small: Size) -> dict[str, Any]:
-    chosen = {text.partition("=")[0] for text in typed.overrides}
-    fast = [f"{key}={value}" for key, value in FAST.items() if key not in chosen]
-    overrides = [*typed.overrides, *fast]
-    variants = [
-        f"preset=gpt2 norm={norm} placement={placement}"
-        for norm in typed.norms.split(",")
-        for placement in typed.placements.split(",")
-    ]
-    for of, variant in [*((size, variant) for variant in variants), (small, "")]:
-        keys = compose([*of.overrides(), *variant.split(), *overrides]).trainer
-    compiled = keys.compile
-    found: dict[str, Any] = {"device": machine.device(typed.device)}
-    found |= {"size": str(size), "small": str(small), "overrides": overrides, "steps": {}}
-    print(f"{found['device']}; {size}, {' '.join(overrides)}\n{HEADER}", flush=True)
-    for variant in variants:
-        found["steps"][variant] = steps(variant, size, overrides, typed)
-        print(step_line(variant, found["steps"][variant]), flush=True)
-        gc.collect()  # before the next model takes its memory
-        machine.forget_memory(typed.device)
-        torch.compiler.reset()  # of one class, as the rivals are, few are compiled
-    tokens = size.batch * size.context
-    found["norms"] = bandwidth.kernels(
-        tokens, size.width, typed.device, compiled, typed.rounds, typed.seconds
-    )
-    print("\n".join(bandwidth.table(found["norms"])), flush=True)
-    found["processes"] = []
-    print(f"\nprocesses side by side, {small}", flush=True)
-    for count in map(int, typed.processes.split(",")):
-        more = side_by_side(count, small, typed.device, overrides, typed.seconds)
-        found["processes"].append(more)
-        print(process_line(more, found["processes"][0]), flush=True)
-    return found
+def check(typed: argparse.Namespace) -> None:
+    if typed.out is None:
+        raise ConfigError("--out DIR: is needed, a new folder for the numbers")
+    if (typed.out / NUMBERS).exists() or typed.out.is_file():
+        raise ConfigError(f"--out {typed.out}: holds numbers; name a new folder")
+    if typed.only is not None and typed.only not in PLAN:
+        raise ConfigError(f"--only {typed.only}: {unknown('section', typed.only, list(PLAN))}")
+    if not LEAST + CLOSING < typed.budget < float("inf"):
+        raise ConfigError(f"--budget {typed.budget:g}: seconds above {LEAST + CLOSING:g}")
+    if typed.device == "cpu" and not typed.tiny:
+        raise ConfigError("--device cpu: a CPU takes hours for these sizes; add --tiny")
+    if typed.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: there is no GPU; --device cpu --tiny rehearses")
 
 
-def steps(
-    variant: str, size: Size, overrides: list[str], typed: argparse.Namespace
-) -> dict[str, Any]:
-    """One variant of preset=gpt2 and transformers' GPT-2 by turns, seconds a step by round."""
-    own = ours(size, [*variant.split(), *overrides], size.batches(), device=typed.device)
-    theirs = OnDevice(size, own, typed.device)
-
-    def step_of_a_run() -> None:
-        with machine.deterministic(typed.device):
-            trained(own)
-
-    all_three: Steps = {
-        OURS: synchronized(step_of_a_run, typed.device),
-        FREE: synchronized(partial(trained, own), typed.device),
-        THEIRS: synchronized(theirs.train_step, typed.device),
-    }
-    for step in all_three.values():
-        for _ in range(WARM):
-            step()
-    times = interleaved(all_three, 1, typed.rounds, typed.seconds)
-    flops = flops_per_token(own, size.context)
-    taken, tokens = median(times[OURS]), size.batch * size.context
-    top = peak(machine.device(typed.device), own.model.config.trainer.precision)
-    return {
-        "seconds": times,
-        "flops_a_token": flops,
-        "tokens_a_second": {name: tokens / median(values) for name, values in times.items()},
-        "utilisation": utilisation(flops * tokens, taken, top),
-        "of_theirs": ratio(times[OURS], times[THEIRS]),
-        "of_free": ratio(times[OURS], times[FREE]),
-    }
+def drive(typed: argparse.Namespace) -> dict[str, Any]:
+    """Runs the sections, and writes the JSON after each. Returns how each ended."""
+    last, sections = time.time() + typed.budget - CLOSING, {}
+    for name, planned in PLAN.items():
+        left = last - time.time()
+        if typed.only in (None, name):
+            limit = left if typed.only else planned.seconds * (PATIENCE if typed.tiny else 1)
+            if left < LEAST:
+                sections[name] = {"ended": "left out for lack of time"}
+            else:
+                sections[name] = run_section(name, min(limit, left), typed)
+            print(f"== {name}: {sections[name]}", flush=True)
+            command = ["python", "benchmarks/gpu.py", *sys.argv[1:]]
+            record = {
+                "device": machine.device(typed.device),
+                "command": command,
+                "tiny": typed.tiny,
+            }
+            record |= {**machine.commit(), "sections": sections}
+            write(typed.out / "gpu.json", record | {"numbers": read_numbers(typed.out)})
+    return sections
 
 
-def ratio(ours: Sequence[float], others: Sequence[float]) -> float:
-    return median(a / b for a, b in zip(ours, others, strict=True))
+def run_section(name: str, limit: float, typed: argparse.Namespace) -> dict[str, Any]:
+    """Returns how the section ended in a process, whose end is also that of what it began."""
+    begun, log = time.time(), typed.out / f"{name}.log"
+    section = Section(name, typed.device, typed.tiny, str(typed.out), begun + limit)
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            section.command(), stderr=errors, env=environment(typed.tiny), start_new_session=True
+        )
+        try:
+            code = process.wait(limit)
+            ended = f"failed: {last_line(log)}" if code else "finished"
+        except subprocess.TimeoutExpired:
+            ended = "ran over its limit"
+        finally:
+            kill_group(process)
+    return {"ended": ended, "seconds": round(time.time() - begun, 1), "limit": round(limit, 1)}
 
 
-HEADER = f"{'':34}{'tokens/s':>10}{'theirs':>10}{'MFU':>7}{'of theirs':>10}{'of free':>8}"
+def kill_group(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
-def step_line(variant: str, result: dict[str, Any]) -> str:
-    """`of theirs` and `of free` are of the time of a step."""
-    rates, share = result["tokens_a_second"], result["utilisation"]
-    used = "" if share is None else f"{share:.1%}"
-    numbers = f"{rates[OURS]:10,.0f}{rates[THEIRS]:10,.0f}{used:>7}{result['of_theirs']:10.3f}"
-    return f"{variant.removeprefix('preset=gpt2 '):34}{numbers}{result['of_free']:8.3f}"
+def last_line(log: Path) -> str:
+    return (log.read_text(errors="replace").strip().splitlines() or ["no word"])[-1][:300]
 
 
-def process_line(result: dict[str, Any], first: dict[str, Any]) -> str:
-    gain = result["steps_a_second"] / first["steps_a_second"]
-    rate = f"{result['steps_a_second']:10,.1f} steps/s in all"
-    return f"{result['processes']:4}{rate}, {gain:.2f} of those of {first['processes']}"
+def environment(tiny: bool) -> dict[str, str]:
+    """Returns the environment of a section: all share the compiled kernels."""
+    kernels = str(Path(tempfile.gettempdir()) / f"transformer_norms_kernels_{os.getuid()}")
+    own = {"TORCHINDUCTOR_CACHE_DIR": kernels, "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
+    own |= {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # is read before the first product
+    own |= {"OMP_NUM_THREADS": "1"} if tiny else {}  # threads of a busy CPU wait for each other
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**own, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def measure_inside(section: Section) -> None:
+    if section.tiny:  # inductor takes minutes on a CPU
+        torch.compile = partial(torch.compile, backend="aot_eager")
+    PLAN[section.name].measure(section)
 
 
 if __name__ == "__main__":

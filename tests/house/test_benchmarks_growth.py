@@ -4,7 +4,6 @@ import sys
 from types import SimpleNamespace
 
 import fresh
-import gpu
 import growth
 import memory
 import pytest
@@ -108,9 +107,6 @@ def test_each_round_of_starting_begins_with_another_row_after_one_that_is_not_ke
 @pytest.mark.parametrize(
     ("command", "typed", "said"),
     [
-        (gpu, "--device cpu --norms nosuch", "there is no norm 'nosuch'"),
-        (gpu, "--device cpu --seconds 0", "a number above 0"),
-        (gpu, "--device cpu --out nowhere/x.json", "there is no folder nowhere"),
         (growth, "--out nowhere/x.json", "there is no folder nowhere"),
         (growth, "--depths 4,0", "--depths 4,0: numbers above 0"),
         (growth, "--contexts 5000", "at most 4096"),

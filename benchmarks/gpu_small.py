@@ -1,0 +1,117 @@
+"""Steps a second of small runs: one run, several on one device, and what torch alone can do."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from contenders import CLIP
+from gpu_peers import nanogpt
+from gpu_section import Section, Step, seconds_of
+from gpu_steps import contender
+from side_by_side import side_by_side
+from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
+
+SECONDS = 4.0  # that several processes train
+Tensors = dict[str, Tensor]
+
+
+def measure_small(section: Section) -> None:
+    for kind, runs in dict.fromkeys((kind, section.pick(n, min(n, 2))) for kind, n in KINDS):
+        torch.compiler.reset()
+        with section.measuring(f"{kind}, runs: {runs}"):
+            rate = MEASURES[kind](section, runs)
+            section.say(f"{kind}, runs: {runs}", run_steps_a_second=rate)
+
+
+def one_run(mode: str, section: Section, runs: int) -> float:
+    step, _ = contender(section, mode, section.small_size(), "")
+    return runs * rate_of(section, step)
+
+
+def processes(section: Section, runs: int) -> float:
+    size, mode = section.small_size(), ["trainer.compile=none"]
+    return float(
+        side_by_side(runs, size, section.device, mode, section.pick(SECONDS, 0.1))["steps_a_second"]
+    )
+
+
+def graphs(section: Section, runs: int) -> float:
+    """The step of each run is a graph, replayed on a stream of its own."""
+    replays = [captured(section, step) for step in raw_steps(section, runs, 1)]
+    return runs * rate_of(section, lambda: [replay() for replay in replays])
+
+
+def stacked(section: Section, runs: int) -> float:
+    """The step of all runs is one graph; their weights are stacked."""
+    (step,) = raw_steps(section, 1, runs)
+    return runs * rate_of(section, captured(section, step))
+
+
+def rate_of(section: Section, step: Step) -> float:
+    return 1 / seconds_of(step, section.pick(200, 2), section.device)
+
+
+def raw_steps(section: Section, stacks: int, members: int) -> list[Step]:
+    """Returns the steps of so many stacks of GPT-2, without this project."""
+    size, device = section.small_size(), section.device
+    base, batch = nanogpt(size).to(device), size.batches()(0).to(device)
+
+    def loss_of(weights: Tensors, buffers: Tensors) -> Tensor:
+        logits = functional_call(base, (weights, buffers), (batch[:, :-1],))
+        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+    losses = torch.compile(vmap(loss_of), dynamic=False, fullgraph=True)
+    models = [[nanogpt(size).to(device) for _ in range(members)] for _ in range(stacks)]
+    return [raw_step(losses, *stack_module_state(stack), device) for stack in models]
+
+
+def raw_step(
+    losses: Callable[[Tensors, Tensors], Tensor], weights: Tensors, buffers: Tensors, device: str
+) -> Step:
+    """Returns a step of stacked runs: forward, backward, a clip by run, AdamW."""
+    every, rate = list(weights.values()), torch.tensor(1e-3, device=device)
+    optimizer = torch.optim.AdamW(every, lr=rate, fused=True, capturable=device == "cuda")
+
+    def step() -> None:
+        gradients = torch.autograd.grad(losses(weights, buffers).sum(), every)
+        squares = torch.stack([gradient.flatten(1).square().sum(1) for gradient in gradients])
+        factors = (CLIP / squares.sum(0).sqrt()).clamp(max=1.0)
+        for weight, gradient in zip(every, gradients, strict=True):
+            weight.grad = gradient * factors.view(-1, *[1] * (weight.ndim - 1))
+        optimizer.step()
+
+    return step
+
+
+def captured(section: Section, step: Step) -> Step:
+    """Returns the replay of a step's graph on its own stream. A CPU has no graphs: the step."""
+    if section.device == "cpu":
+        return step
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+
+    def replay() -> None:
+        with torch.cuda.stream(stream):
+            graph.replay()
+
+    return replay
+
+
+MEASURES: dict[str, Callable[[Section, int], float]] = {
+    "eager": partial(one_run, "eager"),
+    "block": partial(one_run, "block"),
+    "whole": partial(one_run, "whole"),
+    "processes": processes,
+    "torch alone, graphs": graphs,
+    "torch alone, stacked": stacked,
+}
+KINDS = [("eager", 1), ("block", 1), ("whole", 1), ("processes", 4)]
+KINDS += [("torch alone, graphs", 1), ("torch alone, graphs", 8)]
+KINDS += [("torch alone, stacked", 16), ("torch alone, stacked", 32)]

@@ -1,0 +1,211 @@
+"""The GPU benchmark counts what it says, and each section costs only itself when it fails."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gpu
+import gpu_digits
+import gpu_peers
+import gpu_steps
+import pytest
+import torch
+from contenders import Size, ours, parameters
+from gpu_section import PRODUCT, Section, read_numbers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from transformer_norms.config.building import undrawn
+from transformer_norms.config.compose import compose
+from transformer_norms.names import distinct_norms, options
+
+ROOT = Path(__file__).parents[2]
+FULL = Size(12, 768, 1024, 16, 50257)
+PADDING = (50304 - 50257) * 768  # weights of the rows that fill the vocabulary
+TIMES = {"block": [0.5, 0.25, 0.5], "transformers": [1.0, 1.0, 2.0], "nanoGPT": [0.75, 0.75, 0.25]}
+
+
+@pytest.fixture
+def section(tmp_path):
+    return Section("steps", "cpu", True, str(tmp_path), time.time() + 600)
+
+
+def own_parameters(*overrides):
+    config = compose([*FULL.overrides(), *overrides])
+    with torch.device("meta"):
+        return parameters(undrawn(config, FULL.vocabulary))
+
+
+@pytest.mark.parametrize("name", gpu_peers.PEERS)
+def test_a_peer_has_our_parameters_at_full_size_and_those_of_its_padding(name):
+    own = {"modded-nanogpt": own_parameters("norm=rmsnorm_np")}.get(name)
+    own = own or own_parameters("preset=gpt2")
+    with torch.device("meta"):
+        found = parameters(gpu_peers.PEERS[name].build(FULL))
+    assert found == gpu_peers.PEERS[name].parameters(FULL)
+    assert found == own + PADDING * (name != "transformers")
+
+
+def test_a_peer_with_other_parameters_is_not_timed(section, monkeypatch):
+    peer = gpu_peers.PEERS["nanoGPT"]._replace(parameters=lambda size: 10)
+    monkeypatch.setitem(gpu_steps.PEERS, "nanoGPT", peer)
+    gpu_steps.compare(section, section.size(), ["nanoGPT"])
+    (line,) = read_numbers(section.folder)
+    assert line["error"].startswith("Unlike: it has 1")
+
+
+@pytest.mark.parametrize("name", ["ours", *gpu_peers.PEERS])
+def test_the_flops_of_a_token_are_three_times_those_counted_forward(name):
+    size = Size(2, 64, 32, 3, 128)
+    if name == "ours":
+        model = ours(size, ["preset=gpt2", "trainer.threads=1"], size.batches()).model
+    else:
+        model = gpu_peers.PEERS[name].build(size)
+    # torch counts this kernel as the two products that it computes over all pairs of positions.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(size.batches()(0)[:, :-1])
+    tokens = size.batch * size.context
+    assert 3 * counter.get_total_flops() == gpu_steps.flops_per_token(size) * tokens
+
+
+def test_a_step_at_full_size_is_fourteen_teraflops():
+    flops = gpu_steps.flops_per_token(FULL) * FULL.batch * FULL.context
+    assert flops == pytest.approx(14.0e12, rel=1e-3)
+
+
+def test_a_rotated_vector_is_a_normalized_one_times_a_complex_unit():
+    rotation = gpu_peers.Rotation(5, 6)
+    x = torch.randn(2, 3, 5, 6)
+    y = x * math.sqrt(6) / x.norm(dim=-1, keepdim=True)
+    for j in range(3):
+        turns = torch.exp(-1j * torch.arange(5) * 10000.0 ** (-j / 3))
+        expected = torch.complex(y[..., j], y[..., j + 3]) * turns
+        found = rotation(x)
+        torch.testing.assert_close(torch.complex(found[..., j], found[..., j + 3]), expected)
+
+
+@pytest.mark.parametrize("name", ["nanoGPT", "modded-nanogpt"])
+def test_a_peer_sees_no_later_token(name):
+    size = Size(1, 64, 8, 1, 97)
+    model, tokens = gpu_peers.PEERS[name].build(size), size.batches()(0)[:, :-1]
+    other = tokens.clone()
+    other[:, 5:] = (other[:, 5:] + 1) % 97
+    before, after = model(tokens), model(other)
+    torch.testing.assert_close(before[:, :5], after[:, :5])
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+def test_a_contender_by_turns_has_its_rate_its_share_of_the_peak_and_ratios(section, monkeypatch):
+    monkeypatch.setattr(gpu_steps, "build", lambda section, kind, size: lambda: None)
+    monkeypatch.setattr(gpu_steps, "by_turns", lambda *arguments: TIMES)
+    monkeypatch.setattr(gpu_steps, "write_profile", lambda *arguments: None)
+    section.say(PRODUCT, rate=0.5)  # TFLOP/s
+    gpu_steps.compare(section, FULL, TIMES)
+    lines = {line["what"]: line for line in read_numbers(section.folder)}
+    block = lines["block, by turns"]
+    assert block["times_as_fast_as"] == {"transformers": 4.0, "nanoGPT": 1.5}
+    assert block["tokens_a_second"] == 16 * 1024 / 0.5
+    used = 16 * 1024 / 0.5 * gpu_steps.flops_per_token(FULL) / 0.5e12
+    assert block["mfu"] == {"nominal": None, "measured": pytest.approx(used, rel=1e-4)}
+    assert lines["nanoGPT, by turns"]["times_as_fast_as"]["nanoGPT"] == 1.0
+
+
+def test_every_norm_and_placement_is_a_variant_and_25_placements_come_first():
+    variants = [dict(word.split("=") for word in one.split()) for one in gpu_steps.every_variant()]
+    assert len({one["placement"] for one in variants[:25]}) == 25
+    assert {one["placement"] for one in variants} == set(options("placement"))
+    norms = {one["norm"] for one in variants if one["placement"] == "pre"}
+    assert norms == set(distinct_norms()) - {"batchnorm"}
+
+
+def test_other_digits_of_a_second_training_are_reported(section, monkeypatch):
+    digits = iter(range(100))
+    monkeypatch.setattr(gpu_digits, "digits", lambda section, variant: next(digits) // 3)
+    gpu_digits.compare_variants(section)
+    (line,) = read_numbers(section.folder)
+    same, unequal = gpu_steps.every_variant()[:2]
+    assert (line["same"], line["unequal"]) == (1, [unequal])
+
+
+def test_all_limits_together_are_at_most_ten_minutes():
+    assert sum(planned.seconds for planned in gpu.PLAN.values()) <= 600
+    assert gpu.parser().parse_args([]).budget <= 600
+
+
+PLANNED = {
+    "fails": (5, "print('a number'); raise SystemExit('no memory')"),
+    "hangs": (0.5, "import time; time.sleep(60)"),
+    "works": (5, "pass"),
+}
+
+
+def test_a_section_that_fails_or_runs_over_its_limit_costs_itself_alone(tmp_path, monkeypatch):
+    plan = {name: gpu.Planned(seconds, print) for name, (seconds, _) in PLANNED.items()}
+    monkeypatch.setattr(gpu, "PLAN", plan)
+    monkeypatch.setattr(gpu, "PATIENCE", 1)
+    monkeypatch.setattr(
+        Section, "command", lambda section: [sys.executable, "-c", PLANNED[section.name][1]]
+    )
+    begun = time.monotonic()
+    assert gpu.main(["--device", "cpu", "--tiny", "--out", str(tmp_path / "out")]) == 1
+    assert time.monotonic() - begun < 50  # the one that hangs was not waited for
+    record = json.loads((tmp_path / "out" / "gpu.json").read_text())
+    ended = {name: section["ended"] for name, section in record["sections"].items()}
+    assert ended == {
+        "fails": "failed: no memory",
+        "hangs": "ran over its limit",
+        "works": "finished",
+    }
+    assert {"date", "device", "versions", "commit", "command", "numbers"} <= record.keys()
+
+
+def test_a_section_without_time_is_left_out_and_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "PLAN", {"late": gpu.Planned(5, print)})
+    monkeypatch.setattr(gpu, "LEAST", 1e9)
+    monkeypatch.setattr(gpu, "check", lambda typed: None)
+    assert gpu.main(["--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 1
+    record = json.loads((tmp_path / "gpu.json").read_text())
+    assert record["sections"] == {"late": {"ended": "left out for lack of time"}}
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--device cpu --tiny", "--out DIR: is needed"),
+        ("--out full --device cpu --tiny", "--out full: holds numbers"),
+        ("--out new --only step --device cpu --tiny", "did you mean 'steps'?"),
+        ("--out new --budget 5 --device cpu --tiny", "--budget 5: seconds above"),
+        ("--out new --device cpu", "--device cpu: a CPU takes hours for these sizes; add --tiny"),
+    ],
+)
+def test_what_cannot_be_measured_on_a_gpu_is_refused(tmp_path, monkeypatch, capsys, typed, said):
+    monkeypatch.chdir(tmp_path)
+    Path("full").mkdir()
+    Path("full/numbers.jsonl").touch()
+    assert gpu.main(typed.split()) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert said in line
+    assert not Path("new").exists()
+
+
+@pytest.mark.nightly
+def test_a_rehearsal_on_a_cpu_finishes_every_section_without_an_error(tmp_path):
+    (tmp_path / "wandb.py").write_text("raise SystemExit('wandb was imported')")
+    paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "kernels")
+    out = tmp_path / "out"
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--out", str(out)]
+    done = subprocess.run([*command, "--device", "cpu", "--tiny"], env=environment)
+    record = json.loads((out / "gpu.json").read_text())
+    assert {name: one["ended"] for name, one in record["sections"].items()} == dict.fromkeys(
+        gpu.PLAN, "finished"
+    )
+    assert done.returncode == 0
+    assert {line["section"] for line in record["numbers"]} == set(gpu.PLAN)
+    assert [line for line in record["numbers"] if "error" in line or line.get("exit")] == []
