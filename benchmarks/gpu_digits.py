@@ -17,6 +17,7 @@ from torch import Tensor
 from transformer_norms.run import machine
 
 STEPS = 5
+RESERVED = 35.0  # seconds for the processes with compiled kernels
 Digits = dict[str, Any]
 
 
@@ -26,29 +27,21 @@ def measure_digits(section: Section) -> None:
         return
     modes = section.pick(("none", "block", "whole"), ("whole",))
     with tempfile.TemporaryDirectory() as folder:
-        cold = {
-            (mode, cache): begin(section, mode, f"{folder}/{mode}{cache}")
-            for mode in modes
-            for cache in "ab"
-        }
-        compare_norms(section)
-        first = {key: end(process) for key, process in cold.items()}
-        again = {mode: begin(section, mode, f"{folder}/{mode}a") for mode in modes}
-        warm = {mode: end(process) for mode, process in again.items()}
-    for mode in modes:
-        a, b, c = first[mode, "a"], first[mode, "b"], warm[mode]
-        section.say(
-            f"trainer.compile={mode}",
-            two_cold_caches_alike=a == b,
-            cold_and_warm_alike=a == c,
-            losses=a["losses"],
-        )
-    compare_variants(section)
+        caches = {mode: (f"{folder}/{mode}_a", f"{folder}/{mode}_b") for mode in modes}
+        cold = {mode: [begin(section, mode, one) for one in caches[mode]] for mode in modes}
+        compare_norms(section)  # while others compile
+        compare_variants(section)
+        first = {mode: [end(process) for process in cold[mode]] for mode in modes}
+        warm = {mode: begin(section, mode, caches[mode][0]) for mode in modes}
+        for mode in modes:
+            a, b = first[mode]
+            alike = {"two_cold_caches_alike": a == b, "cold_and_warm_alike": a == end(warm[mode])}
+            section.say(f"trainer.compile={mode}", **alike, losses=a["losses"])
 
 
 def begin(section: Section, mode: str, cache: str) -> "subprocess.Popen[str]":
     """Starts a process that trains a few steps with that folder of compiled kernels."""
-    names = ("TORCHINDUCTOR_CACHE_DIR", "TRANSFORMER_NORMS_CACHE")
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRANSFORMER_NORMS_CACHE")
     environment = {**os.environ, **dict.fromkeys(names, cache)}
     command = section.command(part=mode)
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -73,10 +66,10 @@ def digits(section: Section, variant: str, mode: str = "none") -> Digits:
 
 
 def compare_variants(section: Section) -> None:
-    """As many variants as there is time for, each trained twice."""
+    """Trains as many variants as there is time for, each twice."""
     found: dict[str, list[str]] = {"same": [], "unequal": []}
     for variant in every_variant()[: section.pick(None, 2)]:
-        if section.left < 5:
+        if section.left < section.pick(RESERVED, 0):
             break
         with section.measuring(variant):
             alike = digits(section, variant) == digits(section, variant)
@@ -85,17 +78,18 @@ def compare_variants(section: Section) -> None:
 
 
 def compare_norms(section: Section) -> None:
-    """The largest distance of each norm's output and gradients from a CPU's, in float64."""
+    """Writes how far the output and gradients of each norm in float64 are from a CPU's, at most."""
     torch.manual_seed(0)
     x, grad = torch.randn(2, 64, 128, dtype=torch.float64)
-    most = {}
+    most: dict[str, float] = {}
     for name, norm in norms.norms(128).items():
-        here, there = (pass_on(norm, x, grad, device) for device in ("cpu", section.device))
-        most[name] = max(float((a - b).abs().max()) for a, b in zip(here, there, strict=True))
+        with section.measuring(name):
+            here, there = (pass_on(norm, x, grad, device) for device in ("cpu", section.device))
+            most[name] = max(float((a - b).abs().max()) for a, b in zip(here, there, strict=True))
     section.say("norms in float64, largest distance from a CPU", **most)
 
 
 def pass_on(norm: torch.nn.Module, x: Tensor, grad: Tensor, device: str) -> list[Tensor]:
     moved = norm.to(device, torch.float64)
-    inputs = [x.to(device).requires_grad_(), *moved.parameters()]
+    inputs = [x.detach().to(device).requires_grad_(), *moved.parameters()]
     return [tensor.detach().cpu() for tensor in norms.pass_of(moved, inputs, grad.to(device))()]

@@ -1,7 +1,8 @@
-"""What the machine can do: products, copies, launches, the head's products, and every norm."""
+"""The speed of the machine: products, copies, launches, the products of the head, every norm."""
 
 import subprocess
 from functools import partial
+from importlib.metadata import distributions
 from statistics import median
 
 import norms
@@ -35,6 +36,8 @@ def measure_machine(section: Section) -> None:
 
 def versions(section: Section) -> dict[str, str]:
     found = {"device": machine.device(section.device), "cuda": str(torch.version.cuda)}
+    named = ("transformers", "triton")
+    found |= {one.name: one.version for one in distributions() if one.name in named}
     if section.device == "cuda":
         fields = "driver_version,clocks.max.sm,power.limit,memory.total"
         asked = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
@@ -45,7 +48,7 @@ def versions(section: Section) -> dict[str, str]:
 
 
 def measure_head(section: Section) -> None:
-    """The three products of the head, of a whole batch and of its 25th part, by the vocabulary."""
+    """Times the three products of the head on a whole batch and on its 25th part."""
     width = section.size().width
     for vocabulary in section.pick((50257, 50304), (97, 128)):
         for rows in section.pick((16384, 656), (32,)):
@@ -69,8 +72,8 @@ def measure_head(section: Section) -> None:
 
 
 def measure_norms(section: Section) -> None:
-    """Each norm on bfloat16, forward and backward, beside a copy of the bytes that no norm can do
-    without: five tensors, where a copy reads and writes two and a half."""
+    """Times each norm on bfloat16, forward and backward, and a copy of the bytes that a norm must
+    read and write: five tensors, where a copy reads and writes two and a half."""
     x, grad, source = tensors(section)
     target = torch.empty_like(source)
     count = section.pick(CALLS, 1)

@@ -1,4 +1,4 @@
-"""GPT-2 as three other programs build it for a GPU, with the parameters that each must have."""
+"""GPT-2 in the form of three other programs, with the parameters that each must have."""
 
 from collections.abc import Callable
 from functools import partial

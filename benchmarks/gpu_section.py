@@ -1,6 +1,7 @@
-"""What a section of gpu.py is given: a device, sizes, an end, and the file of its numbers."""
+"""A section of gpu.py: its device, its sizes, its end, and the file of its numbers."""
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,8 +81,9 @@ class Section:
 
 
 def rounded(value: Any) -> Any:
+    """Returns numbers with five digits; JSON has no word for one that is not finite."""
     if isinstance(value, float):
-        return float(f"{value:.5g}")
+        return float(f"{value:.5g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
         return {key: rounded(one) for key, one in value.items()}
     return [rounded(one) for one in value] if isinstance(value, list) else value

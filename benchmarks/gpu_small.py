@@ -1,4 +1,4 @@
-"""Steps a second of small runs: one run, several on one device, and what torch alone can do."""
+"""Steps per second of small runs: one run, several on one device, and torch alone."""
 
 from collections.abc import Callable
 from functools import partial
@@ -38,13 +38,13 @@ def processes(section: Section, runs: int) -> float:
 
 
 def graphs(section: Section, runs: int) -> float:
-    """The step of each run is a graph, replayed on a stream of its own."""
+    """Each run has a graph of its step and a stream, and all graphs are replayed together."""
     replays = [captured(section, step) for step in raw_steps(section, runs, 1)]
     return runs * rate_of(section, lambda: [replay() for replay in replays])
 
 
 def stacked(section: Section, runs: int) -> float:
-    """The step of all runs is one graph; their weights are stacked."""
+    """One graph is the step of all runs, whose weights are stacked."""
     (step,) = raw_steps(section, 1, runs)
     return runs * rate_of(section, captured(section, step))
 

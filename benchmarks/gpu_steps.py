@@ -120,7 +120,8 @@ def compare(section: Section, size: Size, kinds: Iterable[str]) -> None:
     seconds = max(5.0, min(30.0, section.left - 15))
     times = by_turns(section, steps, seconds) if steps else {}
     for kind, values in times.items():
-        over = {name: median(ratios(times, name, kind)) for name in PEERS if name in times}
+        others = [name for name in (*PEERS, f"{kind}{FREE}") if name in times]
+        over = {name: median(ratios(times, name, kind)) for name in others}
         section.say(f"{kind}, by turns", **rates(section, size, values), times_as_fast_as=over)
     for kind in {"whole", TRANSFORMERS} & steps.keys():
         write_profile(section, kind, steps[kind])
@@ -189,12 +190,12 @@ def every_variant() -> list[str]:
 
 
 def measure_variants(section: Section) -> None:
-    """As many variants as there is time for, each by turns with `pre` and with transformers."""
+    """Times as many variants as there is time for, by turns with `pre` and with transformers."""
     size, steps = section.size(), {}
-    for kind in ("block", TRANSFORMERS):
-        with section.measuring(kind):
-            steps[kind], _ = contender(section, kind, size, BASELINE)
-            seconds_of(steps[kind], 1, section.device)
+    for name, kind in (("pre", "block"), (TRANSFORMERS, TRANSFORMERS)):
+        with section.measuring(name):
+            steps[name], _ = contender(section, kind, size, BASELINE)
+            seconds_of(steps[name], 1, section.device)
     variants = every_variant()[: section.pick(None, 2)]
     for i, variant in enumerate(variants):
         if section.left < 12:
@@ -204,13 +205,17 @@ def measure_variants(section: Section) -> None:
             torch.compiler.reset()  # beyond a limit torch compiles no more blocks
             for step in steps.values():
                 step()
-        machine.forget_memory(section.device)
         with section.measuring(variant):
-            step, _ = contender(section, "block", size, variant)
-            repeated(step, 3, section.device)()
-            times = by_turns(section, {**steps, variant: step}, 1.0)
-            over = {name: median(ratios(times, name, variant)) for name in steps}
-            section.say(variant, **rates(section, size, times[variant]), times_as_fast_as=over)
+            measure_variant(section, variant, size, steps)
+        machine.forget_memory(section.device)
+
+
+def measure_variant(section: Section, variant: str, size: Size, others: dict[str, Step]) -> None:
+    step, _ = contender(section, "block", size, variant)
+    repeated(step, 3, section.device)()
+    times = by_turns(section, {**others, variant: step}, 1.0)
+    over = {name: median(ratios(times, name, variant)) for name in others}
+    section.say(variant, **rates(section, size, times[variant]), times_as_fast_as=over)
 
 
 def compile_beforehand(section: Section) -> None:

@@ -180,10 +180,12 @@ def test_a_section_without_time_is_left_out_and_said(tmp_path, monkeypatch):
         ("--out new --only step --device cpu --tiny", "did you mean 'steps'?"),
         ("--out new --budget 5 --device cpu --tiny", "--budget 5: seconds above"),
         ("--out new --device cpu", "--device cpu: a CPU takes hours for these sizes; add --tiny"),
+        ("--out new", "--device cuda: there is no GPU; --device cpu --tiny rehearses"),
     ],
 )
 def test_what_cannot_be_measured_on_a_gpu_is_refused(tmp_path, monkeypatch, capsys, typed, said):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     Path("full").mkdir()
     Path("full/numbers.jsonl").touch()
     assert gpu.main(typed.split()) == 2
@@ -200,8 +202,9 @@ def test_a_rehearsal_on_a_cpu_finishes_every_section_without_an_error(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "kernels")
     out = tmp_path / "out"
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--out", str(out)]
-    done = subprocess.run([*command, "--device", "cpu", "--tiny"], env=environment)
+    typed = ["--device", "cpu", "--tiny", "--budget", "1700", "--out", str(out)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), *typed]
+    done = subprocess.run(command, env=environment)
     record = json.loads((out / "gpu.json").read_text())
     assert {name: one["ended"] for name, one in record["sections"].items()} == dict.fromkeys(
         gpu.PLAN, "finished"
