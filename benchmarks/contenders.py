@@ -72,7 +72,7 @@ def ours(
     config = compose([*size.overrides(), *fixed, *overrides])
     keys = config.trainer
     torch.set_num_threads(thread_count(keys, config.model, size.vocabulary, cores()))
-    if keys.compile:
+    if keys.compile in ("block", "whole"):
         torch._dynamo.config.recompile_limit = 100  # blocks of all contenders are of one class
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # else they would be eager, unseen
     model = build_model(config, size.vocabulary)

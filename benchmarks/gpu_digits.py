@@ -9,9 +9,9 @@ from typing import Any
 
 import norms
 import torch
-from contenders import ours, trained
+from contenders import trained
 from gpu_section import Section
-from gpu_steps import BASELINE, every_variant
+from gpu_steps import BASELINE, every_variant, trainer_of_a_run
 from torch import Tensor
 
 from transformer_norms.run import machine
@@ -36,7 +36,7 @@ def measure_digits(section: Section) -> None:
         for mode in modes:
             a, b = first[mode]
             alike = {"two_cold_caches_alike": a == b, "cold_and_warm_alike": a == end(warm[mode])}
-            section.say(f"trainer.compile={mode}", **alike, losses=a["losses"])
+            section.say(f"trainer.compile={mode}", **alike, **a)
 
 
 def begin(section: Section, mode: str, cache: str) -> "subprocess.Popen[str]":
@@ -56,13 +56,18 @@ def end(process: "subprocess.Popen[str]") -> Digits:
 
 def digits(section: Section, variant: str, mode: str = "none") -> Digits:
     """Trains a small model in bf16, and returns its losses and the hash of its weights."""
-    size, overrides = section.small_size(), [*variant.split(), f"trainer.compile={mode}"]
-    trainer = ours(size, overrides, size.batches(), device=section.device)
+    trainer = trainer_of_a_run(section, mode, section.small_size(), variant)
     with machine.deterministic(section.device):
         for _ in range(STEPS):
             trained(trainer)
+        trainer.end_step()
     every = b"".join(p.detach().cpu().numpy().tobytes() for p in trainer.model.parameters())
-    return {"losses": trainer.losses, "weights": hashlib.sha256(every).hexdigest()}
+    compiled = trainer.loss.compilation.text
+    return {
+        "losses": trainer.losses,
+        "compiled": compiled,
+        "weights": hashlib.sha256(every).hexdigest(),
+    }
 
 
 def compare_variants(section: Section) -> None:

@@ -26,8 +26,7 @@ def measure_small(section: Section) -> None:
 
 
 def one_run(mode: str, section: Section, runs: int) -> float:
-    step, _ = contender(section, mode, section.small_size(), "")
-    return runs * rate_of(section, step)
+    return runs * rate_of(section, contender(section, mode, section.small_size(), "").step)
 
 
 def processes(section: Section, runs: int) -> float:

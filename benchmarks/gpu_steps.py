@@ -3,14 +3,14 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import gpu_machine
 import norms
@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.run import machine
+from transformer_norms.training.trainer import Trainer
 
 MODES = {"eager": "none", "block": "block", "whole": "whole"}  # trainer.compile
 FREE = ", free"  # whose digits may differ each time
@@ -38,7 +39,7 @@ pre post peri sandwich hybrid normformer subln deepnorm keel qkv qk_fc layerscal
 b2t admin skipinit parallel ngpt qk_cap siamese residual_dual hyper_connections attention_residuals
 """.split()
 BASELINE = f"{GPT2} norm=rmsnorm placement=pre"
-KEPT = 50  # variants whose compiled blocks a process keeps
+KEPT = 25  # variants whose compiled blocks a process keeps
 GIB = 2**30
 SHARES = {"variants": 4, "norms": 2}  # processes that compile them
 TOGETHER = 6  # processes that compile at a time: one of a whole step takes some 15 GiB
@@ -84,23 +85,36 @@ class LeanLoop:
         self.count += 1
 
 
-def contender(
-    section: Section, kind: str, size: Size, variant: str = GPT2
-) -> tuple[Step, nn.Module]:
-    """Returns the step of one of KINDS, and its model. Our own steps are those of a run: a GPU
-    computes the same digits each time, where a kind is not free."""
+class Contender(NamedTuple):
+    """`compiled` says after the first step what of it is compiled, and what could not be."""
+
+    step: Step
+    model: nn.Module
+    compiled: Callable[[], str]
+
+
+def contender(section: Section, kind: str, size: Size, variant: str = GPT2) -> Contender:
+    """Returns one of KINDS. The digits of our own steps are the same each time, as in a run, where
+    a kind is not free."""
     if kind in PEERS:
         loop = LeanLoop(kind, size, section.device)
-        return loop.step, loop.model
+        return Contender(loop.step, loop.model, lambda: "whole")
     mode, free = kind.removesuffix(FREE), kind.endswith(FREE)
-    overrides = [*variant.split(), f"trainer.compile={MODES[mode]}"]
-    trainer = ours(size, overrides, size.batches(), device=section.device)
+    trainer = trainer_of_a_run(section, MODES[mode], size, variant)
 
     def step() -> None:
         with nullcontext() if free else machine.deterministic(section.device):
             trained(trainer)
 
-    return step, trainer.model
+    return Contender(step, trainer.model, lambda: trainer.loss.compilation.text)
+
+
+def trainer_of_a_run(section: Section, mode: str, size: Size, variant: str) -> Trainer:
+    """Returns a Trainer whose steps overlap on a GPU as they do in a run."""
+    overrides = [*variant.split(), f"trainer.compile={mode}"]
+    trainer = ours(size, overrides, size.batches(), device=section.device)
+    trainer.overlaps = trainer.can_overlap
+    return trainer
 
 
 def measure_steps(section: Section) -> None:
@@ -131,13 +145,14 @@ def build(section: Section, kind: str, size: Size) -> Step:
     begun, cuda = time.perf_counter(), section.device == "cuda"
     machine.forget_memory(section.device)
     before = torch.cuda.memory_allocated() if cuda else 0
-    step, model = contender(section, kind, size)
+    step, model, compiled = contender(section, kind, size)
     seconds_of(step, 1, section.device)
     ready = time.perf_counter() - begun
     taken = seconds_of(step, section.pick(5, 1), section.device)
     section.say(
         f"{kind}, alone",
         parameters=parameters(model),
+        compiled=compiled(),
         gib=(machine.peak_memory("cuda") - before) / GIB if cuda else None,
         seconds_until_warm=ready,
         **rates(section, size, [taken, taken]),
@@ -194,7 +209,7 @@ def measure_variants(section: Section) -> None:
     size, steps = section.size(), {}
     for name, kind in (("pre", "block"), (TRANSFORMERS, TRANSFORMERS)):
         with section.measuring(name):
-            steps[name], _ = contender(section, kind, size, BASELINE)
+            steps[name] = contender(section, kind, size, BASELINE).step
             seconds_of(steps[name], 1, section.device)
     variants = every_variant()[: section.pick(None, 2)]
     for i, variant in enumerate(variants):
@@ -211,11 +226,12 @@ def measure_variants(section: Section) -> None:
 
 
 def measure_variant(section: Section, variant: str, size: Size, others: dict[str, Step]) -> None:
-    step, _ = contender(section, "block", size, variant)
+    step, _, compiled = contender(section, "block", size, variant)
     repeated(step, 3, section.device)()
     times = by_turns(section, {**others, variant: step}, 1.0)
     over = {name: median(ratios(times, name, variant)) for name in others}
-    section.say(variant, **rates(section, size, times[variant]), times_as_fast_as=over)
+    numbers = rates(section, size, times[variant])
+    section.say(variant, compiled=compiled(), **numbers, times_as_fast_as=over)
 
 
 def compile_beforehand(section: Section) -> None:
@@ -242,8 +258,7 @@ def compile_part(section: Section) -> None:
     what, *rest = section.part.split("/")
     size = section.size()
     if what == "step":
-        step, _ = contender(section, rest[0], size)
-        repeated(step, 2, section.device)()
+        repeated(contender(section, rest[0], size).step, 2, section.device)()
         return
     share = slice(int(rest[0]), None, int(rest[1]))
     if what == "norms":
@@ -252,7 +267,6 @@ def compile_part(section: Section) -> None:
     # A block is compiled without knowledge of the depth.
     shallow = replace(size, depth=2)
     for variant in every_variant()[: len(PLACEMENTS)][share][: section.pick(None, 1)]:
-        step, _ = contender(section, "block", shallow, variant)
-        repeated(step, 2, section.device)()
+        repeated(contender(section, "block", shallow, variant).step, 2, section.device)()
         torch.compiler.reset()
         machine.forget_memory(section.device)

@@ -62,6 +62,7 @@ def _train(
     try:
         threads = f"trainer.threads={max(1, cores() // count)}"
         trainer = ours(size, [*overrides, threads], size.batches(), device=device)
+        trainer.overlaps = trainer.can_overlap  # as in a run
         whole = synchronized(partial(trained, trainer), device)
         for _ in range(WARM):
             whole()

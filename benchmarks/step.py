@@ -76,7 +76,7 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
     shaken(gpt2.model)
     own = {GPT2: gpt2, ONE: ours(size, [*preset, "trainer.replicas=1"], batches)}
     if typed.compile:
-        own[COMPILED] = ours(size, [*preset, "trainer.compile=true"], batches)
+        own[COMPILED] = ours(size, [*preset, "trainer.compile=block"], batches)
     own[RECIPE] = ours(size, typed.overrides, batches)
     others = peers(size, batches, gpt2, typed.activation, typed.compile)
     losses = the_same(gpt2, others[LEAN], batches(0)) if LEAN in others else {}
