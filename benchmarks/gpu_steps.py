@@ -30,7 +30,8 @@ from transformer_norms.training.trainer import Trainer
 
 MODES = {"eager": "none", "block": "block", "whole": "whole"}  # trainer.compile
 FREE = ", free"  # whose digits may differ each time
-KINDS = ("eager", "block", "whole", f"eager{FREE}", f"whole{FREE}", *PEERS)
+KINDS = ("block", "whole", *PEERS, "eager", f"whole{FREE}", f"eager{FREE}")
+TURNS = 25.0  # seconds of a section for the turns of what is built by then
 LARGE = 64  # sequences of a step
 GPT2 = "preset=gpt2 trainer.precision=bf16"
 # One stream first, then several.
@@ -130,8 +131,10 @@ def compare(section: Section, size: Size, kinds: Iterable[str]) -> None:
     steps = {}
     for kind in kinds:
         with section.measuring(kind):
+            if section.left < TURNS:
+                raise TimeoutError("left out for lack of time")
             steps[kind] = build(section, kind, size)
-    seconds = max(5.0, min(30.0, section.left - 15))
+    seconds = max(5.0, min(30.0, section.left - TURNS / 2))
     times = by_turns(section, steps, seconds) if steps else {}
     for kind, values in times.items():
         others = [name for name in (*PEERS, f"{kind}{FREE}") if name in times]

@@ -99,6 +99,17 @@ def test_a_peer_sees_no_later_token(name):
     assert not torch.allclose(before[:, 5:], after[:, 5:])
 
 
+def test_contenders_that_are_not_built_in_time_are_named_and_the_others_timed(section, monkeypatch):
+    left = iter([gpu_steps.TURNS + 1, gpu_steps.TURNS - 1, gpu_steps.TURNS - 1])
+    monkeypatch.setattr(Section, "left", property(lambda section: next(left)))
+    monkeypatch.setattr(gpu_steps, "build", lambda *arguments: lambda: None)
+    gpu_steps.compare(section, FULL, ["nanoGPT", "modded-nanogpt"])
+    first, second = read_numbers(section.folder)
+    assert first["what"] == "modded-nanogpt"
+    assert first["error"] == "TimeoutError: left out for lack of time"
+    assert second["what"] == "nanoGPT, by turns"
+
+
 def test_a_contender_by_turns_has_its_rate_its_share_of_the_peak_and_ratios(section, monkeypatch):
     monkeypatch.setattr(gpu_steps, "build", lambda section, kind, size: lambda: None)
     monkeypatch.setattr(gpu_steps, "by_turns", lambda *arguments: TIMES)
