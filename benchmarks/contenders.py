@@ -88,6 +88,14 @@ def ours(
     return trainer
 
 
+def as_in_a_run(trainer: Trainer) -> Trainer:
+    """On a GPU, each step of a run begins before the GPU has ended the one before it."""
+    from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead
+
+    trainer.ahead = StepsAhead(trainer) if can_step_ahead(trainer) else None
+    return trainer
+
+
 def trained(trainer: Trainer) -> None:
     """One step, the threads divided among the replicas, as in a run."""
     threads = torch.get_num_threads()

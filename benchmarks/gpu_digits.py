@@ -9,9 +9,9 @@ from typing import Any
 
 import norms
 import torch
-from contenders import trained
+from contenders import as_in_a_run, ours, trained
 from gpu_section import Section
-from gpu_steps import BASELINE, every_variant, trainer_of_a_run
+from gpu_steps import BASELINE, every_variant
 from torch import Tensor
 
 from transformer_norms.run import machine
@@ -56,11 +56,11 @@ def end(process: "subprocess.Popen[str]") -> Digits:
 
 def digits(section: Section, variant: str, mode: str = "none") -> Digits:
     """Trains a small model in bf16, and returns its losses and the hash of its weights."""
-    trainer = trainer_of_a_run(section, mode, section.small_size(), variant)
+    size, overrides = section.small_size(), [*variant.split(), f"trainer.compile={mode}"]
+    trainer = as_in_a_run(ours(size, overrides, size.batches(), device=section.device))
     with machine.deterministic(section.device):
         for _ in range(STEPS):
             trained(trainer)
-        trainer.end_step()
     every = b"".join(p.detach().cpu().numpy().tobytes() for p in trainer.model.parameters())
     compiled = trainer.loss.compilation.text
     return {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,42 +15,42 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 SECONDS = 4.0  # that several processes train
-Tensors = dict[str, Tensor]
+Tensors, Numbers = dict[str, Tensor], dict[str, Any]
 
 
 def measure_small(section: Section) -> None:
     for kind, runs in dict.fromkeys((kind, section.pick(n, min(n, 2))) for kind, n in KINDS):
         torch.compiler.reset()
         with section.measuring(f"{kind}, runs: {runs}"):
-            rate = MEASURES[kind](section, runs)
-            section.say(f"{kind}, runs: {runs}", run_steps_a_second=rate)
+            section.say(f"{kind}, runs: {runs}", **MEASURES[kind](section, runs))
 
 
-def one_run(mode: str, section: Section, runs: int) -> float:
-    return runs * rate_of(section, contender(section, mode, section.small_size(), "").step)
+def one_run(kind: str, section: Section, runs: int) -> Numbers:
+    """On a GPU, an eager step of a run becomes one CUDA graph."""
+    one = contender(section, kind, section.small_size(), "")
+    return {**rate(section, one.step, runs), "compiled": one.compiled()}
 
 
-def processes(section: Section, runs: int) -> float:
-    size, mode = section.small_size(), ["trainer.compile=none"]
-    return float(
-        side_by_side(runs, size, section.device, mode, section.pick(SECONDS, 0.1))["steps_a_second"]
-    )
+def processes(section: Section, runs: int) -> Numbers:
+    size, mode, seconds = section.small_size(), "trainer.compile=none", section.pick(SECONDS, 0.1)
+    together = side_by_side(runs, size, section.device, [mode], seconds)
+    return {"run_steps_a_second": together["steps_a_second"]}
 
 
-def graphs(section: Section, runs: int) -> float:
+def graphs(section: Section, runs: int) -> Numbers:
     """Each run has a graph of its step and a stream, and all graphs are replayed together."""
     replays = [captured(section, step) for step in raw_steps(section, runs, 1)]
-    return runs * rate_of(section, lambda: [replay() for replay in replays])
+    return rate(section, lambda: [replay() for replay in replays], runs)
 
 
-def stacked(section: Section, runs: int) -> float:
+def stacked(section: Section, runs: int) -> Numbers:
     """One graph is the step of all runs, whose weights are stacked."""
     (step,) = raw_steps(section, 1, runs)
-    return runs * rate_of(section, captured(section, step))
+    return rate(section, captured(section, step), runs)
 
 
-def rate_of(section: Section, step: Step) -> float:
-    return 1 / seconds_of(step, section.pick(200, 2), section.device)
+def rate(section: Section, step: Step, runs: int) -> Numbers:
+    return {"run_steps_a_second": runs / seconds_of(step, section.pick(200, 2), section.device)}
 
 
 def raw_steps(section: Section, stacks: int, members: int) -> list[Step]:
@@ -103,14 +104,12 @@ def captured(section: Section, step: Step) -> Step:
     return replay
 
 
-MEASURES: dict[str, Callable[[Section, int], float]] = {
-    "eager": partial(one_run, "eager"),
-    "block": partial(one_run, "block"),
-    "whole": partial(one_run, "whole"),
+MEASURES: dict[str, Callable[[Section, int], Numbers]] = {
+    **{kind: partial(one_run, kind) for kind in ("eager, waiting", "eager", "block", "whole")},
     "processes": processes,
     "torch alone, graphs": graphs,
     "torch alone, stacked": stacked,
 }
-KINDS = [("eager", 1), ("block", 1), ("whole", 1), ("processes", 4)]
+KINDS = [("eager, waiting", 1), ("eager", 1), ("block", 1), ("whole", 1), ("processes", 4)]
 KINDS += [("torch alone, graphs", 1), ("torch alone, graphs", 8)]
 KINDS += [("torch alone, stacked", 16), ("torch alone, stacked", 32)]

@@ -16,7 +16,7 @@ import gpu_machine
 import norms
 import torch
 import torch.nn.functional as F
-from contenders import CLIP, Size, ours, parameters, trained
+from contenders import CLIP, Size, as_in_a_run, ours, parameters, trained
 from gpu_peers import PEERS, TRANSFORMERS, product_weights
 from gpu_section import Section, Step, quartiles, repeated, seconds_of
 from peers import Unlike, two_groups
@@ -26,11 +26,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.run import machine
-from transformer_norms.training.trainer import Trainer
 
 MODES = {"eager": "none", "block": "block", "whole": "whole"}  # trainer.compile
-FREE = ", free"  # whose digits may differ each time
-KINDS = ("block", "whole", *PEERS, "eager", f"whole{FREE}", f"eager{FREE}")
+FREE, WAITING = "free", "waiting"  # digits may differ each time; each step ends before the next
+KINDS = ("block", "whole", *PEERS, "eager", "whole, free", "eager, free", "whole, waiting")
 TURNS = 25.0  # seconds of a section for the turns of what is built by then
 LARGE = 64  # sequences of a step
 GPT2 = "preset=gpt2 trainer.precision=bf16"
@@ -95,27 +94,21 @@ class Contender(NamedTuple):
 
 
 def contender(section: Section, kind: str, size: Size, variant: str = GPT2) -> Contender:
-    """Returns one of KINDS. The digits of our own steps are the same each time, as in a run, where
-    a kind is not free."""
+    """Returns one of KINDS. Our own steps are those of a run where a kind has no mark."""
     if kind in PEERS:
         loop = LeanLoop(kind, size, section.device)
         return Contender(loop.step, loop.model, lambda: "whole")
-    mode, free = kind.removesuffix(FREE), kind.endswith(FREE)
-    trainer = trainer_of_a_run(section, MODES[mode], size, variant)
+    mode, *marks = kind.split(", ")
+    overrides = [*variant.split(), f"trainer.compile={MODES[mode]}"]
+    trainer = ours(size, overrides, size.batches(), device=section.device)
+    if WAITING not in marks:
+        as_in_a_run(trainer)
 
     def step() -> None:
-        with nullcontext() if free else machine.deterministic(section.device):
+        with nullcontext() if FREE in marks else machine.deterministic(section.device):
             trained(trainer)
 
     return Contender(step, trainer.model, lambda: trainer.loss.compilation.text)
-
-
-def trainer_of_a_run(section: Section, mode: str, size: Size, variant: str) -> Trainer:
-    """Returns a Trainer whose steps overlap on a GPU as they do in a run."""
-    overrides = [*variant.split(), f"trainer.compile={mode}"]
-    trainer = ours(size, overrides, size.batches(), device=section.device)
-    trainer.overlaps = trainer.can_overlap
-    return trainer
 
 
 def measure_steps(section: Section) -> None:
@@ -137,7 +130,9 @@ def compare(section: Section, size: Size, kinds: Iterable[str]) -> None:
     seconds = max(5.0, min(30.0, section.left - TURNS / 2))
     times = by_turns(section, steps, seconds) if steps else {}
     for kind, values in times.items():
-        others = [name for name in (*PEERS, f"{kind}{FREE}") if name in times]
+        others = [
+            name for name in (*PEERS, f"{kind}, {FREE}", f"{kind}, {WAITING}") if name in times
+        ]
         over = {name: median(ratios(times, name, kind)) for name in others}
         section.say(f"{kind}, by turns", **rates(section, size, values), times_as_fast_as=over)
     for kind in {"whole", TRANSFORMERS} & steps.keys():
@@ -242,7 +237,8 @@ def compile_beforehand(section: Section) -> None:
     if section.part:
         compile_part(section)
         return
-    kinds = [f"step/{kind}" for kind in KINDS if not kind.startswith("eager")]
+    compiled = [kind for kind in KINDS if not kind.startswith("eager") and WAITING not in kind]
+    kinds = [f"step/{kind}" for kind in compiled]
     shares = [f"{what}/{k}/{n}" for what, n in SHARES.items() for k in range(section.pick(n, 1))]
     # Those that take much memory by turns with those that take little.
     pairs = zip_longest(kinds[: section.pick(None, 1)], shares)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from contenders import Size, ours, trained
+from contenders import Size, as_in_a_run, ours, trained
 from rounds import WARM
 
 from transformer_norms.processes import cores
@@ -61,8 +61,7 @@ def _train(
     """In a process of its own, with the threads that a worker of `launcher=pool` has."""
     try:
         threads = f"trainer.threads={max(1, cores() // count)}"
-        trainer = ours(size, [*overrides, threads], size.batches(), device=device)
-        trainer.overlaps = trainer.can_overlap  # as in a run
+        trainer = as_in_a_run(ours(size, [*overrides, threads], size.batches(), device=device))
         whole = synchronized(partial(trained, trainer), device)
         for _ in range(WARM):
             whole()
