@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 SECONDS = 4.0  # that several processes train
-Tensors, Numbers = dict[str, Tensor], dict[str, Any]
+Tensors = dict[str, Tensor]
+Numbers = dict[str, Any]
 
 
 def measure_small(section: Section) -> None:
