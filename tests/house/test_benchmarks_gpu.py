@@ -142,6 +142,31 @@ def test_other_digits_of_a_second_training_are_reported(section, monkeypatch):
     assert (line["same"], line["unequal"]) == (1, [unequal])
 
 
+@pytest.mark.parametrize(
+    ("endings", "expected"),
+    [
+        ("112", {"two_cold_caches_alike": True, "cold_and_warm_alike": False, "losses": 1}),
+        ("121", {"two_cold_caches_alike": False, "cold_and_warm_alike": True, "losses": 1}),
+        ("11x", {"error": "a process that trained ended with code 1"}),
+    ],
+)
+def test_digits_of_cold_and_warm_caches_are_compared(section, monkeypatch, endings, expected):
+    def begin(section, mode, cache):
+        code = f"print('{{\"losses\": ' + str(int('{next(losses)}')) + '}}')"
+        command = [sys.executable, "-S", "-c", code]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    losses = iter(endings)
+    monkeypatch.setattr(gpu_digits, "begin", begin)
+    monkeypatch.setattr(gpu_digits, "compare_norms", lambda section: None)
+    monkeypatch.setattr(gpu_digits, "compare_variants", lambda section: None)
+    gpu_digits.measure_digits(section)
+    (line,) = read_numbers(section.folder)
+    assert line == {"section": "steps", "what": "trainer.compile=whole", **expected}
+
+
 def test_all_limits_together_are_at_most_ten_minutes():
     assert sum(planned.seconds for planned in gpu.PLAN.values()) <= 600
     assert gpu.parser().parse_args([]).budget <= 600
