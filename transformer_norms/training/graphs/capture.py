@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transformer_norms.errors import describe_error
 from transformer_norms.progress import say
-from transformer_norms.training.loss import Batch
+from transformer_norms.training.loss import Batch, ModelLoss
 
 if TYPE_CHECKING:
     from transformer_norms.training.trainer import Trainer
@@ -35,6 +35,7 @@ def can_capture(trainer: "Trainer") -> bool:
         and not (trainer.averages or settings.activation_checkpointing)
         and trainer.ranks.count == 1
         and trainer.qk_clip is None
+        and type(trainer.loss) is ModelLoss  # and not one that waits for other runs
         and not trainer.loss.compilation.active
         and all(isinstance(optimizer, torch.optim.AdamW) for optimizer in trainer.optimizers)
     )
