@@ -137,7 +137,7 @@ class Jobs:
         work = rough_flops(config)
         # A stack has one model of each run, and knows neither hooks nor what others draw.
         alone = keys.replicas not in ("auto", 1) or keys.qk_clip != "none" or config.model.dropout
-        alone = alone or keys.activation_checkpointing or (keys.compile and keys.device == "cpu")
+        alone = alone or keys.activation_checkpointing or keys.compile not in ("auto", "none")
         alike = tuple(text for text in overrides if not text.startswith(FREE))
         return Job(
             run, plan.folder, overrides, config.tracking, former, work,

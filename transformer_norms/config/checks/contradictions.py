@@ -291,12 +291,9 @@ def _check_causal(config: Config) -> None:
 
 
 def _check_compile(config: Config) -> None:
-    trainer = config.trainer
-    if trainer.compile != "whole":
-        return
-    for key, typed in (
-        ("parallel=fsdp", config.parallel.type == "fsdp"),
-        ("trainer.activation_checkpointing=true", trainer.activation_checkpointing),
-    ):
-        if typed:
-            raise ConfigError(f"trainer.compile=whole: {key} needs trainer.compile=block or none")
+    cut = {
+        "parallel=fsdp": config.parallel.type == "fsdp",
+        "trainer.activation_checkpointing=true": config.trainer.activation_checkpointing,
+    }
+    for key in (key for key, typed in cut.items() if typed and config.trainer.compile == "whole"):
+        raise ConfigError(f"trainer.compile=whole: {key} needs trainer.compile=block, auto or none")
