@@ -145,6 +145,14 @@ def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
     return check_factor(float(Formula(formula)({**formula_values(config.model), **own})))
 
 
+def put_rates_on_device(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Makes tensors of the rates of AdamW, on a GPU: a captured step reads the same memory."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups if isinstance(optimizer, torch.optim.AdamW) else ():
+            device = group["params"][0].device
+            group["lr"] = torch.full((), group["lr"], dtype=torch.float32, device=device)
+
+
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Returns whether a step leaves everything as it is where the optimizer's `found_inf`, a tensor
     on the device, is 1. torch's fused optimizers do."""

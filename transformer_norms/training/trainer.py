@@ -15,6 +15,7 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
 from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead
 from transformer_norms.training.loss import Batch
+from transformer_norms.training.optimizer import put_rates_on_device
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probe, Probes, Unprobed
 from transformer_norms.training.restoring import (
@@ -62,6 +63,8 @@ class Trainer:
         self.model, self.batches, self.validation = model, batches, validation
         self.optimizers, self.schedule = optimizers, schedule
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
+        if settings.device == "cuda":
+            put_rates_on_device(optimizers)
         self.settings, self.micro_batches, self.qk_clip = settings, micro_batches, qk_clip
         self.loss, self.ranks = micro_batches.loss, micro_batches.ranks
         self.parameters = list(model.parameters())

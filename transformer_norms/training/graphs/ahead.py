@@ -6,7 +6,7 @@ must not be made, and after such a step no later one changes anything.
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,10 @@ from transformer_norms.training.loss import Batch, page_lock
 from transformer_norms.training.optimizer import keep_where, skips_on_device
 from transformer_norms.training.probes import Probe, Unprobed
 
-if TYPE_CHECKING:
-    from transformer_norms.training.trainer import Trainer
+Trainer = Any  # of trainer.py, which imports this file
 
 
-def can_step_ahead(trainer: "Trainer") -> bool:
+def can_step_ahead(trainer: Trainer) -> bool:
     """Returns whether the device is a GPU, and every part of an update can be left out by it."""
     return (
         trainer.settings.device == "cuda"
@@ -34,7 +33,7 @@ def can_step_ahead(trainer: "Trainer") -> bool:
 class StepsAhead:
     """`step()` begins with a step of a trainer, and ends the one before."""
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.started: Started | None = None  # the step whose numbers were not read
         self.prepared: tuple[int, Batch] | None = None  # the next batch

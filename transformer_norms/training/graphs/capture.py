@@ -5,7 +5,7 @@ started once, and computes the same digits.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,14 +14,13 @@ from transformer_norms.errors import describe_error
 from transformer_norms.progress import say
 from transformer_norms.training.loss import Batch, ModelLoss
 
-if TYPE_CHECKING:
-    from transformer_norms.training.trainer import Trainer
+Trainer = Any  # of trainer.py, which imports this file
 
 SMALL = 1e12  # FLOPs of a step, some 10 ms of a large GPU
 WARM = 3  # steps before it is captured: libraries allocate their memory in the first ones
 
 
-def can_capture(trainer: "Trainer") -> bool:
+def can_capture(trainer: Trainer) -> bool:
     """Returns whether a step is small, and the same work each time: nothing in it is drawn, and
     nothing but tensors changes. A plugin may do what cannot be seen."""
     config, settings = trainer.model.config, trainer.settings
@@ -44,7 +43,7 @@ def can_capture(trainer: "Trainer") -> bool:
 class StepGraph:
     """Calls `advance`, and after WARM calls replays what it gave the device to do."""
 
-    def __init__(self, advance: Callable[..., tuple[Tensor, Tensor]], trainer: "Trainer") -> None:
+    def __init__(self, advance: Callable[..., tuple[Tensor, Tensor]], trainer: Trainer) -> None:
         self.advance, self.compilation = advance, trainer.loss.compilation
         self.stream, self.calls = torch.cuda.Stream(), 0
         self.batch: Tensor | None = None
