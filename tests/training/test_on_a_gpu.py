@@ -10,9 +10,10 @@ from combinations import combined
 from trainers import SIZES
 
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import options
+from transformer_norms.config.compose import compose, options
 from transformer_norms.names import distinct_norms
 from transformer_norms.run import machine
+from transformer_norms.training.graphs.ahead import StepsAhead
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 VARIANTS = [{"norm": name} for name in distinct_norms()]
@@ -76,6 +77,7 @@ FRESH = """
 import sys
 import torch
 from transformer_norms.run import machine
+from transformer_norms.training.graphs.ahead import StepsAhead
 entered = machine.deterministic
 machine.deterministic = lambda kind: entered("cuda")
 from short_runs import TEXT, config_of
@@ -98,3 +100,44 @@ def test_a_fresh_process_trains_deterministically(tmp_path):
     command = [sys.executable, "-c", FRESH]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def ahead_of(trainer, steps, sync="default"):
+    """The losses and weights of a trainer whose steps begin before the one before has ended."""
+    ahead = trainer.ahead = StepsAhead(trainer)
+    for step in range(steps):
+        if step == 2:  # the first steps allocate, and read what the first step leaves
+            torch.cuda.set_sync_debug_mode(sync)
+        assert trainer.train_step() is None
+    torch.cuda.set_sync_debug_mode("default")
+    assert ahead.end() is None
+    return trainer.losses, [p.detach().cpu() for p in trainer.model.parameters()]
+
+
+@pytest.mark.nightly
+@on_a_gpu
+@pytest.mark.parametrize("typed", [[], ["optimizer=muon"], ["trainer.qk_clip=1"]], ids=str)
+def test_a_step_on_a_gpu_waits_for_no_number(typed):
+    trainer = gpu_trainer("trainer.log_every=1000", "model.dropout=0.1", *typed)
+    ahead_of(trainer, 8, "error")
+    assert trainer.step == 8
+
+
+@pytest.mark.nightly
+@on_a_gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_captured_step_has_the_digits_of_one_that_is_not(precision):
+    captured, plain = (gpu_trainer(f"trainer.precision={precision}") for _ in range(2))
+    with machine.deterministic("cuda"):
+        losses, weights = ahead_of(captured, 12)
+        for _ in range(12):
+            assert plain.train_step() is None
+    assert captured.loss.compilation.captured
+    assert losses == plain.losses
+    assert all(map(torch.equal, weights, [p.detach().cpu() for p in plain.model.parameters()]))
+
+
+def gpu_trainer(*typed):
+    config = compose([*SIZES, "trainer.device=cuda", *typed])
+    batch = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
+    return build_trainer(config, build_model(config, 31), lambda step: batch, lambda: ())
