@@ -80,7 +80,8 @@ class Compiled:
         config.fail_on_recompile_limit_hit = True  # else it would run eagerly in silence
         self.function, self.name = function, name
         self.compiled = torch.compile(function, dynamic=False, fullgraph=fullgraph)
-        self.failures, self.fault = exc.TorchDynamoException, ""
+        self.failures = exc.TorchDynamoException, exc.FailOnRecompileLimitHit
+        self.fault = ""
 
     def __call__(self, *given: Any) -> Any:
         if not self.fault:

@@ -1,0 +1,144 @@
+"""What is compiled, what happens where it cannot be, and how runs share their kernels."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from transformer_norms import ConfigError, compose, train
+from transformer_norms.run.identity import kind_of_kernels, run_hash
+from transformer_norms.training.graphs import compiling
+from transformer_norms.training.graphs.compiling import Compilation, choose_mode, share_kernels
+
+TINY = (
+    "model=nano model.width=32 model.heads=2 model.depth=1 model.context=16 trainer.steps=2 "
+    "trainer.batch_size=2 trainer.probe_every=0 trainer.threads=1 trainer.device=cpu "
+    "tracking=none data=stories data.documents=300 data.val_tokens=64 tokenizer=byte"
+).split()
+MINUTE = 1.5e14 * 60  # FLOPs, of a GPU that is not compiled
+
+
+def traced(x):
+    return torch.sin(x) + 1
+
+
+def not_traced(x):
+    torch._dynamo.graph_break()
+    return torch.sin(x) + 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "more", "expected"),
+    [
+        (0.5, {}, "none"),
+        (5, {}, "block"),
+        (50, {}, "whole"),
+        (50, {"activation_checkpointing": True}, "block"),
+        (50, {"device": "cpu"}, "none"),
+        (0.5, {"compile": "whole"}, "whole"),
+        (50, {"compile": "none"}, "none"),
+    ],
+)
+def test_the_flops_of_a_run_decide_what_a_gpu_compiles(minutes, more, expected):
+    keys = {"device": "cuda", "compile": "auto", "activation_checkpointing": False, **more}
+    settings = replace(compose(TINY).trainer, steps=1000, batch_size=16, **keys)
+    parameters = round(minutes * MINUTE / 6 / (1000 * 16 * 1024))
+    assert choose_mode(settings, parameters, 1024, sharded=False) == expected
+    if expected == "whole" and settings.compile == "auto":
+        assert choose_mode(settings, parameters, 1024, sharded=True) == "block"
+
+
+@pytest.mark.parametrize("key", ["trainer.activation_checkpointing=true", "parallel=fsdp"])
+def test_a_whole_model_is_not_compiled_where_it_is_cut(key):
+    with pytest.raises(ConfigError, match=f"trainer.compile=whole: {key} needs"):
+        compose([*TINY, "trainer.compile=whole", key])
+
+
+def test_what_cannot_be_compiled_runs_all_the_same_and_the_record_says_so(capsys, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")
+    compile_eagerly = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **more: compile_eagerly(f, backend="eager", **more)
+    )
+    compilation, x = Compilation("block"), torch.arange(3.0)
+    block = compilation(not_traced, "a block", "block")
+    head = compilation(traced, "the head", "block", "whole")
+    assert compilation(traced, "the model", "whole") is traced
+    assert torch.equal(head(x), traced(x))
+    for _ in range(2):
+        assert torch.equal(block(x), traced(x))
+    assert compilation.text.startswith("block; a block was not: Unsupported: ")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("trainer.compile: a block is not compiled, and slower: Unsupported")
+
+
+def test_a_function_of_more_kinds_than_the_limit_says_so(capsys, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")
+    compile_eagerly = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **more: compile_eagerly(f, backend="eager", **more)
+    )
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
+    monkeypatch.setattr(compiling, "GRAPHS", 2)
+    function = Compilation("block")(traced, "a block", "block")
+    for size in range(2, 6):
+        assert function(torch.ones(size)).shape == (size,)
+    assert "a block is not compiled, and slower: FailOnRecompileLimitHit" in capsys.readouterr().err
+
+
+def test_the_first_run_of_a_kind_compiles_and_the_others_wait(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path))
+    entered, order = threading.Event(), []
+
+    def second():
+        with share_kernels({"norm": "a"}, "cpu"):
+            order.append("second")
+
+    with share_kernels({"norm": "b"}, "cpu"), share_kernels({"norm": "a"}, "cpu") as release:
+        waiting = threading.Thread(target=lambda: (entered.set(), second()))
+        waiting.start()
+        entered.wait()
+        waiting.join(0.3)
+        order.append("first")
+        release()
+        waiting.join(30)
+    assert order == ["first", "second"]
+    with share_kernels({"norm": "a"}, "cpu"), share_kernels({"norm": "a"}, "cpu"):
+        order.append("at once")  # there is nothing to wait for
+    assert order[-1] == "at once"
+
+
+def test_a_run_that_ends_before_its_first_step_leaves_the_kernels_to_the_next(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path))
+    with pytest.raises(OSError, match="ends"), share_kernels({}, "cpu"):
+        raise OSError("ends")
+    with share_kernels({}, "cpu") as release:
+        assert [file.read_bytes() for file in tmp_path.rglob("*.kind")] == [b""]
+        release()
+    assert [file.read_bytes() for file in tmp_path.rglob("*.kind")] == [b"compiled"]
+
+
+def test_runs_of_one_kind_differ_in_seed_rate_and_text_alone():
+    kind = kind_of_kernels(compose(TINY))
+    same = ["seed=3", "optimizer.lr=1", "schedule=linear", "data.seed=5"]
+    for typed in same:
+        assert kind_of_kernels(compose([*TINY, typed])) == kind, typed
+    for typed in ("norm=layernorm", "placement=post", "architecture.bias=true", "mlp=swiglu"):
+        assert kind_of_kernels(compose([*TINY, typed])) != kind, typed
+
+
+def test_compiling_is_no_part_of_the_identity_and_the_record_names_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    identities = {
+        run_hash(compose([*TINY, f"trainer.compile={mode}"]), {})
+        for mode in ("auto", "none", "block", "whole")
+    }
+    assert len(identities) == 1
+    summary = train(compose(TINY))
+    assert summary["compile"] == "none"
+    assert Path(summary["folder"]).is_dir()
