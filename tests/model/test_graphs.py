@@ -17,6 +17,7 @@ from transformer_norms.config.compose import options
 from transformer_norms.model import flex, kernels
 from transformer_norms.model.connections.attention_residuals import AttentionResidual
 from transformer_norms.model.constraint import QKClip
+from transformer_norms.model.transformer import straight
 from transformer_norms.names import distinct_norms
 from transformer_norms.norms import nothing
 from transformer_norms.training.recomputation import recompute
@@ -105,16 +106,15 @@ def compare(typed, backend, whole):
         clip = QKClip(model, config.trainer.qk_clip, nothing)
     kinds = len(set(map(str, zip(map(described, model.blocks), entries(model), strict=True))))
     expected = results(model, model.states, clip)
-    if config.trainer.activation_checkpointing:
-        model.through = recompute
-    elif whole:
+    if whole and not config.trainer.activation_checkpointing:
         with graphs() as count:
             states = torch.compile(model.states, backend=backend, fullgraph=True)
             assert_same(results(model, states, clip), expected)
         assert count == [1], f"{count} graphs of the whole model"
     with graphs() as count:
-        for block in model.blocks:
-            block.compile(backend=backend, fullgraph=True)
+        model.through = torch.compile(straight, backend=backend, fullgraph=True)
+        if config.trainer.activation_checkpointing:
+            model.through = partial(recompute, model.through)
         assert_same(results(model, model.states, clip), expected)
         if not (config.model.dropout or clip or config.norm.type == "batchnorm"):
             results(model.eval(), model.states, clip)  # an evaluation
@@ -205,11 +205,10 @@ def compare_fused():
             assert_same(results(model, whole, None), expected, 1e-5)  # its bias is in float32
         assert count == [1]
         with graphs() as count:
-            for block in model.blocks:
-                block.compile(backend="aot_eager", fullgraph=True)
+            model.through = torch.compile(straight, backend="aot_eager", fullgraph=True)
             assert_same(results(model, model.states, None), expected, 1e-5)
         assert count == [kinds]
-        flex.create_block_mask = make
+        flex.create_block_mask, model.through = make, straight
         for block in model.blocks:  # as in a pass that nobody has prepared
             block.attention.f.attend.seen = None
         assert_same(results(model, model.states, None), expected, 1e-5)

@@ -136,7 +136,7 @@ class Transformer(nn.Module):
         x = self.embed(self.enter_positions(self.scale, self.position, x, start))
         x0 = self.dropout(self.smear(x, cache[0] if cache else None))
         x, angles = self.enter(x0, tokens), self.position.angles(start, time)
-        if self.blocks[0]._compiled_call_impl is not None:
+        if self.through is not straight:  # blocks may be compiled
             x, x0 = apart((x, x0))
         given = (Given(tokens),) if self.gives else ()
         for i, block in enumerate(self.blocks):

@@ -42,7 +42,7 @@ class StepsAhead:
         self.limit = torch.full((), math.inf, dtype=torch.float64, device=device)  # of a loss
         self.constrained = [] if trainer.model.constrain is nothing else trainer.parameters
         for optimizer in trainer.optimizers:
-            optimizer.found_inf = self.skip  # type: ignore[attr-defined]
+            optimizer.found_inf = self.skip
         self.graph = StepGraph(self.advance, trainer) if can_capture(trainer) else None
 
     def step(self) -> str | None:
@@ -96,7 +96,7 @@ class StepsAhead:
             return None
         numbers, factors = started.read()
         loss, nats, norm = numbers.tolist()
-        reason = self.trainer.judge(started.number + 1, loss, nats, norm)
+        reason: str | None = self.trainer.judge(started.number + 1, loss, nats, norm)
         if reason is None:
             self.trainer.count_step(started.batch, started.probe, loss, norm, factors)
         return reason
