@@ -15,7 +15,7 @@ from transformer_norms.training.trainer import Trainer
 VOCABULARY, STEPS, FEWER = 31, 20, 9
 TINY = [*SIZES, "model.depth=1", "model.width=16", "model.heads=2", "trainer.precision=fp64"]
 RUNS = [(seed, rate) for seed in (0, 1) for rate in (1e-3, 3e-3)]
-NORMS = ["rmsnorm", "layernorm", "scalenorm", "l2norm", "dyt", "derf", "seednorm", "prmsnorm"]
+NORMS = ["rmsnorm", "layernorm", "scalenorm", "l2norm", "dyt", "derf", "seednorm", "bhyt"]
 NORMS += ["gatednorm", "group_rmsnorm"]
 PLACEMENTS = ["pre", "post", "sandwich", "ngpt", "residual_dual", "rezero", "hybrid_star", "keel"]
 PLACEMENTS += ["qk_cap", "hyper_connections"]

@@ -105,8 +105,7 @@ def _train(
     stopping = member.stopping if member else Stopping()
     try:
         with stopping:
-            run = Run(plan, weights_only, member)
-            return run.train(stopping, follow, finish).values() | folder
+            return Run(plan, weights_only, member).train(stopping, follow, finish).values() | folder
     except Preempted:
         pass
     except Exception:  # Ctrl-C has ended a process beside this one, for example

@@ -44,8 +44,7 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
 
 
 def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
-    """Returns the numbers of the jobs that a worker of this launcher gets at once: those that may
-    train as one. Under `auto` no worker is left without a job."""
+    """Returns the numbers of the jobs that a worker gets at once. `auto` leaves no worker idle."""
     most: Any = getattr(launcher, "stacked", "none")
     fair = -(-len(jobs) // getattr(launcher, "at_once", 1))
     size = min(MOST, fair) if most == "auto" else 1 if most == "none" else most

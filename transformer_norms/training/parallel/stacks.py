@@ -1,8 +1,7 @@
 """Runs that differ in seed and learning rate alone, whose gradients are computed as one.
 
-Each run keeps a trainer, in a separate thread. The gradients of a micro-batch alone are computed
-for all runs together, by torch.func.vmap over their models, since a small model uses a GPU for a
-tenth of the time. The last digits differ from those of a lone run.
+Each run keeps a trainer, in a separate thread. Only the gradients of a micro-batch are computed for
+all runs together, by torch.func.vmap over their models. They differ from a lone run's in rounding.
 """
 
 import threading
@@ -96,8 +95,7 @@ class Stack:
         if losses != self.losses:
             self._bind(losses)
         filling = next(iter(parts.values()))
-        each = [parts.get(place, filling) for place in losses]
-        batches = torch.stack([batch for _, batch, _ in each])
+        batches = torch.stack([parts.get(place, filling)[1] for place in losses])
         batches = move_batch(batches.flatten(0, 1), filling[0].device).view_as(batches)
         means = self.means(self.weights, batches)  # [runs, 2]
         shares = [1 / parts[place][2] if place in parts else 0.0 for place in losses]
@@ -153,10 +151,10 @@ class StackedLoss(ModelLoss):
 
     def means(self, weights: Mapping[str, Tensor], batch: Tensor) -> Tensor:
         """Returns the mean loss and the mean cross-entropy of the model with other weights."""
-        model, given = self.model, (batch[:, :-1],)
+        inputs, targets = batch[:, :-1], batch[:, 1:].flatten()
         with self._autocast():  # a module that two blocks share must not have its weights put twice
-            logits = functional_call(model, dict(weights), given, tie_weights=False).flatten(0, 1)
-        wide, targets = logits.to(self._dtype(logits)), batch[:, 1:].flatten()
+            logits = functional_call(self.model, dict(weights), (inputs,), tie_weights=False)
+        wide = logits.flatten(0, 1).to(self._dtype(logits))
         loss = self.criterion(wide, targets) / targets.numel()
         return torch.stack((loss, F.cross_entropy(wide.detach(), targets)))
 
