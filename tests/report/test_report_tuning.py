@@ -105,7 +105,7 @@ def test_points_around_each_variants_own_best_stand_in_one_column():
 
 
 def test_the_sensitivity_leaves_out_what_was_tried_at_some_of_the_rates_alone():
-    """A coordinate search tries other keys at its best rate alone."""
+    """A refinement tries other keys at its best rate alone."""
     runs, warmup = [], "schedule.warmup"
     tried = {(1e-3, 5): 2.5, (1e-2, 5): 2.3, (1e-1, 5): 2.9, (1e-2, 20): 2.1}
     for (rate, steps), loss in tried.items():
@@ -114,7 +114,7 @@ def test_the_sensitivity_leaves_out_what_was_tried_at_some_of_the_rates_alone():
         runs.append(planned(config, {"placement": "pre"}, "tune", point))
         make_run("study", config, loss)
     grid = {"optimizer.lr": [1e-3, 1e-2, 1e-1], warmup: [5, 20]}
-    make_record("study", runs, tune=grid, tune_seeds=[100], trials=4)
+    make_record("study", runs, tune=grid, tune_seeds=[100])
     row = by_name(text().partition("## Tuning")[2], "pre")
     assert float(row["sensitivity"]) == pytest.approx((2.5 + 2.3 + 2.9) / 3 - 2.3, abs=1e-4)
     assert row["0.01"] == "2.1000"

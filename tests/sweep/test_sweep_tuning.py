@@ -178,10 +178,9 @@ def test_a_variant_that_fails_everywhere_has_nothing_to_tune_and_as_many_points(
 
 
 @pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("trials", [None, 15])
-def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(trials, apart, monkeypatch):
+def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart, monkeypatch):
     keys = {LR: RATES, WARMUP: [10, 20], INIT: ["mup", "scaled"]}
-    tuning = Tuning(keys, [100, 101], trials=trials)
+    tuning = Tuning(keys, [100, 101])
     calm = Harness(tuning, Trainer()).run()
     Path("rough").mkdir()
     monkeypatch.chdir("rough")
@@ -196,7 +195,7 @@ def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(trials, ap
     assert again.tuner.choices() == calm.tuner.choices()
     counts = {len(again.points(norm)) for norm in ("rmsnorm", "layernorm")}
     # The rate and the warm-up are each widened by a step, and refined by two.
-    assert counts == {15 if trials else 4 * 3 * 2 + 4}
+    assert counts == {4 * 3 * 2 + 4}
 
 
 # ---------------------------------------------------------------------------- as a sweep's stage
@@ -220,7 +219,7 @@ def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsy
     assert code == 0, err
     budget = "5 points (a grid of 3, then 2 around the best; at an edge one step more, for all)"
     assert f"tuning of 2 variants: {budget} x 2 seeds, equal for all variants; then each" in err
-    assert (record.tune, record.refine, record.trials) == ({LR: [*RATES, 8e-3]}, 1, None)
+    assert (record.tune, record.refine) == ({LR: [*RATES, 8e-3]}, 1)
     assert set(sweep_points("rmsnorm").values()) == {2}
     assert len(sweep_points("rmsnorm")) == len(sweep_points("layernorm")) == 6
     results = {run.tuned[LR] for run in record.runs if run.stage == "result"}
@@ -235,7 +234,6 @@ def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsy
         # 2 norms x 5 points x 2 seeds + 2 results; layernorm is best at an edge: 2 x 2 more
         ("", [22] * 12 + [26] * 14),
         ("refine: 2, ", [30] * 12 + [34] * 22),
-        ("trials: 6, ", [26] * 26),  # 2 x 6 x 2 + 2
     ],
 )
 def test_a_line_counts_the_runs_of_later_stages_too(tune, totals, capsys, trainer):
@@ -246,17 +244,6 @@ def test_a_line_counts_the_runs_of_later_stages_too(tune, totals, capsys, traine
     counts = [line.split()[0] for line in lines]
     assert counts == [f"{i}/{total}" for i, total in enumerate(totals, 1)]
     assert ["; about " in line for line in lines] == [True] * (len(totals) - 2) + [False] * 2
-
-
-def test_a_sweep_with_trials_gives_each_variant_as_many_and_records_them(capsys, trainer):
-    tune = "tune: {optimizer.lr: [1e-3, 2e-3, 4e-3], init: [mup, scaled], seed: [100], trials: 6}\n"
-    _, code, err = sweep(capsys, *write_sweep(TWO + tune))
-    record = read_record(RECORD)
-    assert code == 0, err
-    assert "6 points by coordinate search over optimizer.lr, init x 1 seed" in err
-    assert (record.trials, record.refine) == (6, 0)
-    assert len(sweep_points("rmsnorm")) == len(sweep_points("layernorm")) == 6
-    assert json.dumps({LR: 2e-3, "init": "scaled"}) in sweep_points("rmsnorm")
 
 
 def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(capsys, trainer):
@@ -291,10 +278,12 @@ def test_a_sweep_in_which_every_trial_failed_says_that_there_is_nothing_to_tune(
     assert {run.stage for run in read_record(RECORD).runs} == {"tune"}
 
 
-def test_a_record_of_an_earlier_version_has_neither_refinement_nor_trials(capsys, trainer):
+@pytest.mark.parametrize("trials", [None, 12])
+def test_a_record_of_an_earlier_version_has_no_refinement_and_may_have_trials(trials):
     RECORD.parent.mkdir(parents=True)
     record = SweepRecord("mine", "", ["norm"], {}, {LR: RATES}, [100], [0], 0.005, [], [])
     values = {"schema": 1, **asdict(record)}
-    del values["refine"], values["trials"]
-    RECORD.write_text(json.dumps(values))
+    assert "trials" not in values
+    del values["refine"]
+    RECORD.write_text(json.dumps({**values, "trials": trials}))
     assert read_record(RECORD) == record

@@ -3,7 +3,7 @@ noticed."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import InitVar, asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -98,9 +98,8 @@ class SweepRecord:
     """A sweep: its question, what it varies (`axes`), tunes and repeats, and every run it needs.
 
     `tune` has the values of each tuned key that all variants tried, extensions included. `refine`
-    is the number of refinements of each variant's best, and `trials` the budget of a coordinate
-    search; in a record without it, every point of the grid was tried. `most` is the largest number
-    of seeds of a variant where seeds are added until it is decided. `looks` are kept whatever is
+    is the number of refinements of each variant's best. `most` is the largest number of seeds of a
+    variant where seeds are added until it is decided. `looks` are kept whatever is
     typed next: those at other runs count where these are asked for again. `asked` tells what an
     earlier, wider command planned from what is asked now; a record without it is older than it is.
     `unbegun` are the folders of runs that failed before their first step, and so left none.
@@ -118,7 +117,7 @@ class SweepRecord:
     tuned: list[Tuned]
     contrasts: list[str] = field(default_factory=list)
     refine: Annotated[int, Field(ge=0)] = 0
-    trials: Annotated[int, Field(ge=1)] | None = None
+    trials: InitVar[int | None] = None  # of an earlier version; it is read and not kept
     most: Annotated[int, Field(ge=1)] | None = None
     looks: list[Look] = field(default_factory=list)
     asked: Asked | None = None

@@ -165,7 +165,7 @@ def _sweep_notes(plan: SweepPlan) -> list[str]:
     question, devices = plan.request.question, plan.hardware.devices
     notes = [f"each run on one device, {devices} at a time"] if devices > 1 else []
     notes += plan.request.remarks
-    if question.tune and question.tune.trials is None and question.tune.stepped:
+    if question.tune and question.tune.stepped:
         runs = len(question.variants) * len(question.tune_seeds)
         notes.append(f"a best rate at an edge of the grid adds {runs} runs of tuning")
     if question.until_decided:

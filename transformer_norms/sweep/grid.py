@@ -1,5 +1,4 @@
-"""The tuning part of a question: which values of which keys are tried, on which seeds, and how
-many of their combinations."""
+"""The tuning part of a question: which values of which keys are tried, and on which seeds."""
 
 import itertools
 import json
@@ -19,23 +18,18 @@ MOST_RUNS = 10_000
 Grid = Annotated[
     dict[str, Annotated[list[Any], Field(min_length=1)]], AfterValidator(current_names)
 ]
-_SETTINGS = ("seed", "refine", "trials")  # the keys of `tune` that are no tuned keys
+_SETTINGS = ("seed", "refine")  # the keys of `tune` that are no tuned keys
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Tuning:
     """The `tune` of a question. `grid` has the values of each tuned key, `seed` the seeds of
-    tuning.
-
-    Without `trials` every variant tries the whole grid, and then, `refine` times, two more points
-    for each key with steps. With `trials` every variant tries that number of points, which a
-    coordinate search chooses.
-    """
+    tuning. Every variant tries the whole grid, and then, `refine` times, two more points for each
+    key with steps."""
 
     grid: Grid
     seed: list[Seed]
     refine: Annotated[Integer, Field(ge=0, le=8)] = 1
-    trials: Annotated[Integer, Field(ge=1, le=MOST_RUNS)] | None = None
 
     @property
     def stepped(self) -> list[str]:
@@ -43,51 +37,17 @@ class Tuning:
         return [key for key, values in self.grid.items() if has_steps(values)]
 
     @property
-    def middle(self) -> Values:
-        """The values at which the other keys wait while the first key is tried."""
-        return {
-            key: sorted(values)[(len(values) - 1) // 2] if has_steps(values) else values[0]
-            for key, values in self.grid.items()
-        }
-
-    @property
-    def first_points(self) -> list[Values]:
-        """The points that every variant tries first."""
-        if self.trials is None:
-            return product(self.grid)
-        first = next(iter(self.grid))
-        return [{**self.middle, first: value} for value in self.grid[first]]
-
-    @property
-    def single_changes(self) -> list[Values]:
-        """The middle point with one key at each of its values."""
-        return distinct(
-            [{**self.middle, key: value} for key, values in self.grid.items() for value in values]
-        )
-
-    @property
-    def one_pass(self) -> int:
-        """The number of points that try each value of each key once."""
-        return 1 + sum(len(values) - 1 for values in self.grid.values())
-
-    @property
     def budget(self) -> int:
         """The number of points of every variant; one more step at an edge is not in it."""
-        whole = math.prod(map(len, self.grid.values()))
-        if self.trials is None:
-            return whole + self.refine * 2 * len(self.stepped)
-        return self.trials if self.stepped else min(self.trials, whole)
+        return math.prod(map(len, self.grid.values())) + self.refine * 2 * len(self.stepped)
 
     @property
     def description(self) -> str:
         """The budget in words: `7 points (a grid of 5, then 2 around the best)`."""
-        points = f"{self.budget} points"
-        if self.trials is not None:
-            return f"{points} by coordinate search over {', '.join(self.grid)}"
         whole = math.prod(map(len, self.grid.values()))
         around = f", then {self.budget - whole} around the best" if self.budget > whole else ""
         wider = "; at an edge one step more, for all" if self.stepped else ""
-        return f"{points} (a grid of {whole}{around}{wider})"
+        return f"{self.budget} points (a grid of {whole}{around}{wider})"
 
 
 def read_tuning(tune: Any) -> Any:

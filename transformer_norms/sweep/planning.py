@@ -2,7 +2,6 @@
 them runs.
 """
 
-import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -98,15 +97,12 @@ class Jobs:
         tuning, results = budget * len(question.tune_seeds), question.most_seeds
         if len(variants) * max(tuning, results) > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")
-        changes = question.tune.single_changes if question.tune else []
-        self._check_names(variants, [*points, *changes])
+        self._check_names(variants, points)
         pairs = [(variant, point) for variant in variants for point in points]
         if question.tune is None:
             return self.make_all("result", pairs)
         for seed in question.first_seeds:
             self.make("result", variants[0], points[0], seed)
-        for variant, point in itertools.product(variants, changes):
-            self.make("tune", variant, point, question.tune.seed[0])
         return self.make_all("tune", pairs)
 
     def make_all(self, stage: Stage, pairs: Sequence[tuple[Values, Values]]) -> list[Job]:

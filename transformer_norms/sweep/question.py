@@ -63,7 +63,7 @@ class Question:
     @property
     def points(self) -> list[Values]:
         """The points that are tried first; one empty point if nothing is tuned."""
-        return self.tune.first_points if self.tune else [{}]
+        return product(self.tune.grid) if self.tune else [{}]
 
     @property
     def tuned_keys(self) -> list[str]:
@@ -308,8 +308,3 @@ def _check_tuning(where: str, tuning: Tuning) -> None:
         raise ConfigError(f"{where} names no key; a list of values is wanted, such as optimizer.lr")
     if not tuning.seed:
         raise ConfigError(f"{where}.seed is missing: seeds that only the tuning sees")
-    if tuning.trials is not None and tuning.trials < tuning.one_pass:
-        raise ConfigError(
-            f"{where}.trials: {tuning.trials} is too few: each listed value once takes "
-            f"{tuning.one_pass}"
-        )

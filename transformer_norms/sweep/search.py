@@ -13,7 +13,7 @@ from typing import Any
 
 from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.comparison.tuning_error import Trial, choose_point, plain_point
-from transformer_norms.sweep.grid import Tuning, has_steps, product
+from transformer_norms.sweep.grid import Tuning, has_steps
 
 Allowed = Callable[[Values], bool]  # whether the config of a point can be composed
 _OUTWARD = 8  # steps beyond the last value that are looked at, where nothing is left within
@@ -105,63 +105,23 @@ def widen(grid: Mapping[str, Sequence[Any]], tried: Sequence[Tried]) -> dict[str
 
 
 def refinement(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
-    """Returns two points around the best for each key with steps, the other keys at the best."""
-    return [
-        point
-        for key in tuning.stepped
-        for point in islice(_points_around(tuning, tried, key, allowed), 2)
-    ]
-
-
-def coordinate_search(tuning: Tuning, tried: Tried, allowed: Allowed) -> Iterator[list[Values]]:
-    """Yields the points to try next, `tuning.budget` in all. The caller tries them and adds them to
-    `tried` before it asks for more.
-
-    The values of the first key come first, with the other keys at their middle values; then the
-    values of each other key, with the rest at the best so far. Then keys with steps are refined in
-    turn, two points at a time: half a step below and above the best, outward at an edge.
-
-    It ends where no single key improves the loss. It sees an interaction between keys only along
-    its path: a combination that is better than its neighbours in two keys at once can be missed.
-    """
-    yield tuning.first_points
-    for key in list(tuning.grid)[1:]:
-        points = [{**_centre(tuning, tried), key: value} for value in tuning.grid[key]]
-        yield [point for point in points if point not in tried.points and allowed(point)]
-    exhausted = False
-    while not exhausted:
-        exhausted = True
-        for key in tuning.stepped:
-            left = tuning.budget - len(tried.attempts)
-            around = _points_around(tuning, tried, key, allowed)
-            if points := list(islice(around, min(left, 2))):
-                exhausted = False
-                yield points
-    left = tuning.budget - len(tried.attempts)
-    rest = (p for p in product(tuning.grid) if p not in tried.points and allowed(p))
-    yield list(islice(rest, left))
-
-
-def _centre(tuning: Tuning, tried: Tried) -> Values:
-    """The point to search around: the lowest one that was tried if no point came near to
-    training."""
-    return tried.centre or min(tried.points, key=lambda point: [point[k] for k in tuning.stepped])
-
-
-def _points_around(tuning: Tuning, tried: Tried, key: str, allowed: Allowed) -> Iterator[Values]:
-    """Yields points that were not tried and differ from the centre in one key, nearest steps first.
-    If no point came near to training, they go down from the lowest value, and where that ends, up.
-    """
-    centre, values = _centre(tuning, tried), sorted({*tuning.grid[key], *tried.values(key)})
-    lower, upper = _steps_beyond(values[1], values[0]), _steps_beyond(values[-2], values[-1])
-    if tried.centre is None:
-        around = chain(lower, upper)
-    else:
-        around = chain(_values_between(values, centre[key]), *zip(lower, upper, strict=True))
-    for value in dict.fromkeys(around):
-        point = {**centre, key: value}
-        if point not in tried.points and allowed(point):
-            yield point
+    """Returns two points for each key with steps: the nearest steps around the best that were not
+    tried, the other keys at the best. If no point came near to training, they go down from the
+    lowest value, and where that ends, up."""
+    near = tried.centre
+    centre = near or min(tried.points, key=lambda point: [point[key] for key in tuning.stepped])
+    found: list[Values] = []
+    for key in tuning.stepped:
+        values = sorted({*tuning.grid[key], *tried.values(key)})
+        lower, upper = _steps_beyond(values[1], values[0]), _steps_beyond(values[-2], values[-1])
+        if near:
+            around = chain(_values_between(values, near[key]), *zip(lower, upper, strict=True))
+        else:
+            around = chain(lower, upper)
+        points = ({**centre, key: value} for value in dict.fromkeys(around))
+        new = (point for point in points if point not in tried.points and allowed(point))
+        found += islice(new, 2)
+    return found
 
 
 def _values_between(values: Sequence[float], centre: float) -> Iterator[float]:

@@ -4,6 +4,7 @@ points. search.py says which points, and this file reads from the run folders ho
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from statistics import fmean
 
@@ -12,7 +13,7 @@ from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, 
 from transformer_norms.run.summary import Summary
 from transformer_norms.sweep.grid import Tuning, distinct, product
 from transformer_norms.sweep.planning import Job
-from transformer_norms.sweep.search import Attempt, Tried, coordinate_search, refinement, widen
+from transformer_norms.sweep.search import Attempt, Tried, refinement, widen
 
 Pair = tuple[Values, Values]  # a variant, and a point that it tries
 
@@ -37,28 +38,10 @@ class Tuner:
         self.to_come = 0
 
     def rounds(self) -> Iterator[list[Pair]]:
-        """Yields the points of each round, of all variants together, so that workers stay busy. The
-        caller runs them and calls `read` before it asks for more. A variant whose runs have not all
-        ended waits for the next command."""
-        if self.tuning.trials is None:
-            yield from self._grid_rounds()
-            return
-        searches = [
-            (tried, coordinate_search(self.tuning, tried, self._allows(tried)))
-            for tried in self.tried
-        ]
-        while searches:
-            rounds = [
-                (one, search, next(search, None)) for one, search in searches if not one.waits
-            ]
-            pairs = [(one.variant, point) for one, _, points in rounds for point in points or ()]
-            searches = [(one, search) for one, search, points in rounds if points is not None]
-            still = sum(self.tuning.budget - len(one.attempts) for one, _ in searches)
-            self.to_come = max(0, still - len(pairs))
-            yield pairs
-
-    def _grid_rounds(self) -> Iterator[list[Pair]]:
-        """The whole grid, once one step more at an edge, and the refinement of each variant."""
+        """Yields the points of each round, of all variants together, so that workers stay busy: the
+        whole grid, once one step more at an edge, and the refinement of each variant. The caller
+        runs them and calls `read` before it asks for more. A variant whose runs have not all ended
+        waits for the next command."""
         around = 2 * len(self.tuning.stepped) * len(self.tried)
         self.to_come = self.tuning.refine * around
         yield self._everywhere(product(self.grid))
@@ -80,14 +63,11 @@ class Tuner:
                 (tried.variant, point)
                 for tried in self.tried
                 if not tried.waits
-                for point in refinement(self.tuning, tried, self._allows(tried))
+                for point in refinement(self.tuning, tried, partial(self.allowed, tried.variant))
             ]
 
     def _everywhere(self, points: Sequence[Values]) -> list[Pair]:
         return [(tried.variant, point) for tried in self.tried for point in points]
-
-    def _allows(self, tried: Tried) -> Callable[[Values], bool]:
-        return lambda point: self.allowed(tried.variant, point)
 
     def read(self, jobs: Sequence[Job]) -> None:
         """Reads how the points that these jobs have tried ended."""
