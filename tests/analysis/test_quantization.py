@@ -283,7 +283,7 @@ def test_the_model_multiplies_as_before_after_a_failure(monkeypatch):
     loaded = model_and_text(placement="pre")
     before, logits = loaded.evaluate(), Transformer.logits
 
-    def failing(self, states):
+    def failing(self, *given):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(Transformer, "logits", failing)

@@ -53,8 +53,8 @@ def test_a_compiled_run_is_read_as_any_other():
     copied = folder.parent / "again"
     shutil.copytree(folder, copied, dirs_exist_ok=True)
     text = config.read_text()
-    assert "compile: false" in text
-    (copied / "config.yaml").write_text(text.replace("compile: false", "compile: true"))
+    assert "compile: auto" in text
+    (copied / "config.yaml").write_text(text.replace("compile: auto", "compile: block"))
     assert loaded(copied).evaluate() == loaded(folder).evaluate()
 
 

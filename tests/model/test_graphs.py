@@ -17,7 +17,7 @@ from transformer_norms.config.compose import options
 from transformer_norms.model import flex, kernels
 from transformer_norms.model.connections.attention_residuals import AttentionResidual
 from transformer_norms.model.constraint import QKClip
-from transformer_norms.model.transformer import straight
+from transformer_norms.model.transformer import apart, straight
 from transformer_norms.names import distinct_norms
 from transformer_norms.norms import nothing
 from transformer_norms.training.recomputation import recompute
@@ -113,8 +113,9 @@ def compare(typed, backend, whole):
         assert count == [1], f"{count} graphs of the whole model"
     with graphs() as count:
         model.through = torch.compile(straight, backend=backend, fullgraph=True)
+        model.entering = apart
         if config.trainer.activation_checkpointing:
-            model.through = partial(recompute, model.through)
+            model.through = partial(recompute, run=model.through)
         assert_same(results(model, model.states, clip), expected)
         if not (config.model.dropout or clip or config.norm.type == "batchnorm"):
             results(model.eval(), model.states, clip)  # an evaluation
@@ -206,9 +207,10 @@ def compare_fused():
         assert count == [1]
         with graphs() as count:
             model.through = torch.compile(straight, backend="aot_eager", fullgraph=True)
+            model.entering = apart
             assert_same(results(model, model.states, None), expected, 1e-5)
         assert count == [kinds]
-        flex.create_block_mask, model.through = make, straight
+        flex.create_block_mask, model.through, model.entering = make, straight, nothing
         for block in model.blocks:  # as in a pass that nobody has prepared
             block.attention.f.attend.seen = None
         assert_same(results(model, model.states, None), expected, 1e-5)

@@ -81,11 +81,11 @@ def test_a_function_of_more_kinds_than_the_limit_says_so(capsys, monkeypatch):
     monkeypatch.setattr(
         torch, "compile", lambda f, **more: compile_eagerly(f, backend="eager", **more)
     )
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     monkeypatch.setattr(compiling, "GRAPHS", 2)
-    function = Compilation("block")(traced, "a block", "block")
-    for size in range(2, 6):
-        assert function(torch.ones(size)).shape == (size,)
+    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+        function = Compilation("block")(traced, "a block", "block")
+        for size in range(2, 6):
+            assert function(torch.ones(size)).shape == (size,)
     assert "a block is not compiled, and slower: FailOnRecompileLimitHit" in capsys.readouterr().err
 
 

@@ -170,7 +170,7 @@ def test_runs_of_two_variants_or_of_other_settings_are_no_stack(capsys):
 
 @pytest.mark.parametrize(
     "typed",
-    ["model.dropout=0.1", "trainer.qk_clip=100", "trainer.replicas=2", "trainer.compile=true",
+    ["model.dropout=0.1", "trainer.qk_clip=100", "trainer.replicas=2", "trainer.compile=block",
      "trainer.activation_checkpointing=true"],
 )  # fmt: skip
 def test_what_a_stack_cannot_compute_is_trained_alone(typed):

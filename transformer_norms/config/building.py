@@ -16,7 +16,14 @@ from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
 from transformer_norms.model.settings import GIVEN, formula_values, turned_dims
-from transformer_norms.model.transformer import SCALE_ORDERS, LogitCap, Smear, Transformer, straight
+from transformer_norms.model.transformer import (
+    SCALE_ORDERS,
+    LogitCap,
+    Smear,
+    Transformer,
+    apart,
+    straight,
+)
 from transformer_norms.norms import nothing
 from transformer_norms.training.graphs.compiling import Compilation, choose_mode
 from transformer_norms.training.loss import LOSSES, ModelLoss
@@ -160,8 +167,9 @@ def _prepare(model: Transformer, settings: TrainerSettings) -> tuple[Transformer
     mode = choose_mode(settings, parameters, model.context, in_shards)
     compilation = Compilation(mode, in_shards)
     model.through = compilation(straight, "a block", "block")
+    model.entering = apart if mode == "block" else nothing
     if settings.activation_checkpointing:
-        model.through = partial(recompute, model.through)
+        model.through = partial(recompute, run=model.through)
     return model, compilation
 
 

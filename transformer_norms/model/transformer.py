@@ -67,6 +67,7 @@ class Transformer(nn.Module):
 
     config: Any = None  # what `build_model` built it from
     through: Callable[..., Any] = staticmethod(straight)
+    entering: Callable[..., Any] = staticmethod(nothing)  # `apart` where blocks are compiled
 
     def __init__(
         self,
@@ -136,8 +137,7 @@ class Transformer(nn.Module):
         x = self.embed(self.enter_positions(self.scale, self.position, x, start))
         x0 = self.dropout(self.smear(x, cache[0] if cache else None))
         x, angles = self.enter(x0, tokens), self.position.angles(start, time)
-        if self.through is not straight:  # blocks may be compiled
-            x, x0 = apart((x, x0))
+        x, x0 = self.entering((x, x0))
         given = (Given(tokens),) if self.gives else ()
         for i, block in enumerate(self.blocks):
             x = self.through(block, x, x0, angles, cache[i] if cache else None, *given)

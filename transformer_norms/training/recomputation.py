@@ -11,8 +11,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from transformer_norms.model.transformer import straight
 
-def recompute(run: Callable[..., Any], block: nn.Module, *given: Any) -> Any:
+
+def recompute(block: nn.Module, *given: Any, run: Callable[..., Any] = straight) -> Any:
     """Returns run(block, *given), and keeps only what is given for the backward pass, which runs
     the block again with the same dropout: no digit of a gradient changes."""
 

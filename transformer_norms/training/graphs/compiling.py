@@ -110,15 +110,15 @@ def share_kernels(kind: Mapping[str, Any], device: str) -> Iterator[Callable[[],
     with ExitStack() as held:
 
         def release() -> None:
-            made.write_text("compiled")
+            made.write_bytes(b"compiled")
             held.close()
 
         def announce() -> None:
             say("another run compiles a model of this kind; waiting for its kernels")
 
-        if not made.read_bytes():
+        if not made.stat().st_size:
             with suppress(StorageError):  # without locks, each run compiles
                 held.enter_context(wait_for_lock(made, announce=announce))
-            if made.read_bytes():  # they were made while this process waited
+            if made.stat().st_size:  # they were made while this process waited
                 held.close()
         yield release
