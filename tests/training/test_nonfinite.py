@@ -144,7 +144,6 @@ def overlap(monkeypatch):
     return begun
 
 
-@pytest.mark.goal("N1")
 @pytest.mark.parametrize(
     ("plant", "typed"),
     [
