@@ -1,4 +1,4 @@
-"""What is committed of a study gives back each byte that its runs recorded."""
+"""The archive of a study gives back each byte that its runs recorded."""
 
 import io
 import json

@@ -1,5 +1,5 @@
-"""What is compiled is one graph: each block, with one graph for all blocks of a kind, and the whole
-model, without a break."""
+"""A compiled block is one graph, which all blocks of its kind share. A model that is compiled whole
+is one graph without a break."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from transformer_norms.config.compose import options
 from transformer_norms.model import flex, kernels
 from transformer_norms.model.connections.attention_residuals import AttentionResidual
 from transformer_norms.model.constraint import QKClip
-from transformer_norms.model.transformer import apart, straight
+from transformer_norms.model.transformer import separate, straight
 from transformer_norms.names import distinct_norms
 from transformer_norms.norms import nothing
 from transformer_norms.training.recomputation import recompute
@@ -64,7 +64,7 @@ AXES = {
 
 
 def in_a_process(call):
-    """What checks shapes here cannot be compiled."""
+    """Runs the call in a process without the shape checker, which cannot be compiled."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-W", "ignore", "-c", f"import test_graphs as t; t.{call}"]
     subprocess.run(command, env=environment, check=True)
@@ -113,7 +113,7 @@ def compare(typed, backend, whole):
         assert count == [1], f"{count} graphs of the whole model"
     with graphs() as count:
         model.through = torch.compile(straight, backend=backend, fullgraph=True)
-        model.entering = apart
+        model.entering = separate
         if config.trainer.activation_checkpointing:
             model.through = partial(recompute, run=model.through)
         assert_same(results(model, model.states, clip), expected)
@@ -207,7 +207,7 @@ def compare_fused():
         assert count == [1]
         with graphs() as count:
             model.through = torch.compile(straight, backend="aot_eager", fullgraph=True)
-            model.entering = apart
+            model.entering = separate
             assert_same(results(model, model.states, None), expected, 1e-5)
         assert count == [kinds]
         flex.create_block_mask, model.through, model.entering = make, straight, nothing

@@ -1,4 +1,4 @@
-"""What is compiled, what happens where it cannot be, and how runs share their kernels."""
+"""The parts that a run compiles, its way on where it cannot, and kernels that runs share."""
 
 import threading
 from dataclasses import replace

@@ -77,7 +77,7 @@ def check_equal(alone, stacked, rel=1e-12):
         for one, two in zip([*rows, summary], [*other_rows, other], strict=True):
             for key, value in one.items():
                 if isinstance(value, float) and "second" not in key and "utilis" not in key:
-                    # Of a probe five digits are kept.
+                    # A probe keeps five digits.
                     assert two[key] == pytest.approx(value, rel=2e-5 if "probe" in key else rel)
 
 

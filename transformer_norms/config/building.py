@@ -21,7 +21,7 @@ from transformer_norms.model.transformer import (
     LogitCap,
     Smear,
     Transformer,
-    apart,
+    separate,
     straight,
 )
 from transformer_norms.norms import nothing
@@ -167,7 +167,7 @@ def _prepare(model: Transformer, settings: TrainerSettings) -> tuple[Transformer
     mode = choose_mode(settings, parameters, model.context, in_shards)
     compilation = Compilation(mode, in_shards)
     model.through = compilation(straight, "a block", "block")
-    model.entering = apart if mode == "block" else nothing
+    model.entering = separate if mode == "block" else nothing
     if settings.activation_checkpointing:
         model.through = partial(recompute, run=model.through)
     return model, compilation

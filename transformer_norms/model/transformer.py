@@ -26,7 +26,7 @@ def straight(block: nn.Module, *given: Any) -> Any:
     return block(*given)
 
 
-def apart(given: Any) -> Any:
+def separate(given: Any) -> Any:
     """Returns the same numbers in contiguous tensors, none of which is another one. So are those
     that blocks return, and the first compiled block shares the graph of the others."""
     met: set[int] = set()
@@ -67,7 +67,7 @@ class Transformer(nn.Module):
 
     config: Any = None  # what `build_model` built it from
     through: Callable[..., Any] = staticmethod(straight)
-    entering: Callable[..., Any] = staticmethod(nothing)  # `apart` where blocks are compiled
+    entering: Callable[..., Any] = staticmethod(nothing)  # `separate` where blocks are compiled
 
     def __init__(
         self,

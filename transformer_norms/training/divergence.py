@@ -49,13 +49,13 @@ class Divergence:
         return None
 
     @property
-    def near(self) -> bool:
+    def may_stop_soon(self) -> bool:
         """Whether two more steps above the initial loss would stop the run."""
         return self.above + 2 >= PATIENCE
 
     def limit(self, step: int) -> float:
         """Returns the largest loss at which `step`, counted from 1, gives no reason to stop. Every
-        step before it has been judged, or all but the last one where the rule is not `near`."""
+        step before it has been judged, or all but the last unless the run `may_stop_soon`."""
         last = step > self.warmup and self.above + 1 >= PATIENCE
         return self.initial if last and self.initial is not None else math.inf
 

@@ -295,5 +295,8 @@ def _check_compile(config: Config) -> None:
         "parallel=fsdp": config.parallel.type == "fsdp",
         "trainer.activation_checkpointing=true": config.trainer.activation_checkpointing,
     }
-    for key in (key for key, typed in cut.items() if typed and config.trainer.compile == "whole"):
-        raise ConfigError(f"trainer.compile=whole: {key} needs trainer.compile=block, auto or none")
+    for key, typed in cut.items():
+        if typed and config.trainer.compile == "whole":
+            raise ConfigError(
+                f"trainer.compile=whole: {key} needs trainer.compile=block, auto or none"
+            )

@@ -49,7 +49,7 @@ class StepsAhead:
         """Begins with a step. Returns the reason why the update of the one before was not made. It
         ends its own step, too, if anything reads the numbers or the weights after it."""
         trainer, divergence = self.trainer, self.trainer.divergence
-        if divergence.near and (reason := self.end()) is not None:
+        if divergence.may_stop_soon and (reason := self.end()) is not None:
             return reason
         number = trainer.step + (self.started is not None)
         trainer.set_rates(number)

@@ -62,7 +62,7 @@ class Compilation:
 
     @property
     def text(self) -> str:
-        """What the record says: the mode, and what could not be compiled."""
+        """Returns the mode, and the parts that could not be compiled, as the record has them."""
         faults = (f"{part.name} was not: {part.fault}" for part in self.parts if part.fault)
         captured = ["each step is one CUDA graph"] * self.captured
         return "; ".join([self.mode, *captured, *faults])
