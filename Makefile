@@ -52,6 +52,7 @@ nightly: setup
 check: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 	@$(BIN)/python -m transformer_norms.explain.catalogue docs/catalogue.md --check
+	@$(BIN)/python tests/helpers/rooms.py
 
 tables: setup
 	@$(BIN)/python -m transformer_norms.explain.catalogue docs/catalogue.md

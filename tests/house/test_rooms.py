@@ -1,90 +1,21 @@
 """The package's files lie in rooms, and a room imports only the rooms before it, lazily or not."""
 
-import ast
+import re
 import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from functools import cache
 from pathlib import Path
 
 import pytest
 from conftest import AREAS
+from rooms import FILES, ORDER, PACKAGE, ROOT, imports, levels, measured, path_files, room_of
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "transformer_norms"
+README = (ROOT / "README.md").read_text()
 MOST_FILES = 15  # in a folder
 # A room's settings are its part of the typed config.
 SAME_EVERYWHERE = ("__init__", "__main__", "settings")
-
-# A room may import itself and the rooms above it. Lone files stand behind the name of their room.
-ROOMS = """
-helpers      errors kinds names formula processes progress signals streams text_tables validation
-storage
-norms
-model
-data
-training
-config
-run
-explain
-comparison
-report
-tracking
-sweep
-plan
-hf
-analysis
-judge
-commands     cli sample __init__ __main__ */__main__ analysis/command \
-             analysis/coordinate_check analysis/init_gradients \
-             analysis/invariances analysis/norm_removal analysis/trained/mean_drift \
-             analysis/trained/depth_use analysis/trained/fold analysis/trained/quantization \
-             analysis/trained/swap analysis/trained/collapse
-"""
-ORDER = [line.split()[0] for line in ROOMS.strip().splitlines()]
-LONE_FILES = {name: line.split()[0] for line in ROOMS.strip().splitlines() for name in line.split()}
-FILES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted(Path(__file__).parents[1].rglob("test_*.py"))
-
-
-def room_of(file):
-    """The room of a file of the package. A command of a folder is a command."""
-    path = file.relative_to(PACKAGE).with_suffix("")
-    if str(path) in LONE_FILES or path.name == "__main__":
-        return LONE_FILES.get(str(path), "commands")
-    return path.parts[0] if len(path.parts) > 1 else None
-
-
-@cache
-def imports(file):
-    """(the line, the imported file) of each import of the package's own files, lazy ones too."""
-    package = [PACKAGE.name, *file.relative_to(PACKAGE).parts[:-1]]
-    found = []
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            names = [f"{base}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        found += [(node.lineno, path) for name in names if (path := file_of(name))]
-    return found
-
-
-def file_of(name):
-    """The file that `import a.b.c` or `from a.b import c` reads, if it is the package's."""
-    parts = name.split(".")
-    if parts[0] != PACKAGE.name:
-        return None
-    for end in (len(parts), len(parts) - 1):  # the last may be a function
-        path = PACKAGE.joinpath(*parts[1:end])
-        for file in (path.with_suffix(".py"), path / "__init__.py"):
-            if file.is_file() and end:
-                return file
-    raise AssertionError(f"{name}: there is no such file")
 
 
 def test_every_file_is_in_a_room():
@@ -112,13 +43,19 @@ def test_a_helper_imports_no_room():
 
 
 def test_no_two_files_import_each_other_in_a_circle():
-    """A lazy import counts, since a circle that it hides is a circle."""
-    graph = {file: {path for _, path in imports(file)} - {file} for file in FILES}
-    while leaves := [file for file, below in graph.items() if not below]:
-        for leaf in leaves:
-            del graph[leaf]
-        graph = {file: below - set(leaves) for file, below in graph.items()}
-    assert [str(file.relative_to(PACKAGE)) for file in graph] == []
+    assert levels()[1] == []
+
+
+def test_no_room_has_more_lines_than_its_budget():
+    over = {name: lines for name, lines, budget in measured() if lines > budget}
+    assert over == {}, "see tests/house/budget.yaml"
+
+
+def test_the_readme_names_the_files_that_explain_the_core_in_the_order_of_reading():
+    linked = re.findall(
+        r"\]\((transformer_norms/\S+\.py)\)", README.partition("### In an afternoon")[2]
+    )
+    assert linked == [str(file.relative_to(ROOT)) for file in path_files()]
 
 
 @pytest.mark.parametrize("files", [FILES, TESTS], ids=["package", "tests"])
