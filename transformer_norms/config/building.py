@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches
-from transformer_norms.model.assembly import Assembly, dropout_of, norm_of, scale_of
+from transformer_norms.model.assembly import Assembly, dropout_of, scale_of
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
@@ -59,7 +59,7 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
     width, values = sizes.width, formula_values(sizes)
     position = build_position(config)
     assembly = Assembly(config, position, vocab_size=vocab_size)
-    enter, final = assembly.ends(norm_of(config, config.final_norm, "final")(width))
+    enter, final = assembly.ends(assembly.end_norm("final", config.final_norm))
     cap, fixnorm = architecture.logit_cap, config.embed == "fixnorm"
     model = Transformer(
         vocab_size=vocab_size,
@@ -71,13 +71,13 @@ def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transfor
         bias="head" in biased(architecture.bias),
         scale=scale_of(architecture.embed_scale, width, values),
         enter_positions=SCALE_ORDERS[architecture.embed_scale_order],
-        embed=norm_of(config, "none" if fixnorm else config.embed, "embed")(width),
+        embed=assembly.end_norm("embed", "none" if fixnorm else config.embed),
         smear=nothing if architecture.smear == "none" else Smear(architecture.smear),
         final=final,
         dropout=dropout_of(sizes.dropout),
         logit_scale=scale_of(architecture.logit_scale, vocab_size, values),
         cap=nothing if cap == "none" else LogitCap(cap),
-        rows=norm_of(config, "l2norm" if fixnorm else "none", "embed")(width),
+        rows=assembly.end_norm("rows", "l2norm" if fixnorm else "none"),
         enter=enter,
         constrain=CONSTRAINTS[assembly.placement.weight_constraint],
         gives=any(getattr(architecture, key) != "none" for key in GIVEN),

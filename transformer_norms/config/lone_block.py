@@ -91,8 +91,7 @@ class Block(nn.Module):
         self.constrain(self.block)
         # The final norm is not the block's, unless the equation states how the streams end.
         final = config.final_norm if assembly.placement.default.end else "none"
-        end = assembly.norm(final, "final")(config.model.width)
-        self.enter, self.leave = assembly.ends(end)
+        self.enter, self.leave = assembly.ends(assembly.end_norm("final", final))
 
     def forward(self, x: Stream, x0: Stream | None = None) -> Stream:
         """Returns the stream after the block. `x0` are the embedded tokens, where the equation

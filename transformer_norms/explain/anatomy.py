@@ -1,7 +1,5 @@
-"""The norms and the factors of each block, read from the placement's plan and the config.
-
-No model is built. Each norm is built once, alone and at its width, to count its parameters.
-"""
+"""The norms and the factors of each block: norms of the built model, which has no weights, and
+factors of the placement's plan and the config."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from transformer_norms.config.building import undrawn
 from transformer_norms.formula import Formula
 from transformer_norms.model.assembly import Assembly, norm_of
 from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
@@ -24,13 +23,16 @@ from transformer_norms.model.settings import (
     site_width,
     value_factor,
 )
-from transformer_norms.model.sites import HEAD_SITES, INSIDE, NORMED, REST_OF_B, Site, SubLayerPlan
-from transformer_norms.norms import NORMS, nothing
+from transformer_norms.model.sites import REST_OF_B, SubLayerPlan
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
 Values = Mapping[str, float]
 MATRIX = "matrix of rank"
-_SHORT = re.compile(r"\.norm(?=\.|$)|\.$")  # what a path says twice
+_SHORT = re.compile(r"\.norm(?=\.|$)|\.heads\.\d+$")  # what a path says twice
+_BLOCK = re.compile(r"^blocks\.\d+\.")
+_SITES = (
+    "rows embed pre q_latent kv_latent q k v head_norm ctx hidden mid out post gate final".split()
+)
 Shapes = Mapping[str, str]  # the shapes that may be learned at a place, in words
 
 
@@ -54,8 +56,8 @@ class Factor:
 
 @dataclass(frozen=True)
 class NormAt:
-    """The norm at a site. `count` norms stand there, of `parameters` numbers each. Its `name` is
-    `none` where a scale stands without a norm."""
+    """The norms at a site: `count` of them, of `parameters` numbers each. `name` is `none` where
+    there is a scale without a norm."""
 
     site: str
     module: str
@@ -98,6 +100,9 @@ class Anatomy:
 
     def __init__(self, config: Any, vocab_size: int = 256) -> None:
         self.config, self.placement = config, Placement(**config.placement)
+        with torch.device("meta"):  # shapes without weights: the largest model needs no memory
+            self.model = undrawn(config, vocab_size)
+        self._found = self._norms_by_place()
         self.values: Values = formula_values(config.model)
         self._built: dict[tuple[str, int], Any] = {}
         self.depth, self.width = config.model.depth, config.model.width
@@ -108,15 +113,8 @@ class Anatomy:
         self.joins = self.placement.joins if self.placement.topology in CONNECTED else ()
         self._assembly = Assembly(config, NoPosition())
         self.blocks = [self._block(i) for i in range(self.depth)]
-        fixnorm = config.embed == "fixnorm"
-        names = {
-            "rows": "l2norm" if fixnorm else "none",
-            "embed": "none" if fixnorm else config.embed,
-            "final": config.final_norm,
-        }
-        self.rows, self.embed, self.final = (
-            self._norm(site, Site(name), self.values) for site, name in names.items()
-        )
+        ends = self._found.get((None, ""), {})
+        self.rows, self.embed, self.final = map(ends.get, ("rows", "embed", "final"))
         scales = {"embed_scale": self.width, "logit_scale": vocab_size}
         self.scales = {
             symbol: self._factor(
@@ -200,7 +198,10 @@ class Anatomy:
     def norms(self) -> Iterator[tuple[NormAt, int | None]]:
         """Yields every norm of the model with its block, from the embedding to the head."""
         before = [(norm, None) for norm in (self.rows, self.embed)]
-        enter, leave = self._ends() if self.joins else ([], [])
+        enter, leave = (
+            [(norm, None) for norm in self._found.get((None, part), {}).values()]
+            for part in ("enter", "leave")
+        )
         inside = [
             (norm, i)
             for i, block in enumerate(self.blocks)
@@ -233,26 +234,15 @@ class Anatomy:
     def _block(self, i: int) -> Block:
         values = block_values(self.config.model, i)
         plans = self.placement.plans(i, self.depth)
-        shared = self.placement.block_plan.sites
-        norms = _present({site: self._norm(site, at, values) for site, at in shared.items()})
-        if "block" in self.joins:
-            norms |= self._connection_norms("block", i)
         return Block(
-            {name: self._sub_layer(name, plan, values) for name, plan in plans.items()}, norms
+            {name: self._sub_layer(name, plan, values) for name, plan in plans.items()},
+            self._found.get((i, "block"), {}),
         )
 
     def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
         if name == "attention":
             plan = replace(plan, sites=self._assembly.sites(plan, int(values["i"])))
-        norms = {
-            site: self._norm(site, plan.site(site), values, name, plan.names.get(f"{site}.scale"))
-            for site in ("pre", *INSIDE[name], "out", "post")
-        }
-        if "hidden" in plan.sites:
-            norms |= self._hidden(norms["hidden"])
-        if name in self.joins:
-            norms |= self._connection_norms(name, int(values["i"]))
-        norms |= self._matrix_norms(name, plan, values)
+        norms = self._norms(name, plan, values)
         stream = _shapes(self.width)
         adds, enters = (
             {
@@ -269,88 +259,51 @@ class Anatomy:
             own["shared"], own["keeps"] = built.shared[i], built.sources.count(i) > 1
             own["source"] = None if built.sources[i] == i else built.sources[i]
         own["sizes"], own["inner"] = built.heads[i]
-        return SubLayer(_present(norms), factors, adds, enters, **own)
+        return SubLayer(norms, factors, adds, enters, **own)
 
-    def _hidden(self, norm: NormAt | None) -> dict[str, NormAt | None]:
-        """The norm on the mlp's hidden units stands on what W_up computes, and on what W_gate."""
-        of = {"hidden": "up_norm", **({"gate": "gate_norm"} if self.gated else {})}
-        return {
-            site: norm and replace(norm, site=site, module=f"mlp.f.{name}")
-            for site, name in of.items()
-        }
+    def _norms(self, part: str, plan: SubLayerPlan, values: Values) -> dict[str, NormAt]:
+        """Returns the norms of a sub-layer in the order of its sites, and the scales on them, some
+        without a norm."""
+        norms = dict(self._found.get((int(values["i"]), part), {}))
+        for site, at in plan.sites.items():
+            symbol = plan.names.get(f"{site}.scale", f"{site} scale")
+            scale = self._factor(symbol, at.scale, self._shapes_at(site, at.share, values), values)
+            if scale:
+                absent = NormAt(site, "", "none", 0, 0, 0, "-", at.share)
+                norms[site] = replace(norms.get(site, absent), scale=scale)
+        order = {site: number for number, site in enumerate(_SITES)}
+        return dict(sorted(norms.items(), key=lambda pair: order.get(pair[0], len(order))))
 
-    def _norm(
-        self, site: str, at: Site, values: Values, part: str = "", symbol: str | None = None
-    ) -> NormAt | None:
-        """The norm at a site, None where the site is empty. On q, k, v and head_norm it is one for
-        all heads, one for each, or one over all heads side by side."""
-        sizes, inner = self._assembly.heads[int(values.get("i", 0))]
+    def _shapes_at(self, site: str, share: str, values: Values) -> Shapes:
+        """Returns the shapes of what may be learned at a site."""
+        sizes, inner = self._assembly.heads[int(values["i"])]
         on_heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
         heads = {**on_heads, "head_norm": sizes.heads}.get(site, 0)
-        width, each = (site_width(site, share, sizes, inner) for share in (at.share, "head"))
-        shapes = _head_shapes(heads, each) if heads else _shapes(width)
-        scale = self._factor(symbol or f"{site} scale", at.scale, shapes, values)
-        name = self.config.qkv if site in HEAD_SITES and at.norm == "norm" else at.norm
-        norm = self.build_norm(name, width)
-        module = ".".join(filter(None, [part, "f" if site in INSIDE.get(part, ()) else "", site]))
-        if isinstance(norm, nn.Module):
-            count = heads if at.share == "per_head" else 1
-            parameters = sum(parameter.numel() for parameter in norm.parameters())
-            eps = self.norm_file(name).get("eps")
-            eps = "-" if eps is None else f"{eps:g}"
-            return NormAt(site, module, name, width, count, parameters, eps, at.share, scale)
-        if scale:
-            return NormAt(site, module, "none", width, 0, 0, "-", at.share, scale)
-        return None
+        if heads:
+            return _head_shapes(heads, site_width(site, "head", sizes, inner))
+        return _shapes(site_width(site, share, sizes, inner))
 
-    def _matrix_norms(
-        self, part: str, plan: SubLayerPlan, values: Values
-    ) -> dict[str, NormAt | None]:
-        """The norms inside learned matrices of low rank."""
-        beside = "skip" if plan.adds else ""
-        paths = {"a": ("skip", beside), "b": ("branch",), NORMED: ("skip", NORMED, "scale")}
-        norms: dict[str, NormAt | None] = {}
-        for slot, spec in {**plan.coefficients, **plan.adds}.items():
-            if isinstance(spec, Mapping) and spec.get("normed"):
-                norm = self._norm("pre", Site("norm"), values)
-                path = ".".join(filter(None, (part, *paths.get(slot, ("skip", slot)), "norm")))
-                site = f"inside {plan.names[slot]}"
-                norms[site] = norm and replace(norm, site=site, module=_SHORT.sub("", path))
-        return norms
-
-    def _connection_norms(self, part: str, i: int) -> dict[str, NormAt]:
-        """The norms inside the connection of a sub-layer, or of the block."""
-        built = self._assembly.connection(part, i)
-        prefix = "" if part == "block" else f"{part}."
-        norms = self._norms_inside(f"{prefix}connection", "connection", built)
-        return {norm.module.removeprefix(prefix): norm for norm in norms}
-
-    def _ends(self) -> list[list[tuple[NormAt, None]]]:
-        """The norms of `enter` and `leave`, without the final one."""
-        built = dict(zip(("enter", "final"), self._assembly.ends(nothing), strict=True))
-        return [
-            [(norm, None) for norm in self._norms_inside(name, name, module)]
-            for name, module in built.items()
-        ]
-
-    def _norms_inside(self, path: str, site: str, part: Any) -> list[NormAt]:
-        """The norms inside a part of a connection: the run's, and those that its formula fixes."""
-        modules = part.named_modules() if isinstance(part, nn.Module) else ()
-        names = {kind: name for name, kind in NORMS.items()}
-        norms = []
-        for inner, module in modules:
-            if type(module) in names:
-                own = isinstance(module, type(self.build_norm("norm", 1)))
-                name = "norm" if own else names[type(module)]
-                fixed = getattr(module, "length", module)
-                eps = self.norm_file(name).get("eps") if own else fixed.eps
-                eps = "-" if eps is None else f"{eps:g}"
-                count = sum(parameter.numel() for parameter in module.parameters())
-                at = _SHORT.sub("", f"{path}.{inner}")
-                sizes = {parameter.shape[-1] for parameter in module.parameters()} - {1}
-                width = sizes.pop() if len(sizes) == 1 else self.width
-                norms.append(NormAt(site, at, name, width, 1, count, eps))
-        return norms
+    def _norms_by_place(self) -> dict[tuple[int | None, str], dict[str, NormAt]]:
+        """Returns the norms of the model: for each block and sub-layer by site, and inside
+        connections and learned matrices by module."""
+        found: dict[tuple[int | None, str], dict[str, NormAt]] = {}
+        for path, norm in self.model.norms():
+            at: Any = norm.place
+            at_site = at.site in _SITES and at.sub_layer != "leave"
+            module = _SHORT.sub("", _BLOCK.sub("", path))
+            # A norm that a connection's formula fixes has no file.
+            from_file = at_site or at.norm == "norm"
+            eps = (
+                self.norm_file(at.norm).get("eps")
+                if from_file
+                else getattr(norm, "length", norm).eps
+            )
+            text = "-" if eps is None else f"{eps:g}"
+            one = NormAt(at.site, module, at.norm, at.width, 1, _size(norm), text, at.share)
+            here = found.setdefault((at.block, at.sub_layer), {})
+            key = at.site if at_site else module
+            here[key] = replace(one, count=here[key].count + 1) if key in here else one
+        return found
 
     def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:
         sizes, inner = self._assembly.heads[int(values["i"])]
@@ -408,6 +361,10 @@ def first_paragraph(documented: Any) -> str:
     """The first paragraph of a docstring in one line, with a semicolon for a wide blank in one."""
     lines = (documented.__doc__ or "").split("\n\n")[0].split("\n")
     return re.sub(r" {3,}", "; ", " ".join(line.strip() for line in lines))
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _present(things: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from inspect import getdoc
 from statistics import NormalDist
 from typing import Any
 
-import torch
 from torch import nn
 
-from transformer_norms.config.building import build_model, undrawn
+from transformer_norms.config.building import build_model
 from transformer_norms.config.checks.cautions import unverified, unverified_line
 from transformer_norms.config.resolution import HENRYS_SCALE
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value, flat
@@ -70,8 +69,7 @@ class Explanation:
 def explain(config: Config, vocab_size: int, typed: set[str]) -> Explanation:
     """Returns the explanation of a composed config; `typed` are the keys that the user typed."""
     anatomy = Anatomy(config, vocab_size)
-    with torch.device("meta"):  # shapes without weights: the largest model needs no memory
-        model = undrawn(config, vocab_size)
+    model = anatomy.model
     return Explanation(
         anatomy,
         [

@@ -53,6 +53,7 @@ from transformer_norms.model.sites import (
     LATENT_SITES,
     NORMED,
     REST_OF_B,
+    NormPlace,
     Site,
     SubLayerPlan,
 )
@@ -101,40 +102,53 @@ class Assembly:
             for name, plan in plans.items()
         }
         block_plan = self.placement.block_plan
-        own = {name: self.site(block_plan, name, "attention", values) for name in block_plan.sites}
+        own = {
+            name: self.site(block_plan, name, "attention", values, "block")
+            for name in block_plan.sites
+        }
         if self.placement.topology == "blocks":
             own["connection"] = self.connection("block", i)
         return BLOCKS[self.placement.topology](**layers, **own)
 
+    def end_norm(self, site: str, name: str) -> Module:
+        """Returns the norm at rows, embed or final, outside of the blocks."""
+        place = "final" if site == "final" else "embed"
+        return self.norm(name, place, None, "", site)(self.sizes.width)
+
     def ends(self, final: Module) -> tuple[Module, Module]:
-        """What stands between the embedded tokens and the first block, and between the last block
-        and the head, of which `final` is the norm."""
+        """Returns what is between the embedded tokens and the first block, and between the last
+        block and the head, of which `final` is the norm."""
         if not self.placement.connection:
             return nothing, final
         kind = CONNECTIONS[self.placement.connection["type"]]
-        enter = self.connected(kind.enter, "embed")
-        return enter, self.connected(kind.leave, "final", final=final)
+        enter = self.connected(kind.enter, "embed", (None, "enter", "enter"))
+        return enter, self.connected(kind.leave, "final", (None, "leave", "final"), final=final)
 
     def connection(self, kind: Place, i: int, sub_layer: Any = None) -> Any:
         """The connection of the sub-layer `kind` of block i, or of the block itself."""
         connection, kinds = CONNECTIONS[self.placement.connection["type"]], self.placement.joins
         index = len(kinds) * i + kinds.index(kind)
-        return self.connected(connection, kind, sub_layer=sub_layer, index=index, l=i + 1)
+        where = (i, kind, "connection")
+        return self.connected(connection, kind, where, sub_layer=sub_layer, index=index, l=i + 1)
 
-    def connected(self, part: Any, place: Place, **given: Any) -> Module:
-        """A connection's class, or that of one of its ends, built with its settings."""
+    def connected(
+        self, part: Any, place: Place, where: tuple[int | None, str, str], **given: Any
+    ) -> Module:
+        """Returns a connection, or one of its ends, built from its class with its settings."""
         sizes = self.sizes
-        return build_part(
+        built = build_part(
             part,
             width=sizes.width,
             count=len(self.placement.joins) * sizes.depth,
             depth=sizes.depth,
-            norm=self.norm("norm", place),
+            norm=self.norm("norm", place, *where),
             activation=ACTIVATIONS[self.config.mlp.activation],
             vocab_size=self.vocab_size,
             **self.placement.connection,
             **given,
         )
+        place_fixed_norms(built, NormPlace(*where, "", sizes.width))
+        return built
 
     def sub_layer(
         self,
@@ -149,11 +163,11 @@ class Assembly:
 
         def scale(slot: str, spec: Any) -> Module:
             """A learned coefficient is one parameter wherever its name stands in the equation."""
-            norm = self.norm("norm", kind)
-            if slot not in plan.names:
+            name = plan.names.get(slot)
+            norm = self.norm("norm", kind, int(values["i"]), kind, f"inside {name}")
+            if name is None:
                 return scale_of(spec, self.sizes.width, values, norm)
             held = shared if spec.get("share") == "block" else own
-            name = plan.names[slot]
             if name not in held:
                 held[name] = scale_of(spec, self.sizes.width, values, norm)
             return held[name]
@@ -278,7 +292,8 @@ class Assembly:
         kind, width = MLPS[self.config.mlp.type], self.sizes.mlp_width
         matrices = ("up", "gate") if kind.gated else ("up",)
         spec, hidden = plan.coefficient("hidden_scale"), "hidden" in plan.sites
-        norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", values)
+        sites = {"up": "hidden", "gate": "gate"}
+        norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", values, site=sites[name])
                  for name in matrices if hidden}  # fmt: skip
         return MLPS.maker(self.config.mlp)(
             width=self.sizes.width,
@@ -300,32 +315,49 @@ class Assembly:
         name: str,
         kind: Place,
         values: Mapping[str, float],
+        sub_layer: str = "",
+        site: str = "",
     ) -> Module:
-        """The norm at a site of the sub-layer `kind`."""
-        site, width = plan.site(name), site_width(name, "head", *self.heads[int(values["i"])])
-        norm = self.norm(site.norm, kind)(width)
-        return norm if site.scale == 1 else Scaled(norm, scale_of(site.scale, width, values))
+        """Returns the norm at a site of the sub-layer `kind`."""
+        at, i = plan.site(name), int(values["i"])
+        width = site_width(name, "head", *self.heads[i])
+        norm = self.norm(at.norm, kind, i, sub_layer or kind, site or name)(width)
+        return norm if at.scale == 1 else Scaled(norm, scale_of(at.scale, width, values))
 
     def head_site(
         self, plan: SubLayerPlan, name: str, heads: int, values: Mapping[str, float]
     ) -> Module:
-        """The norm on heads. Not every norm of the stream can stand at q, k or v (`qkv`)."""
-        site, head_dim = plan.site(name), site_width(name, "head", *self.heads[int(values["i"])])
+        """Returns the norm on heads. At q, k or v not every norm of the stream can act (`qkv`)."""
+        site, i = plan.site(name), int(values["i"])
+        head_dim = site_width(name, "head", *self.heads[i])
         stand_in = site.norm == "norm" and name in HEAD_SITES
-        make = self.norm(self.config.qkv if stand_in else site.norm, "attention")
-        norm = make(head_dim)
+        chosen = self.config.qkv if stand_in else site.norm
+        make = self.norm(chosen, "attention", i, "attention", name, site.share)
+        norm = make(heads * head_dim if site.share == "full" else head_dim)
         if norm is not nothing and site.share == "full":
-            norm = AllHeads(make(heads * head_dim))
+            norm = AllHeads(norm)
         elif norm is not nothing and site.share == "per_head":
             norm = PerHead([make(head_dim) for _ in range(heads)])
         if site.scale == 1:
             return norm
         return Scaled(norm, coefficient(site.scale, self.head_shapes(heads, head_dim), values))
 
-    def norm(self, name: str, place: Place) -> Callable[[int], Module]:
-        """`norm(width)` for the norm that a site names."""
-        own = self.own_norm if name == "norm" else None
-        return own or norm_of(self.config, name, place)
+    def norm(
+        self,
+        name: str,
+        place: Place,
+        block: int | None,
+        sub_layer: str,
+        site: str,
+        share: str = "head",
+    ) -> Callable[[int], Module]:
+        """Returns `norm(width)` for the norm that a site names. The norm knows its place."""
+        make = (self.own_norm if name == "norm" else None) or norm_of(self.config, name, place)
+
+        def placed(width: int) -> Module:
+            return put(make(width), NormPlace(block, sub_layer, site, name, width, share))
+
+        return placed
 
     def head_shapes(self, heads: int, dimensions: int) -> dict[str, tuple[int, ...]]:
         return {"scalar": SCALAR, "head": (heads, 1), "vector": (heads, dimensions)}
@@ -338,6 +370,23 @@ def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Mod
         return NORMS["none"]
     spec = config.norm if name == "norm" else config.norms[name]
     return NORMS.maker({**spec, "place": place})
+
+
+def put(norm: Module, place: NormPlace) -> Module:
+    """Tells a norm its place, where there is a norm."""
+    if isinstance(norm, nn.Module):
+        norm.place = place  # type: ignore[assignment]
+    return norm
+
+
+def place_fixed_norms(part: Module, place: NormPlace) -> None:
+    """Tells the norms inside a connection their place: those that its formula fixes."""
+    names = {kind: name for name, kind in NORMS.items()}
+    for module in part.modules() if isinstance(part, nn.Module) else ():
+        if type(module) in names and not hasattr(module, "place"):
+            widths = {parameter.shape[-1] for parameter in module.parameters()} - {1}
+            width = widths.pop() if len(widths) == 1 else place.width
+            put(module, replace(place, norm=names[type(module)], width=width))
 
 
 def scale_of(

@@ -34,6 +34,25 @@ class Site:
 
 
 @dataclass(frozen=True)
+class NormPlace:
+    """The place of a norm in a model. Assembly writes it on the norm, as `place`.
+
+    `block` counts from 0, and is None outside of blocks. `sub_layer` is attention or mlp, or
+    `block` for both; outside of blocks it is enter or leave for a part of a connection, else empty.
+    `site` is a site of the sub-layer (`gate` is that of W_gate's output), `connection`, `inside
+    NAME` for a learned matrix, rows, embed, enter or final. `norm` is the name of a norm's file, or
+    `norm` for the run's norm.
+    """
+
+    block: int | None
+    sub_layer: str
+    site: str
+    norm: str
+    width: int
+    share: str = "head"
+
+
+@dataclass(frozen=True)
 class SubLayerPlan:
     """The plan of one sub-layer of one block: norms by site, and coefficients.
 

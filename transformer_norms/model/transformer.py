@@ -164,6 +164,10 @@ class Transformer(nn.Module):
         logits = F.linear(states, rows, bias)[..., : self.vocab_size]
         return self.cap(self.logit_scale(logits))
 
+    def norms(self) -> list[tuple[str, nn.Module]]:
+        """Returns the name and the module of each norm, whose `place` says where it acts."""
+        return [pair for pair in self.named_modules() if hasattr(pair[1], "place")]
+
     def new_cache(self) -> list[Cache]:
         return [Cache() for _ in self.blocks]
 

@@ -1,0 +1,51 @@
+"""Each norm of a model knows its place, and `model.norms()` lists them all."""
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_norms.config.building import undrawn
+from transformer_norms.config.compose import compose, options
+from transformer_norms.model.sites import INSIDE
+from transformer_norms.norms import NORMS
+
+SMALL = ["model=nano", "model.width=32", "model.heads=2", "model.context=8", "trainer.device=cpu"]
+MORE = [
+    "placement.equation=norm(x + f(norm(x), hidden=norm, mid=norm))",
+    "qk_norm=per_head",
+    "v_norm=full",
+    "embed=fixnorm",
+    "embed=rmsnorm",
+    "preset=deepseek_v3",
+    "preset=nanochat",
+]
+NAMES = {"hidden": "up_norm", "gate": "gate_norm"}  # of the modules at these sites
+KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
+
+
+def parts_at(model, place):
+    """The modules at a place, found by the names in the tree."""
+    owner = model if place.block is None else model.blocks[place.block]
+    if place.sub_layer in ("attention", "mlp"):
+        owner = getattr(owner, place.sub_layer)
+    if place.site.startswith("inside "):
+        return [owner.skip, owner.branch]
+    inside = place.site == "gate" or place.site in INSIDE.get(place.sub_layer, ())
+    return [getattr(owner.f if inside else owner, NAMES.get(place.site, place.site))]
+
+
+@pytest.mark.parametrize("typed", [*(f"placement={name}" for name in options("placement")), *MORE])
+def test_a_norm_is_where_its_place_says_and_no_norm_is_without_one(typed):
+    config = compose([*SMALL, "mlp=swiglu", typed])
+    with torch.device("meta"):
+        model = undrawn(config, 31)
+    places = {norm: norm.place for _, norm in model.norms()}
+    for norm, place in places.items():
+        parts = [part for part in parts_at(model, place) if isinstance(part, nn.Module)]
+        assert any(norm is module for part in parts for module in part.modules()), place
+        kind = (config.norm if place.norm == "norm" else config.norms.get(place.norm, {})).get(
+            "type"
+        )
+        assert type(norm) is NORMS[kind or place.norm]
+    inner = {part for norm in places for part in norm.modules()} - places.keys()
+    assert {m for m in model.modules() if isinstance(m, KINDS)} - inner == places.keys()
