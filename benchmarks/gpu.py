@@ -48,9 +48,9 @@ PLAN = {
     "steps": Planned(100, measure_steps),
     "digits": Planned(75, measure_digits),
     "norms": Planned(35, measure_norms),
-    "variants": Planned(110, measure_variants),
-    "small": Planned(55, measure_small),
-    "large": Planned(45, measure_large),
+    "variants": Planned(80, measure_variants),
+    "small": Planned(70, measure_small),
+    "large": Planned(60, measure_large),
 }
 CLOSING = 3.0  # seconds of the budget that no section gets
 LEAST = 10.0  # with fewer seconds left no section begins

@@ -142,6 +142,6 @@ MEASURES: dict[str, Callable[[Section, int], Numbers]] = {
     "torch alone, graphs": graphs,
     "torch alone, stacked": stacked,
 }
-KINDS = [("eager, waiting", 1), ("eager", 1), ("block", 1), ("whole", 1), ("processes", 4)]
-KINDS += [("stacked", 16), ("stacked", 32), ("torch alone, graphs", 1), ("torch alone, graphs", 8)]
-KINDS += [("torch alone, stacked", 16), ("torch alone, stacked", 32)]
+KINDS = [("eager", 1), ("whole", 1), ("processes", 4), ("stacked", 16), ("torch alone, graphs", 8)]
+KINDS += [("torch alone, stacked", 16), ("processes", 8), ("eager, waiting", 1), ("block", 1)]
+KINDS += [("stacked", 32), ("torch alone, graphs", 1), ("torch alone, stacked", 32)]

@@ -46,11 +46,17 @@ def test_two_runs_of_one_command_are_equal_to_the_last_digit(calm):
 
 @pytest.mark.goal("R4")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_two_runs_and_a_resumed_one_are_equal_to_the_last_digit(stop_at):
-    one, other = go("study=a", "trainer.device=cuda"), go("study=b", "trainer.device=cuda")
+@pytest.mark.parametrize("dropout", ["0", "0.1"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_on_a_gpu_two_runs_and_a_resumed_one_are_equal_to_the_last_digit(
+    optimizer, dropout, stop_at
+):
+    typed = "trainer.device=cuda", f"model.dropout={dropout}", f"optimizer={optimizer}"
+    one, other = go("study=a", *typed), go("study=b", *typed)
+    assert one["compile"] == "none; each step is one CUDA graph"
     assert same(one["folder"], other["folder"])
     stop_at(5, 13)
-    resumed = [go("study=c", "trainer.device=cuda") for _ in range(3)][-1]
+    resumed = [go("study=c", *typed) for _ in range(3)][-1]
     assert same(one["folder"], resumed["folder"])
 
 

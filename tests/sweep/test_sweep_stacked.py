@@ -179,22 +179,6 @@ def test_what_a_stack_cannot_compute_is_trained_alone(typed):
 
 
 @pytest.mark.parametrize(
-    ("device", "small", "at_once", "sizes"),
-    [("cpu", True, 1, [1] * 6), ("cuda", False, 1, [1] * 6), ("cuda", True, 1, [6]),
-     ("cuda", True, 4, [2] * 3)],
-)  # fmt: skip
-def test_auto_stacks_small_models_on_a_gpu_and_leaves_no_worker_without_a_job(
-    device, small, at_once, sizes, monkeypatch
-):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(planning, "SMALL", 2e7 if small else 1e3)
-    _, jobs = plan_sweep((*SHORT, f"trainer.device={device}", "seed=0,1,2,3,4,5"))
-    launcher = StackingLauncher()
-    launcher.stacked, launcher.at_once = "auto", at_once
-    assert sorted(map(len, launching.stacks(jobs, launcher))) == sizes
-
-
-@pytest.mark.parametrize(
     ("norm", "said"),
     [("plugins=mine norm=asks", ".item()"),
      ("norm=batchnorm norm.allow_noncausal=true", "running_mean in its own way")],

@@ -164,7 +164,7 @@ def _prepare(model: Transformer, settings: TrainerSettings) -> tuple[Transformer
     model = model.to(settings.device)
     in_shards = sharded(model.embedding.weight)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    mode = choose_mode(settings, parameters, model.context, in_shards)
+    mode = choose_mode(settings, parameters, model.context)
     compilation = Compilation(mode, in_shards)
     model.through = compilation(straight, "a block", "block")
     model.entering = separate if mode == "block" else nothing

@@ -22,7 +22,7 @@ _KEYS = {
 _OURS = ("output", "error", "open-mode", "nodes", "ntasks", "ntasks-per-node", "requeue", "wrap")
 
 Workers = Annotated[Integer, Field(ge=1, le=1024)]
-Stacked = Auto | Nothing | Annotated[Integer, Field(ge=2, le=1024)]  # runs
+Stacked = Nothing | Annotated[Integer, Field(ge=2, le=1024)]  # runs
 Sharing = Annotated[Integer, Field(ge=1, le=48)]  # processes of one GPU under MPS
 Minutes = Annotated[Integer, Field(ge=3, le=525600)]  # Slurm's signal comes 90 s before the limit
 Gigabytes = Annotated[Number, Field(gt=0, le=1e6)]

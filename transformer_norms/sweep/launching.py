@@ -29,7 +29,6 @@ from transformer_norms.training.stopping import Preempted, Stopping
 # `remark` says why runs were not stacked.
 Answer = dict[str, Any]
 _TYPED_DIGITS = 10
-MOST = 16  # runs of a stack, under `auto`
 # In a worker of one of Hydra's launchers, which has all jobs: a signal has stopped one of them.
 _stopped = threading.Event()
 
@@ -44,14 +43,12 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
 
 
 def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
-    """Returns the numbers of the jobs that a worker gets at once. `auto` leaves no worker idle."""
+    """Returns the numbers of the jobs that a worker gets at once."""
     most: Any = getattr(launcher, "stacked", "none")
-    fair = -(-len(jobs) // getattr(launcher, "at_once", 1))
-    size = min(MOST, fair) if most == "auto" else 1 if most == "none" else most
+    size = 1 if most == "none" else most
     together: dict[Any, list[int]] = {}
     for number, job in enumerate(jobs):
-        joins = job.alike and (job.gains or most != "auto")
-        together.setdefault(job.alike if joins else number, []).append(number)
+        together.setdefault(job.alike or number, []).append(number)
     counts = [(numbers, -(-len(numbers) // size)) for numbers in together.values()]
     return [numbers[i::count] for numbers, count in counts for i in range(count)]
 

@@ -30,7 +30,6 @@ from transformer_norms.sweep.question import Request
 from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
-SMALL = 2e7  # FLOPs of a token, of about 3M weights; the steps of a larger model keep a GPU busy
 FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 
 
@@ -38,7 +37,7 @@ FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 class Job:
     """A planned run: its folder, the arguments that train it, its keys of W&B, the hashes that
     earlier versions gave to the same run, and about how many FLOPs it takes. Jobs with the same
-    arguments `alike`, if any, can train as one stack, and `gains` says whether that saves time."""
+    arguments `alike`, if any, can train as one stack."""
 
     run: PlannedRun
     folder: Path
@@ -47,7 +46,6 @@ class Job:
     former: Collection[str] = ()
     work: float = 1.0
     alike: tuple[str, ...] = ()
-    gains: bool = False
 
     @property
     def summary(self) -> Summary | None:
@@ -137,7 +135,7 @@ class Jobs:
         alike = tuple(text for text in overrides if not text.startswith(FREE))
         return Job(
             run, plan.folder, overrides, config.tracking, former, work,
-            () if alone else alike, keys.device == "cuda" and work <= SMALL * keys.tokens,
+            () if alone else alike,
         )  # fmt: skip
 
     def refusal(self, variant: Values, tuned: Values) -> str:

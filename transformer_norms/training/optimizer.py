@@ -146,9 +146,9 @@ def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
 
 
 def put_rates_on_device(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Makes tensors of the rates of AdamW, on a GPU: a captured step reads the same memory."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups if isinstance(optimizer, torch.optim.AdamW) else ():
+    """Makes tensors of the rates on a GPU, in float32: a captured step reads the same memory."""
+    for optimizer in filter(skips_on_device, optimizers):
+        for group in optimizer.param_groups:
             device = group["params"][0].device
             group["lr"] = torch.full((), group["lr"], dtype=torch.float32, device=device)
 
@@ -215,7 +215,10 @@ class Muon(torch.optim.Optimizer):
         for parameter, direction in zip(parameters, update, strict=True):
             weight = local(parameter)
             weight.mul_(1 - group["lr"] * group["weight_decay"])
-            weight.add_(direction, alpha=-rate)
+            if isinstance(rate, Tensor):
+                weight.addcmul_(direction, rate.to(weight.dtype), value=-1)
+            else:
+                weight.add_(direction, alpha=-rate)
 
     def _buffer(self, parameter: nn.Parameter) -> Tensor:
         state = self.state[parameter]

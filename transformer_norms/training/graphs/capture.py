@@ -1,7 +1,7 @@
-"""A whole step of a small model as one CUDA graph.
+"""A whole training step as one CUDA graph.
 
-A GPU computes each kernel of such a step faster than the processor starts it. A captured step is
-started once, and computes the same digits.
+A processor needs longer to start the kernels of a step than an H100 needs to compute them, even
+with 124M parameters. A captured step is started once, and computes the same digits.
 """
 
 from collections.abc import Callable
@@ -13,30 +13,26 @@ from torch import Tensor
 from transformer_norms.errors import describe_error
 from transformer_norms.progress import say
 from transformer_norms.training.loss import Batch, ModelLoss
+from transformer_norms.training.parallel.micro_batches import seed_dropout
 
 Trainer = Any  # of trainer.py, which imports this file
 
-SMALL = 1e12  # FLOPs of a step, some 10 ms of a large GPU
-WARM = 3  # steps before it is captured: libraries allocate their memory in the first ones
+WARM = 3  # steps before it is captured: they compile it, and libraries allocate their memory
 
 
 def can_capture(trainer: Trainer) -> bool:
-    """Returns whether a step is small, and the same work each time: nothing in it is drawn, and
-    nothing but tensors changes. A plugin may do what cannot be seen."""
+    """Returns whether a step is the same work each time, and nothing but tensors changes. A plugin
+    may do what cannot be seen."""
     config, settings = trainer.model.config, trainer.settings
-    parameters = sum(parameter.numel() for parameter in trainer.parameters)
+    one_draw = trainer.micro_batches.count == 1  # a graph begins with the seed of its step
     return (
         settings.device == "cuda"
         and config is not None
-        and config.model.dropout == 0
+        and (config.model.dropout == 0 or one_draw)
         and config.plugins == "none"
-        and 6.0 * parameters * settings.batch_size * trainer.model.context < SMALL
-        and not (trainer.averages or settings.activation_checkpointing)
+        and not settings.activation_checkpointing  # which reads the generator's state
         and trainer.ranks.count == 1
-        and trainer.qk_clip is None
         and type(trainer.loss) is ModelLoss  # and not one that waits for other runs
-        and not trainer.loss.compilation.active
-        and all(isinstance(optimizer, torch.optim.AdamW) for optimizer in trainer.optimizers)
     )
 
 
@@ -45,13 +41,15 @@ class StepGraph:
 
     def __init__(self, advance: Callable[..., tuple[Tensor, Tensor]], trainer: Trainer) -> None:
         self.advance, self.compilation = advance, trainer.loss.compilation
+        self.seed = trainer.micro_batches.seed
         self.stream, self.calls = torch.cuda.Stream(), 0
         self.batch: Tensor | None = None
         self.numbers: tuple[Tensor, Tensor] | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
         for optimizer in trainer.optimizers:
             for group in optimizer.param_groups:
-                group["capturable"] = True
+                if "capturable" in group:
+                    group["capturable"] = True
 
     def __call__(self, batch: Batch, number: int, probe: Any) -> tuple[Tensor, Tensor]:
         """Returns what `advance` does, in memory that the next step overwrites."""
@@ -62,6 +60,7 @@ class StepGraph:
         if self.calls == WARM + 1:
             self._capture(number, probe)
         if self.graph is not None:
+            seed_dropout(self.seed, number, 0)
             self.graph.replay()
             assert self.numbers is not None
             return self.numbers
