@@ -3,7 +3,6 @@ python experiments/results.py pack runs/NAME   a study's runs, without weights: 
 python experiments/results.py pack --unfinished runs/NAME
                                                those that have ended: NAME/unfinished.tar.xz
 python experiments/results.py unpack NAME      packed runs into runs/NAME
-python experiments/results.py ngrams TEXT      the n-grams of runs that have none: ngrams.json
 
 What is committed of a study is what its runs recorded, or what was measured of models; the rest
 follows from that, but for the simulations of noise/error_rates.md. Each study's report is the one
@@ -38,7 +37,6 @@ from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
 from judged_anew import verdicts_table
 from measured import STEPS, XIONG, read_blocks, read_changes, read_costs
-from ngrams import add_ngrams, write_ngrams
 from primary import primary_contrasts, primary_rows
 from screens import SCREENS, screen_text
 from small_questions import MODES, SHARES, modes_rows, read_rows, shares_rows
@@ -130,7 +128,7 @@ def regenerate() -> None:
         runs, archives = Path(folder), sorted(HERE.glob(f"*/{RUNS}"))
         homes = [archive.parent for archive in archives]
         # All before the first report: noise counts beside the others.
-        list(pool.map(_unpack, archives, repeat(runs)))
+        list(pool.map(_extract, archives, repeat(runs)))
         written = pool.map(_write_study, homes, repeat(runs))
         # Last what needs no report: meanwhile this process fills the READMEs.
         measurements = _begin_measurements(pool, runs)
@@ -185,13 +183,6 @@ def _write_study(home: Path, folder: Path) -> Report:
     if home.name in SCREENS:
         return findings, [], []
     return findings, list(_verdicts(findings)), list(_tables(findings))
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Writes the files of an archive, and into the copies of its summaries the n-grams that they
-    lack."""
-    _extract(archive, folder)
-    add_ngrams(folder / archive.parent.name)
 
 
 def _extract(archive: Path, folder: Path) -> None:
@@ -334,14 +325,6 @@ def _fill(file: Path, text: str) -> None:
     file.write_text(before[: marked.start(1)] + text + "\n" + before[marked.end(1) :])
 
 
-def count_ngrams(text: Path) -> None:
-    """Counts the n-grams of all packed runs. ValueError where a run had another text."""
-    with tempfile.TemporaryDirectory() as folder:
-        for archive in sorted(HERE.glob(f"*/{RUNS}")):
-            _extract(archive, Path(folder))
-        write_ngrams(Path(folder), text)
-
-
 def main(arguments: Sequence[str]) -> int:
     command, paths = arguments[:1], [Path(argument) for argument in arguments[1:]]
     try:
@@ -353,8 +336,6 @@ def main(arguments: Sequence[str]) -> int:
         elif command == ["unpack"] and paths:
             for name in arguments[1:]:
                 unpack(name)
-        elif command == ["ngrams"] and len(paths) == 1:
-            count_ngrams(*paths)
         else:
             print(__doc__, file=sys.stderr)
             return 2

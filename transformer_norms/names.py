@@ -17,14 +17,6 @@ AXES_OF_A_RUN = (
 ).split()
 PLUGIN = "transformer_norms_plugin_"  # begins the name of each module of a user's own folder
 AXES = [*AXES_OF_A_RUN, "launcher", "parallel", "sweep"]
-# Options by the names that they had before. Such a name, typed or saved, means the same option.
-RENAMED = {
-    "model": {
-        "tiny": "nano", "small": "micro", "base": "124m", "medium": "350m", "large": "774m",
-        "xl": "1558m",
-    },
-    "preset": {"bloom_norms": "bloom"},
-}  # fmt: skip
 
 
 class Registry(dict[str, Any]):
@@ -79,29 +71,12 @@ def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
     return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
 
 
-def current_name(axis: str, name: Any) -> Any:
-    """Returns today's name of an option, or of each in a list. Other values stay as they are."""
-    if isinstance(name, list):
-        return [current_name(axis, one) for one in name]
-    return RENAMED.get(axis, {}).get(name, name) if isinstance(name, str) else name
-
-
-def current_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns {key: value} with today's names of the options among the values."""
-    return {key: current_name(key, value) for key, value in values.items()}
-
-
 def option_name(axis: str, typed: Any) -> Any:
-    """Returns today's name of an option that was typed as a name or as its file: quick.yaml or
+    """Returns the name of an option that was typed as a name or as its file: quick.yaml or
     configs/sweep/quick.yaml is quick."""
     if axis in AXES and isinstance(typed, str):
-        typed = re.sub(rf"^(?:(?:\./)?configs/{axis}/)?([\w.-]+)\.ya?ml$", r"\1", typed)
-    return current_name(axis, typed)
-
-
-def former_names(axis: str, name: object) -> list[str]:
-    """Returns the names that an option had before."""
-    return [former for former, current in RENAMED.get(axis, {}).items() if current == name]
+        return re.sub(rf"^(?:(?:\./)?configs/{axis}/)?([\w.-]+)\.ya?ml$", r"\1", typed)
+    return typed
 
 
 def distinct_norms(folder: Path | None = None) -> list[str]:

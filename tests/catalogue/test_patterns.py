@@ -298,8 +298,8 @@ def compare_compiled(case):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
-def test_bloom_is_whole_under_its_old_name_too():
-    config = compose(["preset=bloom_norms", "model=nano"])
+def test_bloom_is_whole():
+    config = compose(["preset=bloom", "model=nano"])
     assert config.choices.preset == "bloom"
     assert config.position.type == "alibi"
     facts = facts_of(config, VOCABULARY)

@@ -17,7 +17,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import Choices, choose, complete, compose, recompose
 from transformer_norms.config.overrides import parse, to_dict
 from transformer_norms.config.plugins import TO_CHOOSE, fault_of
-from transformer_norms.config.saved import to_mapping, to_yaml
+from transformer_norms.config.saved import FORM, to_mapping, to_yaml
 from transformer_norms.config.tree import CHOSEN, Config, marked
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark, Values, plain
@@ -340,7 +340,8 @@ def test_a_hydra_that_is_running_is_left_as_it_was(default):
 )
 def test_a_saved_config_composes_to_itself_with_the_same_hash(overrides, saved):
     config, file = saved(*overrides)
-    assert to_yaml(config) == OmegaConf.to_yaml(OmegaConf.create(to_mapping(config)))
+    content = {"form": FORM, **to_mapping(config)}
+    assert to_yaml(config) == OmegaConf.to_yaml(OmegaConf.create(content))
     again = composed(file)
     assert again == config
     assert identity(again) == identity(config)

@@ -178,7 +178,7 @@ def test_a_recipe_is_what_it_sets_and_no_part_of_a_runs_identity():
     assert run_hash(compose(typed), {}) == run_hash(compose(same), {})
 
 
-def test_a_saved_recipe_is_the_same_run_and_a_config_without_recipes_still_loads(tmp_path):
+def test_a_saved_recipe_is_the_same_run(tmp_path):
     file = tmp_path / "config.yaml"
     config = compose(["recipe=gpt2_124m", "optimizer=muon"])
     file.write_text(to_yaml(config))
@@ -187,12 +187,6 @@ def test_a_saved_recipe_is_the_same_run_and_a_config_without_recipes_still_loads
     assert again.choices == config.choices
     with pytest.raises(ConfigError, match="recipe goes with no saved run"):
         compose([f"config={file}", "recipe=olmo2_1b"])
-    content = yaml.safe_load(to_yaml(compose(["preset=gpt2"])))
-    for tree in (content, content["resolved"]):
-        del tree["choices"]["recipe"], tree["about"]["recipe_source"]
-        del tree["about"]["recipe_unverified"]
-    file.write_text(yaml.safe_dump(content))
-    assert compose([f"config={file}"]) == compose(["preset=gpt2"])
 
 
 def test_a_wrong_recipe_is_answered_in_one_line(tmp_path):

@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import fmean
 
 import archives
-import ngrams
 import pytest
 import results
 import torch
@@ -69,21 +68,6 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
             assert row[key] == str("" if summaries[run][key] is None else summaries[run][key])
     assert {row["dirty"] for row in rows.values()} == {"False"}
     assert not {row["status"] for row in rows.values()} - {"finished", "diverged"}
-
-
-def test_a_packed_run_without_n_grams_gets_those_of_its_data_and_of_the_tokens_it_would_read(
-    tmp_path,
-):
-    results._unpack(HERE / "norms" / results.RUNS, tmp_path)
-    known = json.loads((HERE / "ngrams.json").read_text())
-    summaries = [json.loads(file.read_text()) for file in tmp_path.glob("norms/*/summary.json")]
-    assert {summary["status"] for summary in summaries} == {"finished", "diverged"}
-    for summary in summaries:
-        data = summary["data"]
-        assert data["ngram_tokens"] == 600 * 12 * 64
-        assert data["ngrams"] == known[data["fingerprint"]]["460800"]["ngrams"]
-        # The unigram of the record is of all the text, and smoothed in another way.
-        assert data["ngrams"]["val"][0] == pytest.approx(data["unigram"], abs=1e-3)
 
 
 @pytest.mark.parametrize("analysis", trained.ASKED)
@@ -152,16 +136,6 @@ def test_a_declared_difference_has_the_p_of_each_family_that_it_may_be_counted_i
         wide = f"{fmean(pairs) - half:+.{digits}f} to {fmean(pairs) + half:+.{digits}f}"
         own = [row for row in rows if row[:2] == [str(place[0]), name] and len(row) == 9]
         assert [row[4:] for row in own] == [[wide, *(f"{one[place]:.2g}" for one in families)]]
-
-
-def test_n_grams_are_counted_on_no_other_text_than_that_of_the_runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ngrams, "FILE", tmp_path / "ngrams.json")
-    results._extract(HERE / "very_deep" / results.RUNS, tmp_path)
-    (tmp_path / "other.txt").write_text("another text\n" * 1000)
-    with pytest.raises(ValueError, match=r"other\.txt: is not the text of rmsnorm-deepnorm"):
-        ngrams.write_ngrams(tmp_path, tmp_path / "other.txt")
-    assert not ngrams.FILE.exists()
 
 
 @pytest.mark.parametrize("study", [*STUDIES, "norm_removal", *trained.ASKED])

@@ -144,7 +144,7 @@ def _rewrite(run, config, found, loss, valid=False):
         config["placement"]["equation"] = {"attention": word, word: word}
         config["study"] = word
     resolved = {key: value for key, value in config.items() if key != "chosen"}
-    held = {**config["chosen"], "resolved": resolved}
+    held = {"form": 1, **config["chosen"], "resolved": resolved}
     (run / "config.yaml").write_text(yaml.dump(held, Dumper=yaml.CSafeDumper, sort_keys=False))
     edit(run, choices=config["choices"])
     rows = [

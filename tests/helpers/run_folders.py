@@ -86,7 +86,7 @@ def make_run(study, config, loss=None, *, status="finished", rows=4, attempt=1, 
         "batch_chain": f"batches of seed {seed}",
     } | changed
     resolved = {key: value for key, value in config.items() if key != "chosen"}
-    held = {**config["chosen"], "resolved": resolved}
+    held = {"form": 1, **config["chosen"], "resolved": resolved}
     (folder / "config.yaml").write_text(yaml.dump(held, Dumper=yaml.CSafeDumper, sort_keys=False))
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "metrics.jsonl").write_text("".join(map(_line, _rows(rows, tokens, summary))))

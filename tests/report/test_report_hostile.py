@@ -100,8 +100,8 @@ HOSTILE = {
     ),
     "a deep config": (replace_content("config.yaml", b"[" * 50_000), "nested too deeply"),
     "half a config": (
-        replace_content("config.yaml", b"choices: {}\nseed: 0\n"),
-        "is no run's config",
+        replace_content("config.yaml", b"form: 1\nchoices: {}\nseed: 0\n"),
+        "is no saved run",
     ),
     "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
     "no record": (

@@ -401,15 +401,6 @@ def test_a_manifest_without_a_run_is_refused(home, trainer, changed):
     assert (found, len(lines)) == (FIRST, 1)
 
 
-def test_a_checkpoint_of_schema_1_says_its_run_elsewhere_and_is_used(home, trainer):
-    """as versions before schema 2 wrote it, without the parameters that nothing touched"""
-    (identity,) = {json.loads((run_of(0) / "summary.json").read_text())["identity"]}
-    edit_state(untouched=...)(newest_of(0))
-    for config, expected in ((identity, NEWEST), ("f" * 16, FIRST)):
-        reseal(newest_of(0), schema=1, identity=None, extra={"config": config})
-        assert resume(trainer)[0] == expected
-
-
 @pytest.mark.parametrize("name", ["model: NaN", "model: another name", "model: another type"])
 def test_loading_passes_over_what_was_sealed_again(home, name, capfd):
     act, words = HOSTILE[name]

@@ -56,13 +56,11 @@ def test_the_time_left_counts_a_longer_run_as_more(tmp_path, monkeypatch):
 def test_what_another_run_has_left_in_the_folder_of_a_job_is_no_result_of_it(tmp_path):
     folder = make_run(tmp_path, config_of(), 2.0)
     plan = planned(config_of(), {})
-    former, other = PlannedRun(**vars(plan) | {"identity": "0" * 16}), (plan.identity,)
-    ended = [Job(run, folder, (), {}, more).ended
-             for run, more in [(plan, ()), (former, other), (former, ())]]  # fmt: skip
-    assert ended == [True, True, False]
+    other = PlannedRun(**vars(plan) | {"identity": "0" * 16})
+    assert [Job(run, folder, (), {}).ended for run in (plan, other)] == [True, False]
     edit(folder, status="running")
     left = tree(folder)
-    foreign = Job(former, folder, (), {})
+    foreign = Job(other, folder, (), {})
     record_failure(foreign, "no more")
     row = board.Row(foreign)
     row.update()

@@ -276,14 +276,3 @@ def test_a_sweep_in_which_every_trial_failed_says_that_there_is_nothing_to_tune(
     assert code == 0
     assert "layernorm: nothing to tune, every trial failed" in err
     assert {run.stage for run in read_record(RECORD).runs} == {"tune"}
-
-
-@pytest.mark.parametrize("trials", [None, 12])
-def test_a_record_of_an_earlier_version_has_no_refinement_and_may_have_trials(trials):
-    RECORD.parent.mkdir(parents=True)
-    record = SweepRecord("mine", "", ["norm"], {}, {LR: RATES}, [100], [0], 0.005, [], [])
-    values = {"schema": 1, **asdict(record)}
-    assert "trials" not in values
-    del values["refine"]
-    RECORD.write_text(json.dumps({**values, "trials": trials}))
-    assert read_record(RECORD) == record

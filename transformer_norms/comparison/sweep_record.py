@@ -3,15 +3,15 @@ noticed."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, asdict, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import AXES, current_names, former_names
+from transformer_norms.names import AXES
 from transformer_norms.run.folder import Attempts
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.reading import is_there, read_json, read_typed
@@ -20,9 +20,7 @@ FAILED_AT_START = "failed before the first step"  # a run's state that leaves no
 MOST_PLANNED = 30_000  # runs: one command plans at most 10,000 to tune, and as many results
 
 Item = TypeVar("Item")
-Values = Annotated[
-    dict[str, Any], AfterValidator(current_names)
-]  # such as {"placement": "pre", "optimizer.lr": 0.003}
+Values = dict[str, Any]  # such as {"placement": "pre", "optimizer.lr": 0.003}
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -78,11 +76,11 @@ class Seen:
 class Look:
     """What was seen when results were looked at, and what was decided: the verdict, or `hopeless`,
     of each comparison by its name, without those that were left open. `identities` are those of the
-    runs that were seen; a look that is older than they are has none."""
+    runs that were seen."""
 
     seen: list[Seen]
     decided: dict[str, str]
-    identities: list[Hash] = field(default_factory=list)
+    identities: list[Hash]
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -101,7 +99,7 @@ class SweepRecord:
     is the number of refinements of each variant's best. `most` is the largest number of seeds of a
     variant where seeds are added until it is decided. `looks` are kept whatever is
     typed next: those at other runs count where these are asked for again. `asked` tells what an
-    earlier, wider command planned from what is asked now; a record without it is older than it is.
+    earlier, wider command planned from what is asked now.
     `unbegun` are the folders of runs that failed before their first step, and so left none.
     """
 
@@ -117,7 +115,6 @@ class SweepRecord:
     tuned: list[Tuned]
     contrasts: list[str] = field(default_factory=list)
     refine: Annotated[int, Field(ge=0)] = 0
-    trials: InitVar[int | None] = None  # of an earlier version; it is read and not kept
     most: Annotated[int, Field(ge=1)] | None = None
     looks: list[Look] = field(default_factory=list)
     asked: Asked | None = None
@@ -128,7 +125,7 @@ class SweepRecord:
     def own_looks(self) -> list[Look]:
         """The looks at any of its runs."""
         own = {run.identity for run in self.runs}
-        return [look for look in self.looks if not look.identities or own & {*look.identities}]
+        return [look for look in self.looks if own & {*look.identities}]
 
     def write(self, study: Path) -> Path:
         """Writes `study`/sweep-NAME.json unless it is there already, and returns its path."""
@@ -158,13 +155,11 @@ def label(variant: Mapping[str, Any]) -> str:
 
 def words_of(key: str, value: Any) -> tuple[str, ...]:
     """Returns the words that name a value: that of the label first, such as `depth=16`, then the
-    word with the short key and the word with the whole key, `model.depth=16`, and those with the
-    names that an option had before."""
+    word with the short key and the word with the whole key, `model.depth=16`."""
     text = value_text(value)
     alone = key in AXES or key == "placement.equation"
     words = (f"{key.rpartition('.')[2]}={text}", f"{key}={text}")
-    former = [word for name in former_names(key, value) for word in (name, f"{key}={name}")]
-    return (text, *words, *former) if alone else words
+    return (text, *words) if alone else words
 
 
 def names_of(variants: Sequence[Values]) -> list[str]:
@@ -229,16 +224,11 @@ def _planned(before: list[PlannedRun], now: list[PlannedRun]) -> list[PlannedRun
 
 def add_looks(before: Sequence[Look], now: Sequence[Look]) -> list[Look]:
     """Returns the looks before, and those of `now` that saw other seeds, or other runs of the same
-    seeds, than each of them. A look that is older than identities gets those of its equal."""
+    seeds, than each of them."""
     looks = list(before)
     for look in now:
-        same = [one for one in looks if one.seen == look.seen]
-        if not any(one.identities in ([], look.identities) for one in same):
+        if not any((one.seen, one.identities) == (look.seen, look.identities) for one in looks):
             looks.append(look)
-        looks = [
-            replace(one, identities=look.identities) if one in same and not one.identities else one
-            for one in looks
-        ]
     return looks
 
 

@@ -36,8 +36,6 @@ from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
-    RENAMED,
-    current_names,
     folder_of_configs,
     nearest,
     option_files,
@@ -369,7 +367,7 @@ def _compose_extending(
     groups: tuple[Typed, ...], folder: Path | None, states: object
 ) -> tuple[dict[str, Any], dict[str, str]]:
     config = _compose_with_hydra([as_hydra_reads(str(pair)) for pair in groups], folder)
-    chosen = current_names({str(k): str(v) for k, v in config.hydra.runtime.choices.items()})
+    chosen = {str(k): str(v) for k, v in config.hydra.runtime.choices.items()}
     return {key: value for key, value in to_dict(config).items() if key != "hydra"}, chosen
 
 
@@ -401,8 +399,6 @@ def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictCo
     from hydra.errors import HydraException
     from hydra.version import VersionBase
 
-    if folder is not None:
-        _offer_old_names()
     typed = [*(str(pair) for pair in groups), *search_path(folder)]
     enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
     GlobalHydra.instance().clear()
@@ -419,16 +415,6 @@ def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictCo
     finally:
         GlobalHydra.instance().hydra = enclosing
         VersionBase.instance().version_base = version
-
-
-def _offer_old_names() -> None:
-    """Lets a file of plugins choose an option by the name that it had before."""
-    from hydra.core.config_store import ConfigStore
-
-    for axis, names in RENAMED.items():
-        files = option_files(axis)
-        for old, name in names.items():
-            ConfigStore.instance().store(group=axis, name=old, node=OmegaConf.load(files[name]))
 
 
 def search_path(folder: Path | None) -> list[str]:

@@ -192,9 +192,9 @@ _CONTROL = str.maketrans({"\n": "\\n", "\t": "\\t", "\r": "\\r"})
 
 
 def as_hydra_reads(text: str) -> str:
-    """Returns KEY=VALUE or KEY=A,B as Hydra is to read it: options by the names that their files
-    have today, ~/ as the home folder, and `placement.equation=norm(x + f(x))` with the quotes that
-    Hydra's parser needs, around each of several and around each word in `{...}` and `[...]`."""
+    """Returns KEY=VALUE or KEY=A,B as Hydra is to read it: options by their names, ~/ as the home
+    folder, and `placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs,
+    around each of several and around each word in `{...}` and `[...]`."""
     key, _, value = text.partition("=")
     if key in AXES and value:
         return f"{key}={re.sub(_OPTION, lambda found: option_name(key, found[0]), value)}"

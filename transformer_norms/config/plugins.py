@@ -12,7 +12,7 @@ from typing import Any
 from transformer_norms.config.tree import CHOSEN, marked
 from transformer_norms.errors import BEGAN, ConfigError, StorageError, describe_error, hide_secrets
 from transformer_norms.kinds import Mark
-from transformer_norms.names import AXES, PLUGIN, RENAMED, nearest, options, unknown
+from transformer_norms.names import AXES, PLUGIN, nearest, options, unknown
 from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path
 
 # The axes whose files have keys of several groups, and the keys in them that no run has.
@@ -50,7 +50,7 @@ def fault_of(axis: str, name: str, text: str, content: Any) -> str | None:
         return "it begins with a byte order mark; save it as UTF-8 without one"
     if not isinstance(content, dict | None):
         return "a list is not allowed; it should be keys"
-    if name in (*options(axis), *RENAMED.get(axis, ())):
+    if name in options(axis):
         return f"{axis}={name} is ours; name it otherwise"
     content, header = content or {}, re.match(r"\s*#\s*@package +(\S+)", text)
     package = header[1] if header else axis

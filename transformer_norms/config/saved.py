@@ -13,21 +13,19 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
-from transformer_norms.config import old
 from transformer_norms.config.tree import CHOSEN, Config, flat, marked
 from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
-from transformer_norms.progress import say
-from transformer_norms.storage.reading import read_bytes, read_yaml
+from transformer_norms.storage.reading import read_yaml
 
+FORM = 1  # of a config.yaml. A key that is added, renamed or dropped raises the number.
 LONGEST = 1 << 18  # bytes
 # The errors of a reader that expects a run's config and meets other values.
 NO_CONFIG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
-_announced: set[Path] = set()  # the translated files that this process has named
 
 
 class _Dumper(yaml.SafeDumper):
@@ -73,7 +71,7 @@ def to_yaml(config: Config) -> str:
     """Returns the text of config.yaml: what OmegaConf.to_yaml writes, which would copy all values
     twice before."""
     return yaml.dump(
-        to_mapping(config),
+        {"form": FORM, **to_mapping(config)},
         Dumper=_Dumper,
         default_flow_style=False,
         allow_unicode=True,
@@ -110,7 +108,7 @@ def _comment(value: object, resolved: object) -> str:
 
 
 def to_mapping(config: Config) -> dict[str, Any]:
-    """Returns the content of config.yaml."""
+    """Returns the content of config.yaml without the number of its form."""
     resolved = plain(config)
     chosen = resolved.pop("chosen")
     return {**chosen, "resolved": resolved}
@@ -122,59 +120,44 @@ def saved_of(config: Config) -> Saved:
     return Saved(content.pop("choices"), {key: content[key] for key in CHOSEN}, content["resolved"])
 
 
-def in_todays_form(content: Any) -> Any:
-    """Returns the content of a config.yaml itself, or what that of an earlier version means."""
-    if is_translated(content):
-        content = old.translate(content)
-    return old.complete(content)
+def read_content(file: Path) -> dict[str, Any]:
+    """Returns the content of a config.yaml without the number of its form. Raises ConfigError if
+    the file holds more than values, no run, or a run of another form."""
+    content = read_yaml(file, LONGEST)
+    try:
+        if not isinstance(content, dict):
+            raise ConfigError("is no saved run; it should be a group of keys")
+        if (form := content.pop("form", None)) != FORM:
+            raise ConfigError(f"its form is {form!r}; this version reads form {FORM} alone")
+        _check_keys("", content, ["choices", *CHOSEN, "resolved"])
+        _check_group("resolved", content["resolved"])
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    return content
 
 
-def is_translated(content: Any) -> bool:
-    """Whether the content was written before there was `resolved`."""
-    return isinstance(content, dict) and "words" in content and "resolved" not in content
-
-
-def is_old(file: Path) -> bool:
-    """Returns whether a config.yaml was written before there was `resolved`."""
-    return b"\nresolved:" not in read_bytes(file, LONGEST)
-
-
-def resolved_values(content: Any) -> dict[str, Any]:
-    """Returns the resolved values of a config.yaml in today's form; `chosen` has its choices."""
-    if not (isinstance(content, dict) and isinstance(content.get("resolved"), dict)):
-        raise ConfigError("is no run's config; 'resolved' is missing")
+def resolved_values(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the resolved values of a config.yaml; `chosen` has its choices."""
     chosen = dict(content)
     resolved = chosen.pop("resolved")
     return {**resolved, "chosen": chosen}
 
 
 def read_saved(file: Path) -> Saved:
-    """Reads a saved run. A line says once if the file is of an earlier form. Raises ConfigError if
-    the file holds more than values, or no run."""
+    """Reads a saved run. Raises ConfigError if the file holds more than values, or no run."""
     try:
-        content = read_yaml(file, LONGEST)
+        return _saved(read_content(file))
     except ConfigError as error:
-        raise ConfigError(f"config={error}") from None
-    try:
-        today = in_todays_form(content)
-        if is_translated(content) and file.resolve() not in _announced:
-            _announced.add(file.resolve())
-            say(f"config={file}: is of an earlier form, and was translated")
-        return _saved(today)
-    except ConfigError as error:
-        raise ConfigError(f"config={file}: {error}") from None
+        where = "" if str(file) in str(error) else f"{file}: "
+        raise ConfigError(f"config={where}{error}") from None
     except NO_CONFIG as error:
         raise ConfigError(f"config={file}: is no run's config: {describe_error(error)}") from None
 
 
-def _saved(content: Any) -> Saved:
+def _saved(content: dict[str, Any]) -> Saved:
     """Raises ConfigError where a part of a run's config is missing, unknown or of another kind."""
-    if not isinstance(content, dict):
-        raise ConfigError("is no saved run; 'choices' is missing")
-    _check_keys("", content, ["choices", *CHOSEN, "resolved"])
     choices, resolved = content.pop("choices"), content.pop("resolved")
     _check_group("choices", choices)
-    _check_group("resolved", resolved)
     for key in ("choices", "norms", "init", "trainer"):
         _check_group(f"resolved.{key}", resolved.get(key))
     for name, norm in resolved["norms"].items():

@@ -10,7 +10,7 @@ from typing import Any
 from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
-from transformer_norms.progress import Live, Tell, say, track
+from transformer_norms.progress import Live, Tell, track
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import contrast_sentence, sentence
 from transformer_norms.report.curves import draw_curves
@@ -64,8 +64,6 @@ def write_report(
     with _collecting_rarely(), Live() as live:
         places = [Path(folder) for folder in folders]
         study = read_study(places, baseline, effect, contrasts, live)
-        if count := sum(member.run is not None and member.run.translated for member in study.runs):
-            say(f"{count} of the runs have a config.yaml of an earlier form; it was translated")
         runs = list({member.folder: member.run for member in study.runs if member.run}.values())
         rows, damaged = read_rows(track(live, "reading curves {:.0f}/{:.0f}", runs))
         study = replace(study, damaged=[*study.damaged, *damaged])

@@ -1,6 +1,6 @@
 """Saves and finds checkpoints: verified folders of safetensors and JSON. A run keeps the newest.
 
-The manifest says which run a checkpoint belongs to. In a schema 1 its `extra` says so.
+The manifest says which run a checkpoint belongs to.
 """
 
 import json
@@ -30,7 +30,7 @@ from transformer_norms.storage.manifest import (
 from transformer_norms.storage.reading import is_there, open_file, parse_json
 from transformer_norms.training.restoring import Stored, Wanted, check_tensors
 
-SCHEMA, _OLDEST = 2, 1
+SCHEMA = 2
 _STATE, _SUFFIX = "state.json", ".safetensors"
 _NAMES = r"state\.json|[a-z_]+\.safetensors"
 # A header of a hundred thousand tensors fits; one made to exhaust memory does not.
@@ -44,7 +44,7 @@ class Checkpoint:
     """A checkpoint whose files were verified when this object was made."""
 
     path: Path
-    identity: str | None  # of its run; a model that was folded before schema 2 does not say
+    identity: str  # of its run
     step: int
     state: dict[str, Any]
     extra: dict[str, Any]
@@ -227,12 +227,12 @@ def verify(path: Path, most: Mapping[str, int] = {}) -> Checkpoint:
     tensors that is longer than its header and `most` bytes is not hashed."""
     stamps = {file.name: _stamp(file) for file in path.glob(f"*{_SUFFIX}")}
     longest = {name + _SUFFIX: 8 + _LONGEST_HEADER + size for name, size in most.items()}
-    manifest = verify_folder(path, SCHEMA, _NAMES, oldest=_OLDEST, most=longest)
+    manifest = verify_folder(path, SCHEMA, _NAMES, most=longest)
     step, files, extra = manifest.get("step"), manifest["files"], manifest.get("extra")
     if type(step) is not int or not isinstance(extra, dict) or _STATE not in files:
         raise DamagedError(f"{path / MANIFEST} lacks what a checkpoint says")
-    identity = extra.get("config") if manifest["schema"] == _OLDEST else manifest.get("identity")
-    if not _IDENTITY.fullmatch(str(identity)) and manifest["schema"] != _OLDEST:
+    identity = manifest.get("identity")
+    if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity):
         raise DamagedError(f"{path / MANIFEST} does not say which run it is of")
     if path.name != f"step-{step:08d}":
         raise DamagedError(f"{path}: {MANIFEST} is of step {step}")
@@ -262,4 +262,4 @@ def _read_state(file: Path, described: Mapping[str, Any]) -> dict[str, Any]:
 
 def drop(path: Path, name: str) -> None:
     """Deletes the tensors `name` of a checkpoint, which then verifies without them."""
-    drop_file(path, name + _SUFFIX, SCHEMA, _NAMES, _OLDEST)
+    drop_file(path, name + _SUFFIX, SCHEMA, _NAMES)

@@ -8,15 +8,39 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import plugins
-from transformer_norms.config.old import younger_keys
 from transformer_norms.config.tree import Config, chosen_value, flat, marked
-from transformer_norms.kinds import Mark, plain
+from transformer_norms.kinds import Mark, plain, value_at
 from transformer_norms.model.equation import canonical
 from transformer_norms.storage.loaded_code import hash_loaded
+from transformer_norms.training.settings import GROUPS
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # The keys that change no result beyond its last digits carry Mark.ASIDE where they are declared.
 _ASIDE = tuple(marked(Mark.ASIDE))
+# At this value a key is not part of a run's identity: the runs of before the key are the same runs.
+_NOT_HASHED_AT: dict[str, Any] = {
+    "v_norm": "none",
+    **dict.fromkeys(
+        (
+            "architecture.smear architecture.attention_gate architecture.q_rank "
+            "architecture.kv_rank architecture.rope_dim architecture.value_dim "
+            "architecture.value_residual architecture.value_embedding architecture.value_gate "
+            "architecture.sliding_window architecture.attention_chunk "
+            "architecture.temperature_floor architecture.values_from_keys "
+            "architecture.kv_from_block architecture.activation_sparsity "
+            "position.scaling data.separator trainer.qk_clip"
+        ).split(),
+        "none",
+    ),
+    "architecture.embed_scale_order": "before",
+    "architecture.value_scale": 1,
+    "architecture.temperature_scale": 0.1,
+    "architecture.rope_proportional": False,
+    "optimizer.decay_embeddings": True,
+    "optimizer.lr_factor": dict.fromkeys(GROUPS, 1),
+    "data.test_fraction": 0,
+    "data.val_paths": [],
+}
 # The rooms that training imports, and the helpers that compute or hold its values. The other
 # helpers start a run and show it.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
@@ -39,9 +63,14 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     # Else the hash holds `cpu`, as it always has for a run on a CPU.
     values["trainer"]["device"] = device if _depends_on_device(values) else "cpu"
     values["trainer"]["compile"] = False  # likewise: it was a part of the hash
-    for node, key, value in younger_keys(values):
-        if node.get(key) == value:
-            del node[key]
+    for key, value in _NOT_HASHED_AT.items():
+        above, _, last = key.rpartition(".")
+        node = value_at(values, above) if above else values
+        if node.get(last) == value:
+            del node[last]
+    for norm in (values["norm"], *values["norms"].values()):
+        if norm["type"] == "dyt" and norm.get("bias") is True:  # as above
+            del norm["bias"]
     values["placement"] = _respell(values["placement"])
     if "paths" in values["data"]:
         values["data"]["paths"] = dict(data_identity)

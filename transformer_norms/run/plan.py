@@ -1,14 +1,12 @@
 """The plan of a run before anything is written: its corpus, identity, folder and disk space."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from transformer_norms import processes
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.overrides import as_typed
-from transformer_norms.config.saved import is_old
 from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
 from transformer_norms.data.documents import Corpus
@@ -16,7 +14,6 @@ from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
-from transformer_norms.names import former_names
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
@@ -60,7 +57,6 @@ class Plan:
             content = TOKENIZERS.maker(config.tokenizer)().identity()
             self.data_identity |= {"tokenizer": content["sha256"]}
         self.hash = identity.run_hash(config, self.data_identity)
-        self.identities = {self.hash}  # and that of the same run in an earlier version
         self.code = identity.code(config)
         self.warnings: list[str] = []  # for the record of the run
         check_metrics_size(config)
@@ -68,41 +64,22 @@ class Plan:
         self.origin_identity = ""
         self.origin = None if origin == "none" else self._find_origin(Path(origin))
         after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
-        readable = identity.readable(config, default_axes())
-        self.name = f"{readable}-{self.hash[:8]}{after}"
+        self.name = f"{identity.readable(config, default_axes())}-{self.hash[:8]}{after}"
         study = Path("runs") / config.study
         self.folder, self.remarks = choose_folder(
             study,
             self.name,
-            attempts(study, self.hash, after) or self._old_attempts(study, readable, after),
+            attempts(study, self.hash, after),
             again=config.again,
             code=self.code,
             data=self.data_identity,
         )
 
-    def _old_attempts(self, study: Path, readable: str, after: str) -> list[Path]:
-        """Returns the attempts at this run that an earlier version of the project wrote. Their hash
-        is another, because their config.yaml has another form."""
-        model = self.config.choices.model
-        names = [model, *former_names("model", model)]
-        spellings = {readable.replace(f"-{model}-", f"-{name}-", 1) for name in names}
-        files = [file for name in spellings for file in study.glob(f"{name}-*{after}/config.yaml")]
-        for file in sorted(files):
-            with suppress(ConfigError):  # a damaged run is none that this one goes on with
-                summary = read_summary(file.parent)
-                if summary is None or not is_old(file):
-                    continue
-                config = compose([as_typed("config", str(file)), *self._plugins()])
-                if identity.run_hash(config, summary.data.identity) == self.hash:
-                    self.identities.add(summary.identity)
-                    return attempts(study, summary.identity, after)
-        return []
-
     def summary(self) -> Summary | None:
         """Returns the summary in the run's folder, or None if there is none yet. Raises
         NoUsableCheckpoint if it is that of another run, whose folder was renamed."""
         summary = read_summary(self.folder)
-        if summary and summary.identity not in self.identities:
+        if summary and summary.identity != self.hash:
             raise NoUsableCheckpoint(
                 f"{path_text(self.folder)}: holds another run, {summary.identity}, and this one is "
                 f"{self.hash}; nothing was deleted. Rename that folder, or type another study"

@@ -479,8 +479,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _division_of(before: Summary, accumulation: int, threads: int) -> Division:
-    """Returns how the work was divided before. A run of an earlier version was one process, and did
-    not say how many micro-batches it had."""
+    """Returns how the work was divided before."""
     replicas = before.replicas or 1
     count = before.micro_batches or micro_batch_count(accumulation, replicas, 1)
     return Division(count, before.ranks or 1, replicas, threads)

@@ -6,13 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Measured, Whole
-from transformer_norms.names import current_names
 from transformer_norms.progress import say
 from transformer_norms.storage.files import write_bytes, write_json
 from transformer_norms.storage.manifest import MANIFEST, DamagedError, read_sealed, seal_manifest
@@ -46,17 +45,14 @@ class Data:
     val: Sizes = field(default_factory=dict)
     test: Sizes = field(default_factory=dict)
     uniform: Measured | None = None  # the loss where every token is equally likely
-    unigram: Measured | None = None  # on validation; of a run that is older than `ngrams`
     # The losses of the n-grams of order 1, 2, ... on val, and on test if there is one.
     ngrams: dict[str, list[Measured]] = field(default_factory=dict)
     ngram_tokens: Whole | None = None  # how many training tokens they were counted on
     floor: Measured | None = None  # the text's entropy, in nats per byte, where it is known
 
     def ngram_losses(self, part: str = "val") -> list[float]:
-        """Returns the losses of the n-grams of order 1, 2, ... on a part, the unigram's alone for a
-        run that is older than the others, or nothing."""
-        older = [self.unigram] if part == "val" and self.unigram is not None else []
-        return self.ngrams.get(part, older)
+        """Returns the losses of the n-grams of order 1, 2, ... on a part, or nothing."""
+        return self.ngrams.get(part, [])
 
     def reference_lines(self, part: str = "val") -> dict[str, float]:
         """Returns the losses that need no model, in nats per token of a part, by name."""
@@ -104,7 +100,7 @@ class Summary:
     diverged: str | None = None  # why
     trained: bool | None = None  # whether it did not diverge, and is better than the unigram
     error: str | None = None  # the traceback of a failed run
-    choices: Annotated[dict[str, str], AfterValidator(current_names)] = field(default_factory=dict)
+    choices: dict[str, str] = field(default_factory=dict)
     identity: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     continued_from: str | None = None
     batch_chain: str | None = None  # a hash of every batch that was read, in order

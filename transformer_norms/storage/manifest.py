@@ -106,19 +106,18 @@ def verify_folder(
     schema: int,
     names: str,
     hash_file: Callable[[Path], str] = sha256,
-    oldest: int | None = None,
     most: Mapping[str, int] = {},
 ) -> dict[str, Any]:
     """Returns the manifest after every byte was checked. Raises DamagedError.
 
     `names` is a pattern that each file name must match. `hash_file` is for a caller that remembers
-    what it has hashed. A manifest may be of an earlier schema, if `oldest` names one. `most` has
-    the most bytes that a file can have, by its name: a longer one is not even hashed.
+    what it has hashed. `most` has the most bytes that a file can have, by its name: a longer one is
+    not even hashed.
     """
     with name_damage(path):
         if not stat.S_ISDIR(path.lstat().st_mode):
             raise DamagedError(f"{path} is no folder; a link to one counts as none")
-        manifest = _read_manifest(path, range(oldest or schema, schema + 1), names)
+        manifest = _read_manifest(path, schema, names)
         files, dropped = manifest["files"], manifest.get("dropped", [])
         for file in sorted(path.iterdir()):
             if file.name not in (MANIFEST, *files, *dropped):
@@ -162,12 +161,11 @@ def read_sealed(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read_manifest(path: Path, schemas: range, names: str) -> dict[str, Any]:
+def _read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
     """Returns the folder's manifest after its seal and its form were checked."""
     file, manifest = path / MANIFEST, read_sealed(path)
-    if manifest.get("schema") not in schemas:
-        known = " and ".join(map(str, schemas))
-        raise DamagedError(f"{file}: schema {manifest.get('schema')}, this program reads {known}")
+    if manifest.get("schema") != schema:
+        raise DamagedError(f"{file}: schema {manifest.get('schema')}, this program reads {schema}")
     if not _lists_files(manifest, names):
         raise DamagedError(f"{file} lacks what a manifest says")
     return manifest
@@ -215,12 +213,12 @@ def _compare(file: Path, sha256: str, described: Mapping[str, Any]) -> None:
         raise DamagedError(f"{file}: its bytes are not those that were written")
 
 
-def drop_file(path: Path, name: str, schema: int, names: str, oldest: int | None = None) -> None:
+def drop_file(path: Path, name: str, schema: int, names: str) -> None:
     """Deletes a file of a folder that verifies, which then verifies without it.
 
     The manifest is changed first, and permits the file until it is gone. So a kill is harmless.
     """
-    manifest = verify_folder(path, schema, names, oldest=oldest)
+    manifest = verify_folder(path, schema, names)
     if name in manifest["files"]:
         data = seal_without(manifest, name)
         write_bytes(path / MANIFEST, data, workplace=path.parent)

@@ -309,8 +309,8 @@ class Sweep:
 
     def _keep_earlier_look(self, first: list[Job]) -> None:
         """Counts the look that a person may have had at variants whose results have all ended: by
-        a report of a sweep that was stopped, or where the record is older than the record of looks.
-        Where this command adds seeds, those that have ended count, too.
+        a report of a sweep that was stopped. Where this command adds seeds, those that have ended
+        count, too.
         """
         if self.path.is_file():
             record = read_record(self.path)
@@ -364,9 +364,7 @@ class Sweep:
         same_plan = now.most is not None and now.most == before.most and first == first_before
         if self.request.named or same_plan:
             return merge_records(before, now)
-        goes_on = self._goes_on_with(before, now.runs)
-        looks = [look for look in before.looks if look.identities or goes_on]
-        return replace(now, looks=add_looks(looks, now.looks))
+        return replace(now, looks=add_looks(before.looks, now.looks))
 
     def _goes_on_with(self, record: SweepRecord, runs: Sequence[PlannedRun]) -> bool:
         """Whether what was seen of a record was seen of this sweep: a bare `-m` may have nothing to

@@ -6,18 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
-from transformer_norms.names import current_names
 
 MOST_RUNS = 10_000
-Grid = Annotated[
-    dict[str, Annotated[list[Any], Field(min_length=1)]], AfterValidator(current_names)
-]
+Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 _SETTINGS = ("seed", "refine")  # the keys of `tune` that are no tuned keys
 
 

@@ -4,7 +4,7 @@ them runs.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,15 +35,13 @@ FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, its keys of W&B, the hashes that
-    earlier versions gave to the same run, and about how many FLOPs it takes. Jobs with the same
-    arguments `alike`, if any, can train as one stack."""
+    """A planned run: its folder, the arguments that train it, its keys of W&B, and about how many
+    FLOPs it takes. Jobs with the same arguments `alike`, if any, can train as one stack."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
     tracking: Mapping[str, Any]
-    former: Collection[str] = ()
     work: float = 1.0
     alike: tuple[str, ...] = ()
 
@@ -54,7 +52,7 @@ class Job:
         why it cannot."""
         with suppress(ConfigError):
             summary = read_summary(self.folder)
-            if summary and summary.identity in (self.run.identity, *self.former):
+            if summary and summary.identity == self.run.identity:
                 return summary
         return None
 
@@ -127,14 +125,14 @@ class Jobs:
             folder=plan.name, identity=plan.hash,
             stage=stage, variant=variant, tuned=tuned, seed=seed,
         )  # fmt: skip
-        former, config, keys = frozenset(plan.identities), plan.config, plan.config.trainer
+        config, keys = plan.config, plan.config.trainer
         work = rough_flops(config)
         # A stack has one model of each run, and knows neither hooks nor what others draw.
         alone = keys.replicas not in ("auto", 1) or keys.qk_clip != "none" or config.model.dropout
         alone = alone or keys.activation_checkpointing or keys.compile not in ("auto", "none")
         alike = tuple(text for text in overrides if not text.startswith(FREE))
         return Job(
-            run, plan.folder, overrides, config.tracking, former, work,
+            run, plan.folder, overrides, config.tracking, work,
             () if alone else alike,
         )  # fmt: skip
 

@@ -24,7 +24,6 @@ from transformer_norms.training.divergence import PATIENCE, WINDOW
 from transformer_norms.training.tensors import (
     OpenFile,
     Optimizers,
-    fits,
     is_finite_tensor,
     stored_tensors,
 )
@@ -66,9 +65,8 @@ class TrainerState:
     best: Measured | None
     final: Measured | None
     divergence: DivergenceState
-    # Parameters of which an optimizer keeps nothing, as no gradient came to them. A state of an
-    # earlier version does not say.
-    untouched: list[str] | None = None
+    # Parameters of which an optimizer keeps nothing, as no gradient came to them.
+    untouched: list[str]
     written: Whole | None = None  # the step of the last row of the record, put in by the record
 
     def __post_init__(self) -> None:
@@ -192,7 +190,7 @@ def check_tensors(file: OpenFile, wanted: Tensors) -> None:
     for name, stored in wanted.items():
         part = file.get_slice(name)
         there = Stored(part.get_dtype(), tuple(part.get_shape()))
-        if there.dtype != stored.dtype or not fits(there.shape, stored.shape):
+        if there != stored:
             raise ValueError(f"{name} is {there}, not {stored}")
     for name in wanted:
         if not is_finite_tensor(file.get_tensor(name)):
@@ -226,20 +224,16 @@ class Wanted(NamedTuple):
         read = read_state(state)
         if read.step != step:
             raise ValueError(f"step: is {read.step} in the checkpoint of step {step}")
-        if unknown := set(read.untouched or ()) - self.kept.keys():
+        if unknown := set(read.untouched) - self.kept.keys():
             raise ValueError(f"untouched: names {_list(unknown)}, which no optimizer has")
         return read
 
     def check_optimizer(self, file: OpenFile, state: TrainerState) -> None:
         """Checks the tensors of the optimizers. Of a parameter they have all parts or none."""
-        untouched = state.untouched
-        if untouched is None:
-            parameters = {key.rpartition(":")[0] for key in file.keys()}  # noqa: SIM118
-            untouched = list(self.kept.keys() - parameters)
         wanted = {
             f"{name}:{part}": stored
             for name, parts in self.kept.items()
-            if name not in untouched
+            if name not in state.untouched
             for part, stored in parts.items()
         }
         check_tensors(file, wanted)

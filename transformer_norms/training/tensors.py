@@ -106,7 +106,7 @@ def load_weights(model: nn.Module, file: OpenFile) -> None:
         raise ValueError(f"the weights are not this model's: {', '.join(unmatched[:3])}")
     for name, tensor in tensors.items():
         shape = file.get_slice(name).get_shape()
-        if not fits(shape, tensor.shape):
+        if list(shape) != list(tensor.shape):
             raise ValueError(f"{name} is {shape}, not {list(tensor.shape)}")
         tensor.copy_(read_like(tensor, file, name))
 
@@ -126,15 +126,10 @@ def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) ->
         name, _, part = key.rpartition(":")
         parameter = parameters[name]
         # A count of steps is one number, also where the parameter is one number.
-        if part != "step" and fits(file.get_slice(key).get_shape(), parameter.shape):
+        if part != "step" and list(file.get_slice(key).get_shape()) == list(parameter.shape):
             states[parameter][part] = read_like(parameter, file, key)
         else:
             states[parameter][part] = file.get_tensor(key).to(parameter.device)
-
-
-def fits(stored: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether the shapes agree. A learned scalar had shape () before it had shape (1,)."""
-    return list(stored) == list(shape) or (list(stored) == [] and list(shape) == [1])
 
 
 def is_finite_tensor(tensor: Tensor) -> bool:
@@ -145,23 +140,18 @@ def is_finite_tensor(tensor: Tensor) -> bool:
     return all(map(isfinite, extremes))
 
 
-def _with_axis(stored: Tensor, tensor: Tensor) -> Tensor:
-    return stored if stored.shape == tensor.shape else stored.reshape(1)
-
-
 def read_like(tensor: Tensor, file: OpenFile, name: str) -> Tensor:
     """Returns the stored tensor `name` with the shape and device of `tensor`, and sharded like it:
     then only the rows of this rank are read."""
     if not sharded(tensor):
-        return _with_axis(file.get_tensor(name), tensor).to(tensor.device)
+        return file.get_tensor(name).to(tensor.device)
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     assert isinstance(tensor, DTensor)
     mesh, placements = tensor.device_mesh, tensor.placements
     shape, (first, *_) = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    stored = file.get_slice(name)
-    source = stored if stored.get_shape() else _with_axis(file.get_tensor(name), tensor)
+    source = file.get_slice(name)
     # The last ranks have no row where there are fewer rows than ranks. An open file slices none.
     rows = source[first : first + shape[0]] if shape[0] else source[0:1][:0]
     assert rows.shape == shape, "tensors are sharded by rows"

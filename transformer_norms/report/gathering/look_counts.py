@@ -10,7 +10,7 @@ from transformer_norms.report.study import Variant
 def count_looks(looks: Sequence[Look], variants: Sequence[Variant]) -> int:
     """How often results were looked at: the number of different sets of seeds of one variant, of
     the variant that has most. A variant that is added later does not make a second look of the
-    first one at others. Without looks, as in a record that is older than they are, it is one."""
+    first one at others. Without looks it is one."""
     sets = ({frozenset(_seen_seeds(look, v)) for look in looks} - {frozenset()} for v in variants)
     return max(map(len, sets), default=1) or 1
 

@@ -2,9 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import redirect_stderr
 from dataclasses import dataclass
-from io import StringIO
 
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
@@ -57,9 +55,7 @@ def _drawing(run: SavedRun) -> Drawing:
     from transformer_norms.explain.painting import block_svg
 
     try:
-        with redirect_stderr(StringIO()):  # the report says once that runs were translated
-            config = compose([as_typed("config", str(file)), "trainer.device=cpu"])
-            anatomy = Anatomy(config)
-            return Drawing(block_svg(anatomy), tuple(anatomy.ends().values()))
+        anatomy = Anatomy(compose([as_typed("config", str(file)), "trainer.device=cpu"]))
+        return Drawing(block_svg(anatomy), tuple(anatomy.ends().values()))
     except ConfigError as error:
         return Drawing(why=str(error).removeprefix(f"config={file}: "))
