@@ -9,7 +9,7 @@ from transformer_norms.kinds import is_finite
 from transformer_norms.run import checkpoint
 from transformer_norms.run.failure import failure
 from transformer_norms.run.metrics import MetricsFile, read_metrics
-from transformer_norms.run.summary import COPY, Summary, seal_summary
+from transformer_norms.run.summary import Summary
 from transformer_norms.training.trainer import Trainer
 
 BitsPerByte = Callable[[str, float], float]  # from a part of the text and its summed nats
@@ -82,22 +82,19 @@ class Record(Follower):
             trainer.step,
             trainer.tensors(),
             {**trainer.state(), "written": self.written},
-            {**extra, COPY: self.summary.values()},
+            extra,
             self.keep,
         )
         self.saved = trainer.step
         self.summary.write(self.folder)
 
     def summarize(self, trainer: Trainer, **changed: Any) -> None:
-        """Rewrites the summary with the trainer's numbers and the `changed` fields. That of a
-        result is copied into its checkpoint."""
+        """Rewrites the summary with the trainer's numbers and the `changed` fields."""
         self.summary = replace(self.summary, **{**_measured(trainer), **changed})
         if self.summary.ended:
             trained = failure(self.summary, "val_loss") is None
             self.summary = replace(self.summary, trained=trained)
         self.summary.write(self.folder)
-        if self.summary.ended:
-            seal_summary(self.folder / "checkpoints" / f"step-{trainer.step:08d}", self.summary)
 
     def progress(self, trainer: Trainer) -> None:
         self.watch(trainer, _finite(trainer.final))

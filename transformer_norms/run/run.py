@@ -37,7 +37,7 @@ from transformer_norms.run.identity import differing_names, kind_of_kernels
 from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
-from transformer_norms.run.summary import ENDED, Data, Status, Summary, mend_summary, read_summary
+from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_bytes, write_json
 from transformer_norms.storage.reading import is_there, read_bytes
 from transformer_norms.training.causality import pass_warnings
@@ -96,8 +96,6 @@ def _train(
         remove_leftovers(place)
     summary = plan.summary()
     if summary and summary.ended and processes.count() == 1:
-        with hold_run(plan.folder):
-            mend_summary(plan.folder)
         say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
         return summary.values() | folder
     if not weights_only and (line := machine.days_line([config], 1)):

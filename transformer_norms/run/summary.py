@@ -1,8 +1,6 @@
 """summary.json: one schema for the run that writes it and for all readers."""
 
-import json
 from dataclasses import asdict, field
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,16 +8,12 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.data.ngrams import ngram_name
-from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Measured, Whole
-from transformer_norms.progress import say
-from transformer_norms.storage.files import write_bytes, write_json
-from transformer_norms.storage.manifest import MANIFEST, DamagedError, read_sealed, seal_manifest
+from transformer_norms.storage.files import write_json
 from transformer_norms.storage.reading import is_there, parse_typed, read_bytes
 
 ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
 FILE = "summary.json"
-COPY = "summary"  # the key of its copy in the manifest of a checkpoint
 Status = Literal["running", "finished", "preempted", "diverged", "failed"]
 Sizes = dict[str, Whole]  # of a part of the corpus: tokens, bytes, documents
 _LIMIT = 1 << 22  # bytes
@@ -141,79 +135,9 @@ class Summary:
 
 
 def read_summary(folder: Path) -> Summary | None:
-    """Returns the summary of a run folder, or None if the folder has none yet.
-
-    If the file is damaged, its copy in a checkpoint is taken, and a line says so: the copy as it
-    was at the end of the run or, of a run that has not ended, at the checkpoint. Raises
-    ConfigError, one line that names the file, where there is no such copy.
-    """
-    if not is_there(folder / FILE):
-        return None
-    try:
-        return _parse(folder)
-    except _Damaged as error:
-        copy = _sealed_copy(folder)
-        if copy is None:
-            raise ConfigError(f"{error}; no checkpoint of the run has a copy") from None
-        _announce(f"{error}; read from a checkpoint instead: {copy.status}, step {copy.step}")
-        return copy
-
-
-def mend_summary(folder: Path) -> None:
-    """Writes summary.json anew where it is damaged and a checkpoint has a copy. Only the holder of
-    the run's lock may call it."""
-    try:
-        _parse(folder)
-    except _Damaged:
-        if (copy := _sealed_copy(folder)) is not None:
-            copy.write(folder)
-            say(f"{folder / FILE}: was damaged; written anew from a checkpoint")
-
-
-class _Damaged(ConfigError):
-    """There is a plain file, and it holds no summary."""
-
-
-def _parse(folder: Path) -> Summary:
+    """Returns the summary of a run folder, or None if the folder has none yet. Raises ConfigError,
+    one line that names the file, where it is damaged."""
     file = folder / FILE
-    data = read_bytes(file, _LIMIT)  # what is no plain file stays where it is, and is refused
-    try:
-        return parse_typed(data, str(file), Summary, _LIMIT)
-    except ConfigError as error:
-        raise _Damaged(str(error)) from None
-
-
-def seal_summary(checkpoint: Path, summary: Summary) -> None:
-    """Replaces the copy of the summary in a checkpoint's manifest, durably. A run that continued
-    another one and diverged at once has no checkpoint of its own."""
-    if not checkpoint.is_dir():
-        return
-    manifest = read_sealed(checkpoint)
-    extra = {**manifest["extra"], COPY: summary.values()}
-    data = seal_manifest({**manifest, "extra": extra})
-    write_bytes(checkpoint / MANIFEST, data, workplace=checkpoint.parent)
-
-
-def _sealed_copy(folder: Path) -> Summary | None:
-    """Returns the copy in the newest checkpoint that has one of this run."""
-    checkpoints = folder / "checkpoints"
-    if checkpoints.is_symlink():
+    if not is_there(file):
         return None
-    for path in sorted(checkpoints.glob("step-*"), reverse=True):
-        try:
-            manifest = read_sealed(path)
-            data = json.dumps(manifest["extra"][COPY]).encode()
-            copy = parse_typed(data, str(path), Summary, _LIMIT)
-        except (DamagedError, ConfigError, KeyError, TypeError):
-            continue
-        # The name of a run's folder has the beginning of its identity.
-        of_run = manifest.get("identity") in (None, copy.identity)
-        if of_run and f"-{copy.identity[:8]}" in folder.absolute().name:
-            return copy
-    return None
-
-
-@cache
-def _announce(line: str) -> None:
-    """Prints a line, once in a process: a folder is read several times."""
-    say(line)
+    return parse_typed(read_bytes(file, _LIMIT), str(file), Summary, _LIMIT)

@@ -145,9 +145,8 @@ def name_damage(path: Path) -> Iterator[None]:
         raise DamagedError(f"{error.filename or path}: {error.strerror}") from None
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Returns the folder's manifest after its seal was checked, and nothing else. Raises
-    DamagedError."""
+def _read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
+    """Returns the folder's manifest after its seal and its form were checked."""
     file = path / MANIFEST
     with name_damage(file):
         data = read_bytes(file, _LONGEST_MANIFEST)
@@ -158,12 +157,6 @@ def read_sealed(path: Path) -> dict[str, Any]:
         intact = False
     if not intact:
         raise DamagedError(f"{file} is not as it was written")
-    return manifest
-
-
-def _read_manifest(path: Path, schema: int, names: str) -> dict[str, Any]:
-    """Returns the folder's manifest after its seal and its form were checked."""
-    file, manifest = path / MANIFEST, read_sealed(path)
     if manifest.get("schema") != schema:
         raise DamagedError(f"{file}: schema {manifest.get('schema')}, this program reads {schema}")
     if not _lists_files(manifest, names):

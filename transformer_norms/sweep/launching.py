@@ -19,7 +19,7 @@ from transformer_norms.config.tree import Config
 from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, describe_error
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
-from transformer_norms.run.summary import mend_summary, read_summary
+from transformer_norms.run.summary import read_summary
 from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.sweep.planning import Job
 from transformer_norms.training.stopping import Preempted, Stopping
@@ -201,14 +201,12 @@ def keep_weights_only(folder: Path) -> None:
 
 
 def look_at_ended(job: Job, say: Callable[[str], None]) -> None:
-    """Deletes what a run could not delete that was killed at its end, and mends its summary. Says
-    which of its checkpoints does not verify: what the run has measured stands."""
+    """Deletes what a run could not delete that was killed at its end. Says which of its checkpoints
+    does not verify: what the run has measured is still its result."""
     summary = job.summary
     if summary is None or not summary.ended:
         return
     try:
-        with hold_run(job.folder):
-            mend_summary(job.folder)
         keep_weights_only(job.folder)
         folder = job.folder / "checkpoints"
         checkpoint.newest(folder, summary.identity, lambda line: say(f"{job}: {line}"))
