@@ -49,7 +49,6 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.scope import regime
 from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
@@ -237,7 +236,7 @@ def _asked(study: str, found: Mapping[str, Findings], runs: Path) -> Iterator[st
     if study in PRIMARY:
         yield markdown_table(primary_rows(primary_contrasts(findings)))
     if study == "untied_stream":
-        yield untied.head_text(read_study([runs / "stream_or_table", runs / study]))
+        yield untied.head_text(found["stream_or_table"].study, findings.study)
     if study == "eps":
         yield "The share of held-out tokens whose mean square is below ten eps, of one run each:"
         yield markdown_table(shares_rows(read_rows(HERE / study / SHARES.name)))

@@ -7,7 +7,9 @@ from dataclasses import replace
 from primary import Primary, primary_contrasts, primary_rows
 
 from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.comparison.sweep_record import names_of
 from transformer_norms.report.findings import Findings, findings
+from transformer_norms.report.gathering.grouping import values_on
 from transformer_norms.report.study import Study
 from transformer_norms.text_tables import markdown_table
 
@@ -54,9 +56,10 @@ def _counted(primaries: Sequence[Primary]) -> str:
     return f"{_apart(primaries)} of {len(primaries)}"
 
 
-def head_text(both: Study) -> str:
+def head_text(tied: Study, untied: Study) -> str:
     """Asked when the results had been seen, of the runs of stream_or_table and untied_stream: no
     answer that was decided rests on it."""
+    both = _merge(tied, untied)
     variants = {variant.name: variant.values for variant in both.variants}
     texts = [
         f"({x} - pre) under tied=false embedding=0.02 embed_scale={factor} - "
@@ -71,3 +74,23 @@ def head_text(both: Study) -> str:
         "its own change the difference from pre-norm? Weights of 0.02 and the same seeds in both:"
         f"\n\n{markdown_table(primary_rows(primary_contrasts(found), 'contrast'))}"
     )
+
+
+def _merge(first: Study, second: Study) -> Study:
+    """One study of the variants of both, named by their values on the axes of both."""
+    axes = list(dict.fromkeys([*first.axes, *second.axes]))
+    pairs = [(study.home, variant) for study in (first, second) for variant in study.variants]
+    values = [values_on(variant.ended[0], axes) for _, variant in pairs]
+    named = zip(pairs, names_of(values), strict=True)
+    names = {(home, variant.name): name for (home, variant), name in named}
+    variants = [
+        replace(
+            variant,
+            name=names[home, variant.name],
+            values=own,
+            baseline=names[home, variant.baseline],
+        )
+        for (home, variant), own in zip(pairs, values, strict=True)
+    ]
+    order = list(dict.fromkeys([*first.order, *second.order]))
+    return replace(first, axes=axes, variants=variants, order=order)

@@ -215,7 +215,8 @@ def test_what_a_head_of_its_own_changes_is_told_of_both_studies():
     record.write_text(json.dumps(asked))
     plant_untied({"factor": (0.1, 1)})
     Path("study").rename("untied_stream")
-    text = untied.head_text(read_study([Path("stream_or_table"), Path("untied_stream")]))
+    both = [read_study([Path(name)]) for name in ("stream_or_table", "untied_stream")]
+    text = untied.head_text(*both)
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     values = {(row[0].split()[0][1:], row[0].split()[6]): float(row[1]) for row in rows[2:]}
     expected = {

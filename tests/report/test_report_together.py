@@ -21,6 +21,7 @@ from run_folders import (
 )
 
 from transformer_norms.comparison.sweep_record import Asked, Look, Seen
+from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
@@ -70,34 +71,28 @@ def test_the_copy_that_has_ended_counts():
     assert {run.folder.parent.name for run in study.results} == {"a", "b"}
 
 
-def test_sweeps_of_two_questions_keep_their_own_baselines():
+def test_sweeps_of_two_questions_are_no_study(capsys):
     make_study("runs/places", {"pre": PRE, "post": POST})
-    runs = []
-    for norm, losses in (("layernorm", SANDWICH), ("rmsnorm", PRE)):
-        for seed, loss in losses.items():
-            config = config_of([f"norm={norm}"], seed)
-            runs.append(planned(config, {"norm": norm}))
-            make_run("runs/norms", config, loss)
-    make_record("runs/norms", runs, axes=["norm"], baseline={"norm": "rmsnorm"}, question="Norm?")
-    study = read_study([Path("runs/places"), Path("runs/norms")])
-    against = {variant.name: variant.baseline for variant in study.variants}
-    assert against == {
-        "rmsnorm pre": "rmsnorm pre", "rmsnorm post": "rmsnorm pre",
-        "layernorm pre": "rmsnorm pre",
-    }  # fmt: skip
-    assert study.question == "Which placement? Norm?"
-    assert findings(study).compared_together == 2
+    config = config_of(["norm=layernorm"])
+    make_run("runs/norms", config, 2.3)
+    runs = [planned(config, {"norm": "layernorm"})]
+    make_record("runs/norms", runs, axes=["norm"], baseline={"norm": "rmsnorm"})
+    before = tree("runs")
+    assert main(["runs/places", "runs/norms"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"{Path('runs').resolve()}/places/sweep-quick.json varies placement and "
+        f"{Path('runs').resolve()}/norms/sweep-quick.json norm; a report is about one question: "
+        "name folders or a sweep-NAME.json of one"
+    )
+    assert tree("runs") == before
 
 
-def test_runs_that_must_not_be_compared_are_left_alone_with_the_reason():
+def test_typed_runs_that_must_not_be_compared_with_a_sweep_are_refused():
     make_study("runs/grid", {"pre": PRE, "post": POST})
     typed("runs/own", {"sandwich": SANDWICH}, trainer__steps=80)
-    study = read_study([Path("runs/grid"), Path("runs/own")])
-    alone = next(variant for variant in study.variants if "sandwich" in variant.name)
-    assert alone.baseline is None
-    (note,) = study.left_out
-    assert "is compared with nothing: trainer.steps (horizon): 80 in" in note
-    assert len(findings(study).comparisons) == 1
+    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\): 80 in"):
+        findings(read_study([Path("runs/grid"), Path("runs/own")]))
 
 
 def test_seeds_typed_after_a_look_are_tested_as_that():

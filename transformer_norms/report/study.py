@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ RATE = "optimizer.lr"
 Stage = Literal["result", "tune", "unplanned", "superseded", "duplicate", "given up"]
 
 
-@dataclass(frozen=True)
-class StudyRun:
+class StudyRun(NamedTuple):
     """A planned run, or a run that no sweep planned; `run` is None if there is no folder, or if it
     is `damaged`. It is `unbegun` if it failed before its first step. `identity` is the hash of its
     config, where the run counts."""
@@ -48,6 +47,10 @@ class StudyRun:
     @property
     def ended(self) -> bool:
         return self.run is not None and self.run.ended
+
+    @property
+    def counts(self) -> bool:
+        return self.stage in ("result", "tune")
 
 
 def ended_runs(members: Iterable[StudyRun]) -> list[SavedRun]:
@@ -153,7 +156,7 @@ class Study:
     @property
     def counted(self) -> list[StudyRun]:
         """The runs that count, ended or not: results and tuning runs."""
-        return [member for member in self.runs if member.stage in ("result", "tune")]
+        return [member for member in self.runs if member.counts]
 
     def count(self) -> dict[str, int]:
         """The number of runs that count, and how many of them ended in which way."""

@@ -1,9 +1,8 @@
 """From folders to a study: by the records of sweeps or, without a record, by what differs.
 
 A folder with the record of a sweep brings the runs that the sweep planned. A folder without one
-brings all of its runs: whoever typed them planned them. Several folders are one study. If they
-asked one question, its variants are those of the question. Else variants are what differs between
-all runs, and each is compared with the baseline of its own sweep.
+brings all of its runs: whoever typed them planned them. Several folders are one study if they ask
+one question: sweeps over the same axes, and typed runs with their values on these axes.
 """
 
 from collections.abc import Sequence
@@ -13,20 +12,15 @@ from typing import Any
 
 from transformer_norms.comparison.baseline import choose_baseline
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.comparison.sweep_record import (
-    SweepRecord,
-    Values,
-    baseline_of,
-    label,
-    names_of,
-)
+from transformer_norms.comparison.sweep_record import SweepRecord, Values, baseline_of, label
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, tell_nobody
-from transformer_norms.report.fairness import check_comparable, check_pair
+from transformer_norms.report.fairness import check_comparable
+from transformer_norms.report.gathering.grouping import find_variants
 from transformer_norms.report.gathering.look_counts import count_looks, seeds_follow
-from transformer_norms.report.gathering.parts import Part, parts_of, put_together
+from transformer_norms.report.gathering.members import count_once, planned_runs, typed_runs
 from transformer_norms.report.gathering.sources import Sources, home_of
-from transformer_norms.report.study import Study, StudyRun, Variant
+from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.storage.reading import real_path
 
@@ -41,8 +35,8 @@ def read_study(
     """The study in `folders`: run folders, folders of runs, or sweep-*.json files.
 
     `baseline` and `effect` overrule what a sweep recorded; the baseline {} compares nothing.
-    `contrasts` stand beside those that a sweep asked for. Raises ConfigError, one line, if a folder
-    or file is not what it should be.
+    `contrasts` are added to those that a sweep asked for. Raises ConfigError, one line, if a folder
+    or file is not what it should be, or if the folders ask different questions.
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
@@ -62,23 +56,22 @@ def read_study(
 
 def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float | None) -> Study:
     records = list(sources.records.values())
-    parts = put_together(parts_of(sources), list(typed or {}))
-    runs = [run for part in parts for run in part.runs]
-    counted = [run for run in runs if run.stage in ("result", "tune")]
-    axes = _axes(parts, records, counted)
+    planned = [run for path, one in sources.records.items() for run in planned_runs(sources, path)]
+    axes = _axes_of(sources.records)
+    added = typed_runs(sources, planned, axes, list(typed or {}))
+    runs = count_once([*planned, *added])
+    counted = [run for run in runs if run.counts]
+    axes = axes or list(dict.fromkeys(key for run in counted for key in run.variant))
     if records and (unknown := [key for key in typed or {} if key not in axes]):
         raise ConfigError(f"--baseline {unknown[0]}: the sweep varies {', '.join(axes)}")
-    unasked = ""
+    variants, unasked = find_variants(counted, records), ""
     if typed is None and not records:
-        groups = [
-            (v, [run.run for run in counted if run.variant == v and run.run])
-            for v in _distinct(counted)
-        ]
+        groups = [(v.values, [run.run for run in v.results if run.run]) for v in variants]
         typed, unasked = choose_baseline(groups)
+    variants = [_with_baseline(variant, variants, records, typed) for variant in variants]
+    looks = [look for record in records for look in record.own_looks]
     # Sweeps record a look when results are complete. A report of an unfinished sweep, as --watch
     # writes it, is none: it names nothing that more seeds could change.
-    looks = [look for part in parts for look in part.looks]
-    variants = _variants(parts, typed)
     study = Study(
         home,
         axes,
@@ -90,66 +83,42 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
         looks=count_looks(looks, variants),
         order=list(dict.fromkeys(s for look in looks for seen in look.seen for s in seen.seeds)),
         open_ended=any(record.most is not None for record in records)
-        or seeds_follow(parts, variants),
-        recorded=all(part.record for part in parts),
+        or seeds_follow(runs, looks, variants),
+        recorded=not added,
         unasked=unasked,
     )
     if not records:
         study.variants.sort(key=lambda variant: variant.compared)  # baselines first
-    if unasked and typed:
-        return _unless_refused(study)
-    return study if typed is not None else _without_unasked_pairs(study, parts)
+    return _unless_refused(study) if unasked and typed else study
 
 
-def _axes(
-    parts: Sequence[Part], records: Sequence[SweepRecord], counted: Sequence[StudyRun]
-) -> list[str]:
-    """The axes of the only question, else all keys of the variants."""
-    keys = list(dict.fromkeys(key for run in counted for key in run.variant))
-    axes = [record.axes for record in records]
-    one_question = len(parts) == len(records) and all(one == axes[0] for one in axes)
-    return axes[0] if one_question else keys
-
-
-def _distinct(runs: Sequence[StudyRun]) -> list[Values]:
-    values: list[Values] = []
-    for run in runs:
-        if run.variant not in values:
-            values.append(run.variant)
-    return values
-
-
-def _variants(parts: Sequence[Part], typed: Values | None) -> list[Variant]:
-    """The variants of all parts, in order, each with its name and its baseline."""
-    counted = [run for part in parts for run in part.runs if run.stage in ("result", "tune")]
-    distinct = _distinct(counted)
-    names = names_of(distinct)
-    variants = []
-    for name, values in zip(names, distinct, strict=True):
-        against = _baseline(values, parts, typed, distinct)
-        members = [run for run in counted if run.variant == values]
-        tuned = (one for part in parts for one in part.tuned if one.variant == values)
-        variants.append(
-            Variant(
-                name,
-                values,
-                [run for run in members if run.stage == "result"],
-                [run for run in members if run.stage == "tune"],
-                None if against is None else names[distinct.index(against)],
-                next(tuned, None),
-            )
+def _axes_of(records: dict[Path, SweepRecord]) -> list[str]:
+    """The axes of the question of all records; none without a record."""
+    by_axes = {tuple(sorted(record.axes)): path for path, record in reversed(records.items())}
+    if len(by_axes) > 1:
+        (first, path), (second, other), *_ = reversed(by_axes.items())
+        raise ConfigError(
+            f"{path} varies {', '.join(first)} and {other} {', '.join(second)}; a report is about "
+            "one question: name folders or a sweep-NAME.json of one"
         )
-    return variants
+    return next((record.axes for record in records.values()), [])
 
 
-def _baseline(
-    values: Values, parts: Sequence[Part], typed: Values | None, distinct: list[Values]
-) -> Values | None:
-    """The typed baseline of a variant, else that of its own sweep, else that of another sweep."""
-    own = sorted(parts, key=lambda part: values not in part.variants)
-    wanted = [part.baseline for part in own] if typed is None else [typed]
-    found = (baseline_of(values, one, distinct) for one in wanted if one)
-    return next((one for one in found if one is not None), None)
+def _with_baseline(
+    variant: Variant,
+    variants: Sequence[Variant],
+    records: Sequence[SweepRecord],
+    typed: Values | None,
+) -> Variant:
+    """The variant with its baseline: the typed one, else that of its own sweep, else that of
+    another sweep."""
+    values = [one.values for one in variants]
+    own = sorted(records, key=lambda one: variant.values not in (run.variant for run in one.runs))
+    wanted = [record.baseline for record in own] if typed is None else [typed]
+    found = (baseline_of(variant.values, one, values) for one in wanted if one)
+    against = next((one for one in found if one is not None), None)
+    name = None if against is None else variants[values.index(against)].name
+    return replace(variant, baseline=name)
 
 
 def _common_effect(records: dict[Path, SweepRecord], typed: float | None) -> float:
@@ -177,9 +146,6 @@ def _common_tune(records: Sequence[SweepRecord]) -> dict[str, list[Any]]:
     return tune
 
 
-# ----------------------------------------------------------------------- what nobody has asked for
-
-
 def _unless_refused(study: Study) -> Study:
     """The study, without its baselines if its runs must not be compared: nobody asked for it."""
     try:
@@ -190,44 +156,17 @@ def _unless_refused(study: Study) -> Study:
     return study
 
 
-def _without_unasked_pairs(study: Study, parts: Sequence[Part]) -> Study:
-    """The study without the comparisons of a variant of one part with the baseline of another whose
-    runs must not be compared: no sweep asked for them. The report says why they are missing."""
-    variants, notes = [], []
-    for variant in study.variants:
-        baseline = study.baseline_of(variant)
-        asked = any(
-            {*map(str, [variant.values, baseline.values])} <= {*map(str, part.variants)}
-            for part in parts
-        )
-        try:
-            if variant.compared and not asked:
-                check_pair(variant, baseline)
-        except ConfigError as error:
-            notes.append(f"{variant.name} is compared with nothing: {error}")
-            variant = replace(variant, baseline=None)
-        variants.append(variant)
-    return replace(study, variants=variants, left_out=notes)
-
-
-# --------------------------------------------------------------------------------------- contrasts
-
-
 def _with_contrasts(study: Study, sources: Sources, typed: Sequence[str]) -> Study:
     """The study with the contrasts of its sweeps and the typed ones, each once. Typed values of a
     sweep may have added variants to which a sweep's contrast does not apply."""
     variants = {variant.name: variant.values for variant in study.variants}
-    contrasts, left_out = {}, list(study.left_out)
-    for text in dict.fromkeys(
-        text for sweep in sources.records.values() for text in sweep.contrasts
-    ):
+    recorded = [text for record in sources.records.values() for text in record.contrasts]
+    contrasts, left_out = {}, []
+    for text in dict.fromkeys([*recorded, *typed]):
         try:
             contrasts[text] = find_contrast(text, variants)
         except ConfigError as error:
+            if text in typed:
+                raise ConfigError(f"--contrast {error}") from None
             left_out.append(f"contrast {error}")
-    for text in typed:
-        try:
-            contrasts[text] = find_contrast(text, variants)
-        except ConfigError as error:
-            raise ConfigError(f"--contrast {error}") from None
     return replace(study, contrasts=[*contrasts.values()], left_out=left_out)

@@ -5,12 +5,33 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from transformer_norms.comparison.sweep_record import Values
+from transformer_norms.comparison.sweep_record import SweepRecord, Values, names_of
 from transformer_norms.names import AXES_OF_A_RUN
+from transformer_norms.report.study import StudyRun, Variant
 from transformer_norms.run.reader import SavedRun
 
 _CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"]
 _CHOICES += ["embed", "final_norm", "qk_norm", "v_norm"]
+
+
+def find_variants(runs: Sequence[StudyRun], records: Sequence[SweepRecord]) -> list[Variant]:
+    """The variants of the runs that count, in their order, each with what its sweep tuned."""
+    members: dict[str, list[StudyRun]] = {}
+    for run in runs:
+        members.setdefault(json.dumps(run.variant, sort_keys=True), []).append(run)
+    groups = list(members.values())
+    names = names_of([group[0].variant for group in groups])
+    tuned = [one for record in records for one in record.tuned]
+    return [
+        Variant(
+            name,
+            group[0].variant,
+            [run for run in group if run.stage == "result"],
+            [run for run in group if run.stage == "tune"],
+            tuned=next((one for one in tuned if one.variant == group[0].variant), None),
+        )
+        for name, group in zip(names, groups, strict=True)
+    ]
 
 
 def group_by_variant(

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from transformer_norms.comparison.sweep_record import Look
-from transformer_norms.report.gathering.parts import Part
-from transformer_norms.report.study import Variant
+from transformer_norms.report.study import StudyRun, Variant
 
 
 def count_looks(looks: Sequence[Look], variants: Sequence[Variant]) -> int:
@@ -15,12 +14,13 @@ def count_looks(looks: Sequence[Look], variants: Sequence[Variant]) -> int:
     return max(map(len, sets), default=1) or 1
 
 
-def seeds_follow(parts: Sequence[Part], variants: Sequence[Variant]) -> bool:
+def seeds_follow(
+    runs: Sequence[StudyRun], looks: Sequence[Look], variants: Sequence[Variant]
+) -> bool:
     """Whether the number of seeds of a comparison follows from a look: more of them are planned
     than an earlier look saw, or planned ones were given up."""
-    given_up = [run.variant for part in parts for run in part.runs if run.stage == "given up"]
+    given_up = [run.variant for run in runs if run.stage == "given up"]
     by_name = {variant.name: variant for variant in variants}
-    looks = [look for part in parts for look in part.looks]
     for variant in variants:
         sides = [variant, by_name[variant.baseline or variant.name]]
         if variant.baseline == variant.name and any(one.compared for one in variants):
@@ -36,7 +36,7 @@ def seeds_follow(parts: Sequence[Part], variants: Sequence[Variant]) -> bool:
 
 
 def _seen_seeds(look: Look, variant: Variant) -> set[int]:
-    """The seeds of a variant that a look saw, be it that the variant had other values then: another
+    """The seeds of a variant that a look saw, even if the variant had other values then: another
     question may have planned the same runs."""
     named = {seed for one in look.seen if one.variant == variant.values for seed in one.seeds}
     return named | {run.seed for run in variant.results if run.identity in look.identities}
