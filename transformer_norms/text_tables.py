@@ -8,9 +8,10 @@ import csv
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import zip_longest
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +52,34 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in str(text))
 
 
+def show(value: Any, form: str = "", infinite: str = "failed") -> str:
+    """Returns a value as every text and table shows it, a number in the format `form`. Nothing is
+    shown for None and NaN, and `infinite` for infinity: such a loss is that of a failed run. The
+    parts of an equation are shown as `attention: x + f(x), mlp: ...`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{part}: {show(text)}" for part, text in value.items())
+    if isinstance(value, list):
+        return f"[{', '.join(map(show, value))}]"
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return format(value, form) if not form or isfinite(value) else infinite
+
+
+def wrap_text(text: object, indent: str = "", further: str | None = None) -> list[str]:
+    """Returns a text in lines of a terminal's width, with control characters replaced. The first
+    line begins with `indent`, all others with `further`, which is the same unless given."""
+    further = indent if further is None else further
+    return textwrap.wrap(
+        printable(text), COLUMNS, initial_indent=indent, subsequent_indent=further,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
 def paragraph(text: str) -> str:
-    """The text with control characters replaced, wrapped at the terminal's width."""
-    return textwrap.fill(printable(text), COLUMNS, break_on_hyphens=False)
+    """The text, wrapped at the terminal's width, as one string."""
+    return "\n".join(wrap_text(text))
 
 
 def escape_markdown(text: object) -> str:
@@ -113,30 +139,32 @@ def _columns(rows: Rows) -> tuple[list[list[str]], list[int]]:
     return cells, [max(map(len, column)) for column in zip(*cells, strict=True)]
 
 
+def _padded(
+    cells: Rows, widths: Sequence[int], right: Collection[int] = (), between: str = "  "
+) -> list[str]:
+    """Lines of cells as wide as their columns, those of the columns `right` to the right."""
+    return [
+        between.join(
+            cell.rjust(width) if n in right else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
 def text_table(rows: Rows) -> str:
     """For a terminal: the first column to the left, all others to the right; closer together if
     they would not fit."""
     cells, widths = _columns(rows)
     between = "  " if sum(widths) + 2 * (len(widths) - 1) <= COLUMNS else " "
-    lines = [
-        between.join(
-            cell.rjust(width) if n else cell.ljust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(_padded(cells, widths, range(1, len(widths)), between))
 
 
-def narrow_table(rows: Rows) -> list[str]:
+def narrow_table(rows: Rows, right: Collection[int] = ()) -> list[str]:
     """For a terminal: lines of at most 80 columns, for which the first column is cut."""
     cells, (first, *others) = _columns(rows)
-    widths = [min(first, COLUMNS - sum(others) - 2 * len(others)), *others]
-    padded = (
-        [shorten(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)]
-        for row in cells
-    )
-    return ["  ".join(row).rstrip() for row in padded]
+    width = min(first, COLUMNS - sum(others) - 2 * len(others))
+    return _padded([[shorten(row[0], width), *row[1:]] for row in cells], [width, *others], right)
 
 
 def wrapped_table(rows: Rows) -> list[str]:
@@ -146,13 +174,11 @@ def wrapped_table(rows: Rows) -> list[str]:
     cells, widths = _columns(list(zip(*columns, strict=True)))
     while sum(widths) > COLUMNS - 2 * len(widths):
         widths[widths.index(max(widths))] -= 1
-    lines = []
+    lines: list[str] = []
     for row in cells:
         parts = [_wrap_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for line in zip_longest(*parts, fillvalue=""):
-            padded = (part.ljust(width) for part, width in zip(line, widths, strict=True))
-            lines.append(f"  {'  '.join(padded)}".rstrip())
-    return lines
+        lines += _padded(list(zip_longest(*parts, fillvalue="")), widths)
+    return [f"  {line}".rstrip() for line in lines]
 
 
 def _wrap_cell(cell: str, width: int) -> list[str]:
@@ -167,29 +193,24 @@ def _wrap_cell(cell: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def markdown_table(rows: Rows) -> str:
-    """All columns but the first to the right."""
-    heading, *rest = [[escape_markdown(cell) for cell in row] for row in rows]
-    rule = ["---", *("---:" for _ in heading[1:])]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *rest))
-
-
-def markdown_list(texts: Iterable[object]) -> str:
-    return "\n".join(f"- {escape_markdown(text)}" for text in texts)
-
-
-def straight_markdown_table(rows: Rows) -> str:
-    """Columns stand straight, so that the text reads well in a terminal, too."""
+def markdown_table(rows: Rows, straight: bool = False) -> str:
+    """All columns but the first to the right. Columns of a `straight` table are padded, so that the
+    text reads well in a terminal, too."""
     if not rows:
         return ""
     cells = [[escape_markdown(cell) for cell in row] for row in rows]
-    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(3, *map(len, column)) if straight else 0 for column in zip(*cells, strict=True)]
     heading, *rest = [
         f"| {' | '.join(text.ljust(w) for text, w in zip(row, widths, strict=True))} |"
         for row in cells
     ]
-    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-    return "\n".join([heading, rule, *rest])
+    rule = ["---", *("---:" for _ in widths[1:])]
+    dashes = "-|-".join("-" * width for width in widths)
+    return "\n".join([heading, f"|-{dashes}-|" if straight else f"| {' | '.join(rule)} |", *rest])
+
+
+def markdown_list(texts: Iterable[object]) -> str:
+    return "\n".join(f"- {escape_markdown(text)}" for text in texts)
 
 
 def latex_tabular(rows: Sequence[Sequence[str]], align: str) -> str:

@@ -11,8 +11,9 @@ import pytest
 from short_runs import BASE, TEXT, config_of, go, here, rows, same, stop_at, tree
 
 from transformer_norms import ConfigError, compose, runs, train
+from transformer_norms.config.tree import diff
 from transformer_norms.run import identity
-from transformer_norms.run.identity import code, differing_names
+from transformer_norms.run.identity import code
 from transformer_norms.run.plan import Plan
 from transformer_norms.storage import loaded_code
 from transformer_norms.storage.loaded_code import hash_loaded
@@ -94,7 +95,7 @@ def test_what_a_plugins_file_imports_is_code_of_the_run_too():
     Path("mine/core/k.py").write_text("K = 0.7\n")
     assert code(compose([*BASE, "plugins=mine"])) == files  # this process runs what it has loaded
     loaded_code._first.clear()  # another one
-    assert differing_names(files, code(compose([*BASE, "plugins=mine"]))) == ["plugins/core/k.py"]
+    assert list(diff(files, code(compose([*BASE, "plugins=mine"])))) == ["plugins/core/k.py"]
 
 
 def test_code_that_is_loaded_again_is_the_edited_one(monkeypatch):

@@ -3,15 +3,15 @@
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer_norms.comparison.sweep_record import value_text
-from transformer_norms.config.tree import flat
+from transformer_norms.commands.run_table import CHOSEN
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import nearest
-from transformer_norms.run.reader import SavedRun
-from transformer_norms.run.summary import Summary
+from transformer_norms.text_tables import show
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _CONDITION = re.compile(r"([\w.]+?)\s*(<=|>=|!=|=|<|>)\s*(.*)", re.DOTALL)
 _RANGE = re.compile(r"([-+.\deE]*?)\.\.([-+.\deE]*)")
@@ -20,12 +20,6 @@ _ORDERS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-}
-_NESTED = ("choices", "data", "versions", "source", "process", "warnings", "start")
-_OF_SUMMARY = tuple(one.name for one in fields(Summary) if one.name not in _NESTED)
-_OF_FOLDER: dict[str, Callable[[SavedRun], str]] = {
-    "name": lambda run: run.folder.name,
-    "study": lambda run: run.folder.parent.name,
 }
 
 
@@ -37,10 +31,9 @@ class Condition(NamedTuple):
     wanted: str
     typed: str
 
-    def fits(self, run: SavedRun) -> bool:
-        """Whether the run has the key and its value is as wanted. A loss that is not known is
-        neither below nor above a number."""
-        value = value_of(run, self.key)
+    def fits(self, value: Any) -> bool:
+        """Whether a run's value is as wanted. A loss that is not known is neither below nor above a
+        number."""
         if self.sign in _ORDERS:
             return _is_number(value) and _ORDERS[self.sign](value, float(self.wanted))
         return _is_one_of(value, self.wanted) == (self.sign == "=")
@@ -60,18 +53,20 @@ def read_condition(text: str) -> Condition | None:
     return condition
 
 
-def select(runs: Sequence[SavedRun], conditions: Sequence[Condition]) -> list[SavedRun]:
+def select(table: "DataFrame", conditions: Sequence[Condition]) -> "DataFrame":
     """Returns the runs that fit all conditions. Raises ConfigError for a key that no run has."""
     for condition in conditions:
-        check_key(condition.key, condition.typed, runs)
-    return [run for run in runs if all(condition.fits(run) for condition in conditions)]
+        check_key(condition.key, condition.typed, table)
+    for condition in conditions if len(table) else ():
+        table = table[table[condition.key].map(condition.fits)]
+    return table
 
 
-def check_key(key: str, typed: str, runs: Sequence[SavedRun]) -> None:
+def check_key(key: str, typed: str, table: "DataFrame") -> None:
     """Raises ConfigError, with the nearest key, where none of the runs has the key."""
-    if not runs or key in (*_OF_FOLDER, *_OF_SUMMARY) or any(run.has(key) for run in runs):
+    known = [known for known in table if known != "written" and not known.startswith(CHOSEN)]
+    if table.empty or key in known:
         return
-    known = list(dict.fromkeys(known for run in runs for known in known_keys(run)))
     last = key.rpartition(".")[2]
     near = [one for one in known if one.rpartition(".")[2] == last][:1] or nearest(key, known)
     hint = f"did you mean {near[0]}? " if near else ""
@@ -79,22 +74,6 @@ def check_key(key: str, typed: str, runs: Sequence[SavedRun]) -> None:
         f"{typed}: {hint}no run has the key {key}; keys are those of its config (norm, "
         "model.depth, ...) and of its summary (status, step, val_loss, ...)"
     )
-
-
-def known_keys(run: SavedRun) -> list[str]:
-    """Returns the keys that a condition on the run may name."""
-    config = {key: value for key, value in run.config.items() if key not in ("choices", "chosen")}
-    return [*_OF_FOLDER, *_OF_SUMMARY, *run.config["choices"], *flat(config)]
-
-
-def value_of(run: SavedRun, key: str) -> Any:
-    """Returns the run's value of a key: of its folder, its summary, or its config, where a choice
-    that was `auto` is what it came to. None if the run has no such key."""
-    if key in _OF_FOLDER:
-        return _OF_FOLDER[key](run)
-    if key in _OF_SUMMARY:
-        return getattr(run.summary, key)
-    return run.value(key) if run.has(key) else None
 
 
 def _is_one_of(value: Any, wanted: str) -> bool:
@@ -112,7 +91,7 @@ def _is_one_of(value: Any, wanted: str) -> bool:
 def _is(value: Any, word: str) -> bool:
     if _is_number(value):
         return bool(value == _number(word))
-    return word == ("none" if value is None else value_text(value))
+    return word == ("none" if value is None else show(value))
 
 
 def _is_number(value: Any) -> bool:

@@ -3,7 +3,6 @@ it writes."""
 
 import json
 import sys
-import textwrap
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -13,7 +12,7 @@ from transformer_norms.cli import main
 from transformer_norms.progress import say
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import read_summary
-from transformer_norms.text_tables import COLUMNS
+from transformer_norms.text_tables import wrap_text
 
 # A story's words recur, so a small vocabulary of whole words lets a short run reach coherence.
 RECIPE = (
@@ -62,7 +61,7 @@ def _explain(folder: Path) -> None:
     for seed, opening in enumerate(OPENINGS):
         say("")
         story = sample(folder, opening, 300, temperature=TEMPERATURE, seed=seed)
-        for line in textwrap.wrap(story, COLUMNS, initial_indent=BAR, subsequent_indent=BAR):
+        for line in wrap_text(story, BAR):
             say(line)
     say("")
     say(f"the run     {folder}")

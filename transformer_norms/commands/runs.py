@@ -7,23 +7,26 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformer_norms.commands.conditions import (
-    Condition,
-    check_key,
-    read_condition,
-    select,
-    value_of,
-)
-from transformer_norms.commands.differing import chosen_value_of, differing_keys
+from transformer_norms.commands.conditions import Condition, check_key, read_condition, select
+from transformer_norms.commands.run_table import CHOSEN, differing_keys, run_table
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
-from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.config.finding import RUNS, find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say, track
 from transformer_norms.run.reader import SavedRun, newest_attempts, run_folders
-from transformer_norms.text_tables import COLUMNS, csv_table, printable
+from transformer_norms.text_tables import (
+    COLUMNS,
+    csv_table,
+    narrow_table,
+    printable,
+    rows_of,
+    show,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _ABOUT = """
 Lists runs: name, status, steps, final validation loss, the keys in which the listed runs differ,
@@ -46,6 +49,7 @@ A choice that was auto counts as what it came to. Examples:
 _NAME = 10  # columns that a name has at least: its end, with the hash
 _VALUE = 16  # columns of a value at most
 _LISTED = 6  # damaged folders, or keys, in a message
+_SHOWN = "name study folder status step steps val_loss best_val_loss test_loss".split()
 
 
 def make_parser() -> Parser:
@@ -72,31 +76,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _print_runs(arguments: Sequence[str]) -> int:
     typed = make_parser().parse_intermixed_args(arguments)
     folders, conditions = _read_arguments(typed.arguments)
-    runs = read_runs(folders)
+    runs = run_table(read_runs(folders))
+    key = typed.sort or "val_loss"
     if typed.sort and typed.sort != "when":
-        check_key(typed.sort, f"--sort {typed.sort}", runs)
-    listed = _sort(select(runs, conditions), typed.sort, typed.reverse)
+        check_key(key, f"--sort {key}", runs)
+    listed = select(runs, conditions)
+    if len(listed):
+        listed = _sort(listed, key, typed.reverse)
     keys = differing_keys(listed) if len(listed) > 1 else []
-    rows = [_row(run, keys) for run in listed]
-    if typed.json:
-        print_line(json.dumps(rows, allow_nan=False, indent=1, default=str))
-    elif typed.csv:
-        columns = list(rows[0]) if rows else []
-        table = [columns, *([_cell(row[name]) for name in columns] for row in rows)]
-        print_line(csv_table(table if rows else []).decode().rstrip("\n"))
-    else:
-        for line in _table(listed, keys):
-            print_line(line)
+    if typed.json or typed.csv:
+        rows = _rows(listed, keys) if len(listed) else []
+        print_line(json.dumps(rows, allow_nan=False, indent=1, default=str)
+                   if typed.json else _csv_text(rows))  # fmt: skip
+    elif len(listed):
+        print_line("\n".join(_lines(listed, keys)))
     if len(listed) < len(runs):
-        say(f"{len(listed)} of {len(runs)} runs fit{'' if listed else _why_none(runs, conditions)}")
+        say(f"{len(listed)} of {len(runs)} runs fit{'' if len(listed) else _why(runs, conditions)}")
     return 0
 
 
-def _why_none(runs: Sequence[SavedRun], conditions: Sequence[Condition]) -> str:
+def _why(runs: "DataFrame", conditions: Sequence[Condition]) -> str:
     """The values that there are of a key whose condition no run fits."""
     for condition in conditions:
-        if not any(map(condition.fits, runs)):
-            values = sorted({value_text(value_of(run, condition.key)) for run in runs})
+        if not runs[condition.key].map(condition.fits).any():
+            values = sorted({"none" if v is None else show(v) for v in runs[condition.key]})
             more = " ..." if len(values) > _LISTED else ""
             return printable(f"; {condition.key} is {', '.join(values[:_LISTED])}{more}")
     return ""
@@ -143,81 +146,71 @@ def read_runs(folders: Sequence[Path]) -> list[SavedRun]:
     return newest
 
 
-def _sort(runs: Sequence[SavedRun], key: str, reverse: bool) -> list[SavedRun]:
-    """The runs by a key, lowest first; numbers before words, and runs without a value last. By
-    default by the final validation loss, and those without one by date, newest first."""
-    runs = sorted(runs, key=lambda run: (-run.written, str(run.folder)))
+def _sort(runs: "DataFrame", key: str, reverse: bool) -> "DataFrame":
+    """The runs by a key, lowest first; numbers before words, and runs without a value last. Runs
+    with one value, and those without any, are sorted by date, newest first."""
+    runs = runs.sort_values(["written", "folder"], ascending=[False, True])
     if key == "when":
         return runs if reverse else runs[::-1]
 
-    def place(run: SavedRun) -> tuple[int, Any]:
-        value = value_of(run, key or "val_loss")
-        number = isinstance(value, (int, float))
-        return (0, value) if number else (1, value_text(value))
+    def place(value: Any) -> tuple[int, Any]:
+        return (0, value) if isinstance(value, (int, float)) else (1, show(value))
 
-    having = [run for run in runs if value_of(run, key or "val_loss") is not None]
-    lacking = [run for run in runs if value_of(run, key or "val_loss") is None]
-    return [*sorted(having, key=place, reverse=reverse), *lacking]
+    values = runs[key]
+    having = sorted(values[values.notna()].index, key=lambda at: place(values[at]), reverse=reverse)
+    return runs.loc[[*having, *values[values.isna()].index]]
 
 
-def _row(run: SavedRun, keys: Sequence[str]) -> dict[str, Any]:
-    """A run for a program: nothing is cut or rounded."""
-    summary = run.summary
-    return {
-        "name": run.folder.name,
-        "study": run.folder.parent.name,
-        "folder": str(run.folder),
-        "status": summary.status,
-        "step": summary.step,
-        "steps": summary.steps,
-        "val_loss": summary.val_loss,
-        "best_val_loss": summary.best_val_loss,
-        "test_loss": summary.test_loss,
-        "when": datetime.fromtimestamp(run.written).astimezone().isoformat(timespec="seconds"),
-        **{key: chosen_value_of(run, key) for key in keys},
-    }
+def _rows(runs: "DataFrame", keys: Sequence[str]) -> list[dict[str, Any]]:
+    """The runs for a program: nothing is cut or rounded."""
+    table = runs[_SHOWN].assign(
+        when=[datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
+              for at in runs["written"]],
+        **{key: runs[f"{CHOSEN}{key}"] for key in keys},
+    )  # fmt: skip
+    return table.to_dict("records")
 
 
-def _cell(value: Any) -> Any:
-    return value_text(value) if isinstance(value, (list, dict)) else value
+def _csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    cells = [[show(v) if isinstance(v, (list, dict)) else v for v in row.values()] for row in rows]
+    return csv_table([list(rows[0]), *cells] if rows else []).decode().rstrip("\n")
 
 
 # --------------------------------------------------------------------------------- for a terminal
 
 
-def _table(runs: Sequence[SavedRun], keys: Sequence[str]) -> list[str]:
+def _lines(runs: "DataFrame", keys: Sequence[str]) -> list[str]:
     """Lines of at most 80 columns. A name that does not fit loses its beginning, and keys that do
     not fit are named below."""
-    if not runs:
-        return []
-    studies = len({run.folder.parent for run in runs}) > 1
     columns: dict[str, list[str]] = {}
-    if studies:
-        columns["study"] = [_value_text(run.folder.parent.name) for run in runs]
-    ends: dict[str, list[str]] = {
-        "status": [run.summary.status for run in runs],
-        "step": [_step_text(run) for run in runs],
-        "val loss": [_loss_text(run.summary.val_loss) for run in runs],
-        "when": [_when_text(run.written) for run in runs],
+    if runs["study"].nunique() > 1 or len({Path(folder).parent for folder in runs["folder"]}) > 1:
+        columns["study"] = runs["study"].map(_cell).tolist()
+    ends = {
+        "status": runs["status"].tolist(),
+        "step": [
+            str(step) if steps in (None, step) else f"{step}/{steps}"
+            for step, steps in zip(runs["step"], runs["steps"], strict=True)
+        ],
+        "val loss": [show(loss, ".4f") for loss in runs["val_loss"]],
+        "when": runs["written"].map(_when_text).tolist(),
     }
-    names = [printable(run.folder.name) for run in runs]
     left = COLUMNS - sum(_width(*column) for column in [*columns.items(), *ends.items()])
     hidden = []
     keys = [key for key in keys if key != "trainer.steps"]  # the column `step` has it
     for key, heading in zip(keys, _headings(keys), strict=True):
-        cells = [_value_text(chosen_value_of(run, key)) for run in runs]
+        cells = runs[f"{CHOSEN}{key}"].map(_cell).tolist()
         if _NAME + _width(heading, cells) <= left:
             columns[heading] = cells
             left -= _width(heading, cells)
         else:
             hidden.append(key)
+    names = [printable(name) for name in runs["name"]]
     width = min(left, max(map(len, names)))
-    cut = [_name_text(name, width) for name in names]
-    lines = _lines({"name": cut, **columns, **ends})
+    table = {"name": [_name_text(name, width) for name in names], **columns, **ends}
     if hidden:
         more = f" and {len(hidden) - _LISTED} more" if len(hidden) > _LISTED else ""
         say(f"they also differ in {', '.join(hidden[:_LISTED])}{more} (--json and --csv have all)")
-    return lines
+    return narrow_table(rows_of(table), right=[[*table].index(one) for one in ("step", "val loss")])
 
 
 def _name_text(name: str, width: int) -> str:
@@ -233,16 +226,6 @@ def _width(heading: str, cells: Sequence[str]) -> int:
     return max(map(len, (heading, *cells))) + 2
 
 
-def _lines(columns: dict[str, list[str]]) -> list[str]:
-    right = ("step", "val loss")
-    texts = []
-    for heading, cells in columns.items():
-        width = max(map(len, (heading, *cells)))
-        adjust = str.rjust if heading in right else str.ljust
-        texts.append([adjust(cell, width) for cell in (heading, *cells)])
-    return ["  ".join(row).rstrip() for row in zip(*texts, strict=True)]
-
-
 def _headings(keys: Sequence[str]) -> list[str]:
     """`lr` for optimizer.lr, where no other key ends so."""
     last = [key.rpartition(".")[2] for key in keys]
@@ -250,18 +233,9 @@ def _headings(keys: Sequence[str]) -> list[str]:
     return [word if counts[word] == 1 else key for word, key in zip(last, keys, strict=True)]
 
 
-def _value_text(value: Any) -> str:
-    text = printable("" if value is None else value_text(value))
+def _cell(value: Any) -> str:
+    text = printable(show(value))
     return text if len(text) <= _VALUE else f"{text[: _VALUE - 1]}…"
-
-
-def _step_text(run: SavedRun) -> str:
-    step, steps = run.summary.step, run.summary.steps
-    return str(step) if steps in (None, step) else f"{step}/{steps}"
-
-
-def _loss_text(loss: float | None) -> str:
-    return "" if loss is None else f"{loss:.4f}"
 
 
 def _when_text(seconds: float) -> str:

@@ -4,20 +4,18 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from transformer_norms.commands.conditions import read_condition, select
-from transformer_norms.commands.differing import chosen_value_of, differing_keys
+from transformer_norms.commands.run_table import CHOSEN, differing_keys, run_table
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.config.finding import find_run, runs_below
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import say
 from transformer_norms.report.fairness import differing_settings, notes_beside, obstacles
 from transformer_norms.run.reader import SavedRun, newest_attempts
-from transformer_norms.text_tables import COLUMNS, printable, wrapped_table
+from transformer_norms.text_tables import printable, show, wrap_text, wrapped_table
 
 _ABOUT = """
 Puts runs side by side: the settings that differ, the losses and the costs, and whether the losses
@@ -82,13 +80,13 @@ def find_one(text: str) -> Path:
     condition = None if Path(text).exists() else read_condition(text)
     if condition is None:
         return find_run(text)
-    fit = select(newest_attempts(_readable(runs_below())), [condition])
+    fit = select(run_table(newest_attempts(_readable(runs_below()))), [condition])
     if len(fit) == 1:
-        return fit[0].folder
-    names = ", ".join(str(run.folder) for run in fit[:4])
+        return Path(fit["folder"].item())
+    names = ", ".join(fit["folder"][:4]) if len(fit) else ""
     raise ConfigError(
         f"{text}: {len(fit)} runs fit, and one is wanted: {names}{' ...' * (len(fit) > 4)}"
-        if fit
+        if len(fit)
         else f"{text}: no run below ./runs fits"
     )
 
@@ -105,7 +103,8 @@ def _readable(folders: Sequence[Path]) -> list[SavedRun]:
 
 def _chosen(runs: Sequence[SavedRun]) -> dict[str, list[Any]]:
     """The keys in which the runs were chosen to differ, with the value of each run."""
-    return {key: [chosen_value_of(run, key) for run in runs] for key in differing_keys(runs)}
+    table = run_table(runs)
+    return {key: table[f"{CHOSEN}{key}"].tolist() for key in differing_keys(table)}
 
 
 def _consequences(runs: Sequence[SavedRun], chosen: Sequence[str]) -> dict[str, list[Any]]:
@@ -158,13 +157,15 @@ def _lines(runs: Sequence[SavedRun]) -> list[str]:
     lines = [
         line
         for letter, run in zip(letters, runs, strict=True)
-        for line in _wrap(f"{letter}  {run.folder} ({run.summary.status})", "   ")
+        for line in wrap_text(f"{letter}  {run.folder} ({run.summary.status})", "", "   ")
     ]
     chosen = _chosen(runs)
     resolved = _consequences(runs, list(chosen))
     for title, settings in (("chosen", chosen), ("what comes of it", resolved)):
         if settings:
-            rows = [[key, *map(_text, values)] for key, values in settings.items()]
+            rows = [
+                [key, *(show(value) or "-" for value in values)] for key, values in settings.items()
+            ]
             lines += ["", *wrapped_table([[title, *letters], *rows])]
     lines += ["", *wrapped_table(_result_rows(runs, letters))]
     for letter, (reasons, paired, notes) in zip(letters[1:], _judgements(runs), strict=True):
@@ -173,7 +174,7 @@ def _lines(runs: Sequence[SavedRun]) -> list[str]:
         f"One run each carries no verdict: another seed may turn the order. {FEWEST} seeds or more "
         f"of each choice do ({PROGRAM} report STUDY)."
     )
-    return [*lines, "", *_wrap(closing)]
+    return [*lines, "", *wrap_text(closing)]
 
 
 def _result_rows(runs: Sequence[SavedRun], letters: str) -> list[list[str]]:
@@ -184,7 +185,7 @@ def _result_rows(runs: Sequence[SavedRun], letters: str) -> list[list[str]]:
         values = [getattr(run.summary, name) for run in runs]
         if all(value is None for value in values):
             continue
-        cells = ["" if value is None else format(value, form) for value in values]
+        cells = [show(value, form) for value in values]
         rows.append([words, *cells, *([_difference(name, values)] if two else [])])
     return rows
 
@@ -201,7 +202,7 @@ def _difference(name: str, values: Sequence[float | None]) -> str:
 def _judgement_lines(letter: str, reasons: list[str], paired: bool, notes: list[str]) -> list[str]:
     if reasons:
         head = f"A and {letter} must not be compared by their losses:"
-        return [*_wrap(head), *(line for reason in reasons for line in _item(reason))]
+        return [*wrap_text(head), *_items(reasons)]
     pair = (
         "They have one seed: the same batches, and the same start wherever names and shapes agree."
         if paired
@@ -211,19 +212,11 @@ def _judgement_lines(letter: str, reasons: list[str], paired: bool, notes: list[
         f"A and {letter} may be compared: data, split, tokenizer, evaluation, precision and "
         f"horizon are the same. {pair}"
     )
-    lines = _wrap(head)
+    lines = wrap_text(head)
     if notes:
         lines += ["Beside what was chosen they differ in:"]
-    return [*lines, *(line for note in notes for line in _item(note))]
+    return [*lines, *_items(notes)]
 
 
-def _text(value: Any) -> str:
-    return "-" if value is None else value_text(value)
-
-
-def _item(text: str) -> list[str]:
-    return wrap(printable(text), COLUMNS, initial_indent="  - ", subsequent_indent="    ")
-
-
-def _wrap(text: str, indent: str = "") -> list[str]:
-    return wrap(printable(text), COLUMNS, subsequent_indent=indent, break_on_hyphens=False)
+def _items(texts: Sequence[str]) -> list[str]:
+    return [line for text in texts for line in wrap_text(text, "  - ", "    ")]

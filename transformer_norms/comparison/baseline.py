@@ -3,10 +3,11 @@
 import shlex
 from collections.abc import Sequence
 
-from transformer_norms.comparison.sweep_record import Values, value_text
+from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.config.compose import default_choices
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.run.reader import SavedRun
+from transformer_norms.text_tables import show
 
 Groups = Sequence[tuple[Values, Sequence[SavedRun]]]  # the values of a variant, and its runs
 
@@ -20,7 +21,7 @@ def choose_baseline(groups: Groups) -> tuple[Values, str]:
     axes = list(dict.fromkeys(key for values, _ in groups for key in values))
     values, reason = _first_choice(groups, axes)
     baseline = {key: values[key] for key in axes if key in values}
-    named = ", ".join(f"{key}={value_text(value)}" for key, value in baseline.items())
+    named = ", ".join(f"{key}={show(value)}" for key, value in baseline.items())
     if len(axes) == 1 and all(axes[0] in values for values, _ in groups):
         return baseline, f"The baseline is {named}, {reason}; --baseline KEY=VALUE takes another."
     typed = " ".join(shlex.quote(as_typed(key, value)) for key, value in baseline.items())

@@ -15,6 +15,7 @@ from transformer_norms.names import AXES
 from transformer_norms.run.folder import Attempts
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.reading import is_there, read_json, read_typed
+from transformer_norms.text_tables import show
 
 FAILED_AT_START = "failed before the first step"  # a run's state that leaves no folder
 MOST_PLANNED = 30_000  # runs: one command plans at most 10,000 to tune, and as many results
@@ -156,7 +157,7 @@ def label(variant: Mapping[str, Any]) -> str:
 def words_of(key: str, value: Any) -> tuple[str, ...]:
     """Returns the words that name a value: that of the label first, such as `depth=16`, then the
     word with the short key and the word with the whole key, `model.depth=16`."""
-    text = value_text(value)
+    text = show(value)
     alone = key in AXES or key == "placement.equation"
     words = (f"{key.rpartition('.')[2]}={text}", f"{key}={text}")
     return (text, *words) if alone else words
@@ -169,15 +170,6 @@ def names_of(variants: Sequence[Values]) -> list[str]:
         name if labels.count(name) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
         for name, values in zip(labels, variants, strict=True)
     ]
-
-
-def value_text(value: Any) -> str:
-    """Returns a value as tables show it: an equation's parts as `attention: x + f(x), mlp: ...`."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{part}: {value_text(text)}" for part, text in value.items())
-    if isinstance(value, list):
-        return f"[{', '.join(map(value_text, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Values | None:

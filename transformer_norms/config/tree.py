@@ -5,7 +5,7 @@ registered class are checked against its signature after torch's import (registe
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from inspect import Parameter, Signature, isclass
 from typing import Annotated, Any, Literal
@@ -153,6 +153,20 @@ def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         nested = isinstance(value, Mapping) and value
         flattened |= flat(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
     return flattened
+
+
+def diff(
+    before: Mapping[str, Any], now: Mapping[str, Any], absent: Any = None
+) -> dict[str, tuple[Any, Any]]:
+    """Returns both values of each name whose values differ, sorted by name. `absent` is the value
+    of a name that one side does not have."""
+    pairs = {name: (before.get(name, absent), now.get(name, absent)) for name in {*before, *now}}
+    return {name: pairs[name] for name in sorted(pairs) if pairs[name][0] != pairs[name][1]}
+
+
+def within(key: str, groups: Iterable[str]) -> bool:
+    """Whether a dotted key is one of the groups, or lies in one."""
+    return any(key == group or key.startswith(f"{group}.") for group in groups)
 
 
 # The nodes and plain keys that a command or a file may choose, with their annotations.

@@ -1,7 +1,6 @@
 """A plan in words and tables, for a terminal."""
 
 from collections.abc import Iterable, Sequence
-from textwrap import wrap
 
 from transformer_norms.plan.memory import FREE, GIB
 from transformer_norms.plan.of_run import RunPlan
@@ -9,7 +8,7 @@ from transformer_norms.plan.of_sweep import SweepPlan
 from transformer_norms.plan.price import Price
 from transformer_norms.plan.rehearsal import PARTS
 from transformer_norms.plan.speed import DAY, MACHINE
-from transformer_norms.text_tables import COLUMNS, text_table
+from transformer_norms.text_tables import text_table, wrap_text
 
 Row = Sequence[str]
 
@@ -151,7 +150,7 @@ def sweep_lines(plan: SweepPlan, price: Price | None) -> list[str]:
             row += [price.of(stage.seconds / 3600)] if price else []
         rows.append(row)
     return [
-        *wrap(title, COLUMNS),
+        *wrap_text(title),
         *text_table([heading, *rows]).splitlines(),
         *_notes(_sweep_notes(plan)),
         "",
@@ -187,8 +186,4 @@ def _pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _notes(notes: Iterable[str]) -> list[str]:
-    return [
-        line
-        for note in notes
-        for line in wrap(note, COLUMNS, initial_indent="- ", subsequent_indent="  ")
-    ]
+    return [line for note in notes for line in wrap_text(note, "- ", "  ")]

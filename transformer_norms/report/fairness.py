@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.run.reader import SavedRun
@@ -123,7 +124,7 @@ def _refuse_different(
     differing = {
         key: values
         for key, values in differing_settings(first, second).items()
-        if (_kind(key) or not only_shared) and not _within(key, ignored)
+        if (_kind(key) or not only_shared) and not within(key, ignored)
     }
     if not differing:
         return
@@ -139,12 +140,9 @@ def _refuse_different(
 def differing_settings(first: SavedRun, second: SavedRun) -> dict[str, tuple[Any, Any]]:
     """The settings that are not the same in two runs, `none` where one has no such key, and the
     fingerprints of their tokens if these differ."""
-    pairs = {
-        key: (first.settings.get(key, "none"), second.settings.get(key, "none"))
-        for key in sorted({*first.settings, *second.settings})
-    }
-    pairs["data.fingerprint"] = first.summary.data.fingerprint, second.summary.data.fingerprint
-    return {key: values for key, values in pairs.items() if values[0] != values[1]}
+    pairs = diff(first.settings, second.settings, absent="none")
+    fingerprints = first.summary.data.fingerprint, second.summary.data.fingerprint
+    return pairs | ({"data.fingerprint": fingerprints} if len({*fingerprints}) > 1 else {})
 
 
 def obstacles(first: SavedRun, second: SavedRun) -> list[str]:
@@ -175,16 +173,12 @@ def notes_beside(first: SavedRun, second: SavedRun) -> list[str]:
 
 def _rank(key: str) -> int:
     """The place of a key in _SHARED; behind the last for all other keys."""
-    places = (place for place, group in enumerate(_SHARED) if _within(key, [group]))
+    places = (place for place, group in enumerate(_SHARED) if within(key, [group]))
     return next(places, len(_SHARED))
 
 
 def _kind(key: str) -> str:
     return [*_SHARED.values(), ""][_rank(key)]
-
-
-def _within(key: str, groups: Iterable[str]) -> bool:
-    return any(key == group or key.startswith(f"{group}.") for group in groups)
 
 
 # -------------------------------------------------------------- differences that nobody asked about
@@ -248,7 +242,7 @@ def _unasked_settings(study: Study, variant: Variant) -> dict[str, tuple[Any, An
         return {}
     asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
     differing = differing_settings(variant.ended[0], baseline.ended[0])
-    return {key: differing[key] for key in differing if not _within(key, [*asked, *study.tune])}
+    return {key: differing[key] for key in differing if not within(key, [*asked, *study.tune])}
 
 
 def _different_costs(variant: SavedRun, baseline: SavedRun) -> list[str]:

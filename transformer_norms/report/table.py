@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isinf, isnan
-from textwrap import wrap
+from math import inf, isinf
 
 from transformer_norms.comparison.moderation import Spread
 from transformer_norms.comparison.outcomes import Outcomes
@@ -16,7 +15,14 @@ from transformer_norms.report.left_out import left_out_summary, run_warnings
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.text_tables import Table, narrow_table, rows_of, wrapped_table
+from transformer_norms.text_tables import (
+    Table,
+    narrow_table,
+    rows_of,
+    show,
+    wrap_text,
+    wrapped_table,
+)
 from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
@@ -29,19 +35,11 @@ CONTRAST_NOTE = (
     "least-squares slope per doubling. It is tested as a difference is, in the same family of Holm."
 )
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
-_TERMINAL = 80  # columns
 _SEEDS = (3, 5, 8, 10)  # for which the smallest difference that is found is given
 
 
-def number(
-    value: float | None, digits: int = 4, sign: bool = False, infinite: str = "failed"
-) -> str:
-    """Empty for None and NaN; `infinite` for infinity, which as a loss is that of a failed run."""
-    if value is None or isnan(value):
-        return ""
-    if isinf(value):
-        return infinite
-    return f"{value:{'+' if sign else ''}.{digits}f}"
+def number(value: float | None, infinite: str = "failed") -> str:
+    return show(value, ".4f", infinite)
 
 
 def table(findings: Findings) -> Table:
@@ -94,11 +92,11 @@ def _numbers(comparison: Comparison) -> dict[str, str]:
     ends = comparison.low, comparison.high
     interval = ["no bound" if end is None else f"{end:+.4f}" for end in ends]
     return {
-        "difference": number(comparison.difference, sign=True),
+        "difference": show(comparison.difference, "+.4f"),
         "interval": "" if ends == (None, None) else " to ".join(interval),
         "p": _probability(comparison.p_holm),
         "sign-flip": _probability(comparison.sign_flip),
-        "correlation": number(comparison.correlation, digits=2),
+        "correlation": show(comparison.correlation, ".2f"),
         "detectable": number(comparison.detectable),
     }
 
@@ -125,7 +123,7 @@ def contrast_table(findings: Findings) -> Table:
 
 
 def _probability(value: float | None) -> str:
-    return "below 0.001" if value is not None and value < 0.001 else number(value, digits=3)
+    return "below 0.001" if value is not None and value < 0.001 else show(value, ".3f")
 
 
 def summary_lines(findings: Findings) -> list[str]:
@@ -146,9 +144,7 @@ def summary_lines(findings: Findings) -> list[str]:
     told = [f"failed to train: {', '.join(reasons)}"] if reasons else []
     told += [*left_out_summary(findings.study), *unasked, *warnings, *regime_notes(findings)]
     damaged = findings.study.damaged  # in one line each, as an error would be
-    notes = [
-        line for note in told for line in ([note] if note in damaged else wrap(note, _TERMINAL))
-    ]
+    notes = [line for note in told for line in ([note] if note in damaged else wrap_text(note))]
     contrasts = contrast_table(findings)
     shown = {name: contrasts[name] for name in _OF_A_CONTRAST if name in contrasts}
     return [*narrow_table(lines), *(wrapped_table(rows_of(shown)) if shown else []), *notes]
@@ -274,7 +270,7 @@ def noise_notes(findings: Findings) -> list[str]:
             continue
         sizes = [f"{_detectable_with(c, n, together):.4f} with {n}" for n in _SEEDS]
         notes.append(
-            f"{name} and its baseline: pairs of one seed correlate at {number(c.correlation, 2)}, "
+            f"{name} and its baseline: pairs of one seed correlate at {c.correlation:.2f}, "
             f"their differences have a standard deviation of {c.sd:.4f}; true difference that is "
             f"detected with 90 % power: {', '.join(sizes)} seeds"
         )

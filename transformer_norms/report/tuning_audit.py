@@ -9,11 +9,10 @@ from pathlib import Path
 from statistics import fmean
 
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.report.regime import TUNED_ON, trial_failures, tuning_points
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
 from transformer_norms.report.table import number
-from transformer_norms.text_tables import Table
+from transformer_norms.text_tables import Table, show
 
 _NAMED = 6  # failed points in one line
 
@@ -95,7 +94,7 @@ def _failed_point(trials: Sequence[StudyRun], failures: Mapping[Path, str]) -> s
     """`optimizer.lr=0.01 (1 of 2)`; empty if every run of the point trained."""
     ended = ended_runs(trials)
     count = sum(run.folder in failures for run in ended)
-    point = " ".join(f"{key}={value_text(value)}" for key, value in trials[0].tuned.items())
+    point = " ".join(f"{key}={show(value)}" for key, value in trials[0].tuned.items())
     return f"{point} ({count} of {len(ended)})" if count else ""
 
 

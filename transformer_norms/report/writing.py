@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell, track
@@ -32,8 +31,9 @@ from transformer_norms.text_tables import (
     csv_table,
     escape_markdown,
     markdown_list,
+    markdown_table,
     rows_of,
-    straight_markdown_table,
+    show,
 )
 
 _MEASURED = (
@@ -137,7 +137,7 @@ def _results_row(study: Study, member: StudyRun) -> dict[str, Any]:
         "run": member.folder.name,
         "stage": member.stage,
         "variant": variant.name if variant else "",
-        **{k: value_text(v) if isinstance(v, Mapping) else v for k, v in values.items()},
+        **{k: show(v) if isinstance(v, Mapping) else v for k, v in values.items()},
         **{key: member.tuned.get(key) for key in study.tune},
         **({"edge": " ".join(edge)} if study.tune else {}),
         "seed": member.seed,
@@ -187,16 +187,16 @@ def _table_md(findings: Findings) -> str:
             f"# {escape_markdown(study.question or 'Runs by variant')}",
             markdown_list(left_out_summary(study)),
             _verdicts(findings),
-            straight_markdown_table(rows_of(columns)),
+            markdown_table(rows_of(columns), straight=True),
             markdown_list([*notes, *tables.regime_notes(findings)]),
         ],
         "## Contrasts": [
             _contrasts(findings),
-            straight_markdown_table(rows_of(contrasts)),
+            markdown_table(rows_of(contrasts), straight=True),
             tables.CONTRAST_NOTE if study.contrasts else "",
         ],
         "## Tuning": [
-            straight_markdown_table(rows_of(audit_table(study))),
+            markdown_table(rows_of(audit_table(study)), straight=True),
             markdown_list(audit_lines(study, findings.loss)),
         ],
         "## Starts": [markdown_list(tables.start_notes(findings))],

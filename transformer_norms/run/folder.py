@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.config.tree import diff
 from transformer_norms.errors import Busy, ConfigError, hide_secrets
-from transformer_norms.run.identity import differing_names
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.locks import Lock, take_lock
 
@@ -86,11 +86,11 @@ def choose_folder(
     if not summary:  # killed before it had written anything
         return latest, []
     before = summary.data.identity
-    files, keys = differing_names(summary.source, code), differing_names(before, data)
+    files, keys = list(diff(summary.source, code)), diff(before, data)
     if again and (summary.ended or files or keys):
         return _next_attempt(earlier), []
     if keys:
-        changes = ", ".join(f"{key}: {before.get(key)} then, {data.get(key)} now" for key in keys)
+        changes = ", ".join(f"{key}: {old} then, {new} now" for key, (old, new) in keys.items())
         raise ConfigError(
             f"{path_text(latest)}: the corpus has changed since ({changes}); again=true runs it "
             "anew beside it"

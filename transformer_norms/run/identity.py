@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config import plugins
-from transformer_norms.config.tree import Config, chosen_value, flat, marked
-from transformer_norms.kinds import Mark, plain, value_at
+from transformer_norms.config.tree import Config, chosen_value, diff, flat, marked
+from transformer_norms.kinds import Mark, plain
 from transformer_norms.model.equation import canonical
 from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.training.settings import GROUPS
@@ -139,13 +139,9 @@ def _drop(node: dict[str, Any], key: list[str]) -> None:
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns the settings of two runs that differ, the first few of many, in one line, or an empty
     text."""
-    old, new = flat(before), flat(now)
-    keys = differing_names(old, new)
-    shown = [
-        f"{key} is {old.get(key, 'not set')} there and {new.get(key, 'not set')} here"
-        for key in keys[:_NAMED]
-    ]
-    more = len(keys) - len(shown)
+    pairs = diff(flat(before), flat(now), "not set")
+    shown = [f"{key} is {old} there and {new} here" for key, (old, new) in pairs.items()][:_NAMED]
+    more = len(pairs) - len(shown)
     return "; ".join([*shown, f"{more} more differ"] if more else shown)
 
 
@@ -201,8 +197,3 @@ def _file_of_norm(name: str) -> str:
     from transformer_norms.norms import NORMS
 
     return f"norms/{NORMS[name].__module__.rpartition('.')[2]}.py"
-
-
-def differing_names(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns the names whose values differ, or that stand on one side alone."""
-    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))

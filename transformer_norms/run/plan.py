@@ -7,7 +7,7 @@ from typing import Any
 from transformer_norms import processes
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.overrides import as_typed
-from transformer_norms.config.tree import Config, check_config
+from transformer_norms.config.tree import Config, check_config, diff
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.ngrams import ngram_facts
@@ -137,8 +137,8 @@ class Plan:
             )
         longer = compose([file, f"trainer.steps={steps}", *self._plugins()])
         self._check_settings(typed, summary, longer)
-        if files := identity.differing_names(summary.source, self.code):
-            line = f"{typed}: run by other code ({files_text(files)}), and continued by this one"
+        if files := diff(summary.source, self.code):
+            line = f"{typed}: run by other code ({files_text([*files])}), and continued by this one"
             self.warnings.append(line)
         if line := _change_of_rate(before, self.config):
             self.warnings.append(f"{typed}: {line}")
@@ -155,7 +155,7 @@ class Plan:
         if difference := identity.difference(wanted, now):
             names = identity.difference(longer.choices, self.config.choices)
             raise ConfigError(f"{typed}: only trainer.steps may differ; {names or difference}")
-        if changes := identity.differing_names(data, self.data_identity):
+        if changes := diff(data, self.data_identity):
             raise ConfigError(
                 f"{typed}: the corpus is not what that run read; {', '.join(changes)} "
                 f"{'differ' if len(changes) > 1 else 'differs'} (data.paths?)"

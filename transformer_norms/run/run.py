@@ -15,7 +15,7 @@ import torch
 from transformer_norms import processes
 from transformer_norms.config.building import build_batches, build_model, build_trainer
 from transformer_norms.config.saved import to_yaml
-from transformer_norms.config.tree import Config, check_config
+from transformer_norms.config.tree import Config, check_config, diff
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import held_out_bytes, windows
 from transformer_norms.errors import (
@@ -33,7 +33,7 @@ from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text, this_process
-from transformer_norms.run.identity import differing_names, kind_of_kernels
+from transformer_norms.run.identity import kind_of_kernels
 from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Follower, Record
@@ -164,7 +164,7 @@ class Run:
         same = {"folder": str(self.folder), "tokens": data.fingerprint, **self.plan.code, **typed}
         first, *others = self.ranks.gather(same | {"parallel": self.config.parallel.type})
         for rank, other in enumerate(others, 1):
-            if names := differing_names(first, other):
+            if names := list(diff(first, other)):
                 raise ConfigError(
                     f"parallel={self.config.parallel.type}: rank {rank} has another "
                     f"{', '.join(names[:3])} than rank 0; all need one command, code and data"

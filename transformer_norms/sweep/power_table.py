@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
-from textwrap import wrap
 
 from transformer_norms.comparison.moderation import ENOUGH, MOST_WEIGHT, Prior
 from transformer_norms.comparison.power import (
@@ -31,10 +30,9 @@ from transformer_norms.run.reader import SavedRun
 from transformer_norms.sweep.looks import read_findings
 from transformer_norms.sweep.planning import Job, Jobs
 from transformer_norms.sweep.question import Question, read_request
-from transformer_norms.text_tables import narrow_table
+from transformer_norms.text_tables import narrow_table, wrap_text
 
 _SEEDS = (3, 5, 8, 10, 15, 20)
-_WIDTH = 80  # columns
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,8 @@ def power_table(arguments: Sequence[str]) -> list[str]:
         *(power_lines(question, known) if known.noise or question.until_decided else []),
     ]
     title = [f"{jobs.request.name}: {question.question}"] if question.question else []
-    lines = [line for note in notes for line in wrap(note, _WIDTH)]
-    titles = [line for text in title for line in wrap(text, _WIDTH)]
+    lines = [line for note in notes for line in wrap_text(note)]
+    titles = [line for text in title for line in wrap_text(text)]
     return [*titles, *narrow_table([heading, *rows]), *lines]
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from transformer_norms.comparison.sweep_record import value_text
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.page.charts import label_on
 from transformer_norms.report.study import Variant
+from transformer_norms.text_tables import show
 
 WIDTH, HEIGHT = 180, 26
 _EDGE = 9  # room at either end, for arrows and half a dot
@@ -151,4 +151,4 @@ def _values_on(variants: Sequence[Variant], axis: str) -> list[str]:
 
 
 def _value_text(variant: Variant, axis: str) -> str:
-    return value_text(variant.values[axis]) if axis in variant.values else "not set"
+    return show(variant.values[axis]) if axis in variant.values else "not set"

@@ -11,7 +11,7 @@ from transformer_norms.report.paper.best import best_variants
 from transformer_norms.report.paper.citations import bibliography, choices_of, keys_of
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Study, Variant
-from transformer_norms.text_tables import escape_latex, file_name, latex_tabular, printable
+from transformer_norms.text_tables import escape_latex, file_name, latex_tabular, printable, show
 
 _LOSS = r"loss $\pm$ sd"
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
@@ -51,7 +51,7 @@ def _short_row(
     elif variant.name in best:
         loss = loss.replace(mean, rf"\mathbf{{{mean}}}", 1)
     compared = findings.comparisons.get(variant.name)
-    difference = tables.number(compared.difference, sign=True) if compared else ""
+    difference = show(compared.difference, "+.4f") if compared else ""
     return {
         "variant": escape_latex(variant.name),
         _LOSS: loss,
