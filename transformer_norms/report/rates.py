@@ -1,13 +1,10 @@
 """The loss at each learning rate that tuning tried, run by run; rates.svg draws it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.report.figures import (
     COLOURS,
     MOST_LINES,
@@ -23,62 +20,13 @@ from transformer_norms.report.figures import (
     text_size,
     use_log_axis,
 )
-from transformer_norms.report.findings import outcomes_of
-from transformer_norms.report.regime import TUNED_ON, shared_lines, trial_failures, tuning_points
-from transformer_norms.report.study import Study, Variant, finite
+from transformer_norms.report.regime import TUNED_ON, shared_lines
+from transformer_norms.report.study import Study
+from transformer_norms.report.tuning_audit import RateLine, rate_lines
 
 _WIDTH = 5.2  # inches
 _FAR = 0.3  # nats above a variant's lowest loss: what lies farther has the last colour of the map
 _TICKS = [0, 0.01, 0.05, 0.1, 0.2, _FAR]  # of the map's colours, whose scale is that of the root
-
-
-@dataclass(frozen=True)
-class RateLine:
-    """The tuning of one variant: rate -> the outcomes there by seed, of the validation loss.
-    `chosen` is the rate of its results, None if nothing was chosen; `place` is that of the variant
-    in the study, and sets the style."""
-
-    variant: Variant
-    place: int
-    outcomes: Mapping[float, Outcomes]
-    chosen: Any
-
-    @property
-    def means(self) -> dict[float, float]:
-        """The mean over the runs that trained, at each rate at which one did."""
-        return {rate: o.mean for rate, o in self.outcomes.items() if o.mean is not None}
-
-    @property
-    def lowest(self) -> float:
-        """The lowest mean of a rate at which no run failed, of any rate if there is none: a mean
-        over the seeds that were left is one over easier seeds."""
-        whole = [mean for rate, mean in self.means.items() if not self.outcomes[rate].failed]
-        return min(whole or self.means.values(), default=inf)
-
-
-def rate_lines(study: Study) -> list[RateLine]:
-    """The line of each variant that was tuned; none if no number was tuned. If a rate was tried
-    together with several values of other keys, the best of them counts: that with the fewest
-    failures, then with the lowest mean."""
-    key = study.rate
-    if key is None:
-        return []
-    failures = trial_failures(study)
-    lines = []
-    for place, variant in enumerate(study.variants):
-        outcomes: dict[float, Outcomes] = {}
-        for trials in tuning_points(variant):
-            rate, here = trials[0].tuned.get(key, inf), outcomes_of(trials, TUNED_ON, failures)
-            if finite(rate) and here.ended:
-                outcomes[rate] = min(outcomes.get(rate, here), here, key=_order)
-        best = (variant.tuned.best if variant.tuned else None) or {}
-        if outcomes:
-            lines.append(RateLine(variant, place, dict(sorted(outcomes.items())), best.get(key)))
-    return lines
-
-
-def _order(outcomes: Outcomes) -> tuple[int, float]:
-    return len(outcomes.failed), inf if outcomes.mean is None else outcomes.mean
 
 
 def draw_rates(study: Study) -> dict[str, bytes]:

@@ -4,11 +4,14 @@ miss its best value."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, isinf, log10, nan
+from math import inf, log10, nan
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import plural
+from transformer_norms.report.findings import outcomes_of
 from transformer_norms.report.regime import TUNED_ON, trial_failures, tuning_points
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
 from transformer_norms.report.table import number
@@ -18,76 +21,113 @@ _NAMED = 6  # failed points in one line
 
 
 @dataclass(frozen=True)
-class Audit:
-    """The tuning of one variant. `losses`: value of the rate -> mean validation loss, in nats per
-    token, of the runs that trained; infinity if none did. `failed`: the rates at which a run
-    failed, each with the reasons. `failed_points`: each such point in words,
-    with the share of its runs that failed."""
+class RateLine:
+    """The tuning of one variant: rate -> the outcomes there by seed, of the validation loss.
+    `chosen` is the rate of its results, None if nothing was chosen; `place` is that of the variant
+    in the study, and sets the style."""
 
     variant: Variant
-    points: int
-    seeds: int
-    missing: int
-    losses: Mapping[float, float]
-    failed: Mapping[float, Sequence[str]]
-    failed_points: Sequence[str]
-    sensitivity: float | None
+    place: int
+    outcomes: Mapping[float, Outcomes]
+    chosen: Any
+
+    @property
+    def means(self) -> dict[float, float]:
+        """The mean over the runs that trained, at each rate at which one did."""
+        return {rate: o.mean for rate, o in self.outcomes.items() if o.mean is not None}
+
+    @property
+    def lowest(self) -> float:
+        """The lowest mean of a rate at which no run failed, of any rate if there is none: a mean
+        over the seeds that were left is one over easier seeds."""
+        whole = [mean for rate, mean in self.means.items() if not self.outcomes[rate].failed]
+        return min(whole or self.means.values(), default=inf)
 
 
-def audits(study: Study) -> list[Audit]:
-    """The audit of each variant; none if no number was tuned."""
+def rate_lines(study: Study) -> list[RateLine]:
+    """The line of each variant that was tuned; none if no number was tuned. If a rate was tried
+    together with several values of other keys, the best of them counts: that with the fewest
+    failures, then with the lowest mean."""
     key = study.rate
     if key is None:
         return []
     failures = trial_failures(study)
+    lines = []
+    for place, variant in enumerate(study.variants):
+        outcomes: dict[float, Outcomes] = {}
+        for trials in tuning_points(variant):
+            rate, here = trials[0].tuned.get(key, inf), outcomes_of(trials, TUNED_ON, failures)
+            if finite(rate) and here.ended:
+                outcomes[rate] = min(outcomes.get(rate, here), here, key=_order)
+        best = (variant.tuned.best if variant.tuned else None) or {}
+        if outcomes:
+            lines.append(RateLine(variant, place, dict(sorted(outcomes.items())), best.get(key)))
+    return lines
+
+
+def _order(outcomes: Outcomes) -> tuple[int, float]:
+    return len(outcomes.failed), inf if outcomes.mean is None else outcomes.mean
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The tuning of one variant: the outcomes of validation at each rate, by seed. `failed_points`:
+    each point at which a run failed in words, with the share of its runs that failed."""
+
+    variant: Variant
+    outcomes: Mapping[float, Outcomes]
+    failed_points: Sequence[str]
+    sensitivity: float | None
+
+    @property
+    def losses(self) -> dict[float, float]:
+        """The mean over the runs that trained at each rate, in nats per token; infinity if none
+        did."""
+        return {rate: inf if o.mean is None else o.mean for rate, o in self.outcomes.items()}
+
+    @property
+    def points(self) -> int:
+        return len(tuning_points(self.variant))
+
+    @property
+    def seeds(self) -> int:
+        return len({trial.seed for trial in self.variant.trials})
+
+
+def audits(study: Study) -> list[Audit]:
+    """The audit of each variant; none if no number was tuned."""
+    failures, key = trial_failures(study), study.rate
+    outcomes = {line.variant.name: line.outcomes for line in rate_lines(study)}
     return [
-        _audit(variant, key, study.tune[key], failures)
+        Audit(
+            variant,
+            outcomes.get(variant.name, {}),
+            [text for at in tuning_points(variant) if (text := _failed_point(at, failures))],
+            _sensitivity_of(variant, key, study.tune[key], outcomes.get(variant.name, {})),
+        )
         for variant in study.variants
-        if variant.trials
+        if variant.trials and key is not None
     ]
 
 
-def _audit(
-    variant: Variant, key: str, rates: Sequence[float], failures: Mapping[Path, str]
-) -> Audit:
-    """If a rate was tried together with several values of other keys, the best of them counts. The
-    sensitivity is over all `rates`, so that those of two variants can be compared, and over the
-    values of other keys that were tried at each rate. A variant that failed at every rate has
-    none: its curve is flat since it learns nothing."""
-    losses: dict[float, float] = {}
+def _sensitivity_of(
+    variant: Variant, key: str, rates: Sequence[float], outcomes: Mapping[float, Outcomes]
+) -> float | None:
+    """The sensitivity over all `rates`, so that those of two variants can be compared, at the best
+    of the values of other keys that were tried at each rate. A variant that failed at every rate
+    has none: its curve is flat since it learns nothing."""
     curves: dict[str, dict[float, float]] = {}  # values of the other keys -> rate -> loss
-    failed: dict[float, list[str]] = {}
-    points = tuning_points(variant)
-    for trials in points:
-        runs, rate = ended_runs(trials), trials[0].tuned.get(key, inf)
-        if not runs or not finite(rate):
-            continue
-        reached = [r.final_loss(TUNED_ON) for r in runs if r.folder not in failures]
-        loss = fmean(reached) if reached else inf
-        beside = {name: value for name, value in trials[0].tuned.items() if name != key}
-        curves.setdefault(json.dumps(beside, sort_keys=True), {})[rate] = fmean(
-            run.final_loss(TUNED_ON) for run in runs
-        )
-        if loss <= losses.get(rate, loss):
-            losses[rate] = loss
-            failed[rate] = [failures[run.folder] for run in runs if run.folder in failures]
-    losses = dict(sorted(losses.items()))
-    ended = ended_runs(variant.trials)
-    initial = [run.summary.initial_loss for run in ended]
+    for trials in tuning_points(variant):
+        others = {name: value for name, value in trials[0].tuned.items() if name != key}
+        if runs := ended_runs(trials):
+            curve = curves.setdefault(json.dumps(others, sort_keys=True), {})
+            curve[trials[0].tuned.get(key, inf)] = fmean(run.final_loss(TUNED_ON) for run in runs)
+    initial = [run.summary.initial_loss for run in ended_runs(variant.trials)]
     known = [loss for loss in initial if loss is not None]
-    trained = any(map(isfinite, losses.values()))
-    whole = [curve for curve in curves.values() if trained and curve.keys() >= set(rates)]
-    lowest = {rate: min(curve[rate] for curve in whole) for rate in rates} if whole else {}
-    return Audit(
-        variant,
-        len(points),
-        len({trial.seed for trial in variant.trials}),
-        len(variant.trials) - len(ended),
-        losses,
-        {rate: reasons for rate, reasons in failed.items() if reasons},
-        [text for trials in points if (text := _failed_point(trials, failures))],
-        sensitivity(lowest, fmean(known)) if len(lowest) > 1 and known else None,
-    )
+    whole = [curve for curve in curves.values() if curve.keys() >= set(rates)]
+    if not (whole and known and len(set(rates)) > 1 and any(o.losses for o in outcomes.values())):
+        return None
+    return sensitivity({rate: min(curve[rate] for curve in whole) for rate in rates}, fmean(known))
 
 
 def _failed_point(trials: Sequence[StudyRun], failures: Mapping[Path, str]) -> str:
@@ -191,7 +231,8 @@ def _budget_line(rows: Sequence[Audit]) -> str:
 
 def _faults(audit: Audit) -> list[str]:
     name, tuned = audit.variant.name, audit.variant.tuned
-    lines = [f"{name}: {audit.missing} of its tuning runs are missing"] if audit.missing else []
+    missing = sum(not trial.ended for trial in audit.variant.trials)
+    lines = [f"{name}: {missing} of its tuning runs are missing"] if missing else []
     if points := audit.failed_points:
         more = f" and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
         lines.append(f"{name}: trials failed at {', '.join(points[:_NAMED])}{more}")
@@ -230,11 +271,12 @@ def audit_table(study: Study) -> Table:
 def _loss_text(audit: Audit, rate: float) -> str:
     """The mean over the runs that trained; `failed` or `diverged` beside it where a run failed, and
     alone where none trained."""
-    loss, reasons = audit.losses.get(rate), audit.failed.get(rate, [])
+    outcomes = audit.outcomes.get(rate, Outcomes({}))
+    reasons = outcomes.failed.values()
     word = "diverged" if "diverged" in reasons else "failed" if reasons else ""
-    if loss is not None and isinf(loss):
+    if outcomes.mean is None:
         return word
-    return number(loss) + (f" ({word})" if word else "")
+    return number(outcomes.mean) + (f" ({word})" if word else "")
 
 
 def _best_text(audit: Audit, key: str) -> str:
