@@ -20,6 +20,7 @@ from run_folders import (
     make_record,
     make_run,
     make_study,
+    make_sweep,
     planned,
     skip_pictures,
 )
@@ -378,17 +379,15 @@ INTERACTION = "(post - pre) under gpt2 - (post - pre) under xavier"
 
 def crossed_study(folder, gains, seeds=5):
     """pre and post at two inits; `gains` of post, by init, which differ a little over seeds."""
-    runs = []
+    results = []
     for (init, gain), placement, seed in itertools.product(
         gains.items(), ("pre", "post"), range(seeds)
     ):
-        config = config_of([f"placement={placement}", f"init={init}"], seed)
-        runs.append(planned(config, {"init": init, "placement": placement}))
         noise = 0.001 * (-1) ** seed * (placement == "post") * (init == "gpt2")
         failed = placement == "post" and gain is None
         loss = 2.3 + 0.01 * seed + (gain or 0.0) * (placement == "post") + noise
-        make_run(folder, config, loss, status="diverged" if failed else "finished")
-    return make_record(folder, runs, axes=["init", "placement"], contrasts=[INTERACTION])
+        results.append(({"init": init, "placement": placement}, seed, None if failed else loss))
+    return make_sweep(folder, results, contrasts=[INTERACTION])
 
 
 WORDS = {
@@ -433,14 +432,12 @@ def test_a_contrast_of_two_variants_is_said_as_a_comparison_with_a_baseline_is(t
 
 
 def test_a_trend_is_said_per_doubling(tmp_path):
-    runs = []
+    results = []
     for depth, placement, seed in itertools.product((1, 2, 4), ("pre", "post"), range(5)):
-        config = config_of([f"placement={placement}"], seed, model__depth=depth)
-        runs.append(planned(config, {"placement": placement, "model.depth": depth}))
         added = 0.02 * np.log2(depth) * (1 + 0.05 * (-1) ** seed) if placement == "post" else 0
-        make_run(tmp_path, config, 2.3 + float(added) + 0.01 * seed)
-    make_record(tmp_path, runs, axes=["placement", "model.depth"],
-                contrasts=["post - pre over model.depth"])  # fmt: skip
+        variant = {"placement": placement, "model.depth": depth}
+        results.append((variant, seed, 2.3 + float(added) + 0.01 * seed))
+    make_sweep(tmp_path, results, contrasts=["post - pre over model.depth"])
     (said,) = answer(findings(read_study([tmp_path]))).contrasts
     assert said.startswith(
         "post - pre over model.depth is above zero: 0.0202 nats per doubling of model.depth ("

@@ -3,20 +3,7 @@
 import math
 
 import pytest
-from run_folders import (
-    DATA,
-    PRE,
-    config_of,
-    edit,
-    folder,
-    make_record,
-    make_run,
-    make_study,
-    planned,
-    rows,
-    skip_pictures,
-    text,
-)
+from run_folders import DATA, PRE, edit, folder, make_study, make_sweep, rows, skip_pictures, text
 
 from transformer_norms.comparison.outcomes import Share
 from transformer_norms.report.answer import answer
@@ -138,18 +125,14 @@ def test_a_baseline_that_fails_is_said_first_and_bears_no_claim(tmp_path):
 
 
 def test_another_baseline_that_trained_bears_its_own_claim_behind_the_one_that_failed(tmp_path):
-    runs = []
     gain = {0: 0.1, 1: 0.101, 2: 0.102}
-    for norm in ("rmsnorm", "layernorm"):
-        for placement in ("pre", "post"):
-            for seed in PRE:
-                config = config_of([f"placement={placement}", f"norm={norm}"], seed)
-                variant = {"norm": norm, "placement": placement}
-                runs.append(planned(config, variant))
-                lost = (norm, placement, seed) == ("rmsnorm", "pre", 0)
-                loss = None if lost else PRE[seed] - gain[seed] * (placement == "post")
-                make_run(tmp_path, config, loss, status="diverged" if lost else "finished")
-    make_record(tmp_path, runs, axes=["norm", "placement"])
+    results = [
+        ({"norm": norm, "placement": placement}, seed,
+         PRE[seed] - gain[seed] * (placement == "post"))
+        for norm in ("rmsnorm", "layernorm") for placement in ("pre", "post") for seed in PRE
+    ]  # fmt: skip
+    results[0] = (*results[0][:2], None)
+    make_sweep(tmp_path, results)
     lead = answer(findings(read_study([tmp_path]))).lead
     assert lead.startswith(
         "The baseline rmsnorm pre failed to train in 1 of 3 (1 to 91 %; 1 diverged): no loss is "

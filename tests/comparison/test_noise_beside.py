@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import PRE, SANDWICH, config_of, make_record, make_run, planned
+from run_folders import PRE, SANDWICH, by_placement, make_sweep
 
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
@@ -16,15 +16,11 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def make_study(name, losses, **keys):
+def make_study(name, losses, **more):
     """A study in runs/NAME of {placement: {seed: loss}}."""
-    study, runs = Path("runs") / name, []
-    for placement, by_seed in losses.items():
-        for seed, loss in by_seed.items():
-            config = config_of([f"placement={placement}"], seed, **keys)
-            runs.append(planned(config, {"placement": placement}))
-            make_run(study, config, loss)
-    make_record(study, runs, name=name, axes=["placement"], baseline={"placement": "pre"})
+    study = Path("runs") / name
+    members = [(variant | more, *run) for variant, *run in by_placement(losses)]
+    make_sweep(study, members, name=name)
     return study
 
 
@@ -46,7 +42,7 @@ def test_the_noise_beside_a_study_of_one_comparison_is_its_prior():
 def test_noise_of_another_size_or_horizon_or_none_at_all_is_no_prior():
     folder = make_study("mine", {"pre": PRE, "sandwich": SANDWICH})
     assert noise_beside(read_study([folder])) is None
-    noise = make_study("noise", {"pre": PRE, "post": SANDWICH}, trainer__steps=80)
+    noise = make_study("noise", {"pre": PRE, "post": SANDWICH}, **{"trainer.steps": 80})
     assert noise_beside(read_study([folder])) is None
     assert noise_beside(read_study([noise])) is None
 

@@ -12,7 +12,7 @@ import claims_figure
 import pytest
 import yaml
 from claims import Judged, Part
-from run_folders import config_of, make_record, make_run, make_study, planned
+from run_folders import make_study, make_sweep
 from scipy import stats
 
 from transformer_norms.comparison.contrasts import find_contrast
@@ -126,15 +126,14 @@ def test_a_comparison_of_a_claims_own_is_one_more_of_the_studys(study_of):
 
 def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
     """The gains in two settings differ clearly; neither is clearly the other's sign."""
-    values, runs = {"gpt2": 0.03, "megatron": -0.03}, []
+    values, results = {"gpt2": 0.03, "megatron": -0.03}, []
     for (init, gain), placement, seed in itertools.product(
         values.items(), ("pre", "post"), range(5)
     ):
-        config = config_of([f"placement={placement}", f"init={init}"], seed)
-        runs.append(planned(config, {"init": init, "placement": placement}))
         added = gain * (1 + 0.02 * (-1) ** seed) if placement == "post" else 0.0
-        make_run(tmp_path, config, 1.9 + 0.01 * seed + added)
-    make_record(tmp_path, runs, axes=["init", "placement"])
+        variant = {"init": init, "placement": placement}
+        results.append((variant, seed, 1.9 + 0.01 * seed + added))
+    make_sweep(tmp_path, results)
     study = findings(read_study([tmp_path]))
     text = "(post - pre) under megatron - (post - pre) under gpt2"
     words = {"below zero": SEEN, "not zero": SEEN, "above zero": OTHER, "equivalent to zero": OTHER}

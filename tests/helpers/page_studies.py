@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from run_folders import config_of, folder_name, make_record, make_run, planned, tuned
+from run_folders import config_of, folder_name, make_record, make_run, make_sweep, planned, tuned
 
 from transformer_norms.training.measures import Place, key_of
 
@@ -71,17 +71,13 @@ def tuned_study(study, *, losses=LOSSES, **changed):
 
 def depth_study(study):
     """Two placements at three depths."""
-    runs = []
-    for placement, gain in (("pre", 0.0), ("sandwich", 0.02)):
-        for depth in (2, 4, 16):
-            variant = {"placement": placement, "model.depth": depth}
-            for seed in (0, 1):
-                config = config_of([f"placement={placement}"], seed, model__depth=depth)
-                runs.append(planned(config, variant))
-                make_run(study, config, 3 - depth / 20 - gain + seed / 100)
-    return make_record(
-        study, runs, axes=["placement", "model.depth"], baseline={"placement": "pre"}, seeds=[0, 1]
-    )
+    results = [
+        ({"placement": placement, "model.depth": depth}, seed, 3 - depth / 20 - gain + seed / 100)
+        for placement, gain in (("pre", 0.0), ("sandwich", 0.02))
+        for depth in (2, 4, 16)
+        for seed in (0, 1)
+    ]
+    return make_sweep(study, results, seeds=[0, 1])
 
 
 def runs_of(study):

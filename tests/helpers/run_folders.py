@@ -125,15 +125,43 @@ def make_record(study, runs, name="quick", **changed):
     return SweepRecord(name=name, runs=runs, **facts).write(Path(study))
 
 
+def make_sweep(study, results=(), trials=(), typed=(), **changed):
+    """A sweep with its runs. A result, or a trial, is (variant, seed, loss), and may have the point
+    that it was tuned at as a fourth. A variant is its values by key; None diverged."""
+    runs, tune = [], {}
+    for stage, members in (("tune", trials), ("result", results)):
+        for variant, seed, loss, *tuned_at in members:
+            point = tuned_at[0] if tuned_at else {}
+            config = config_at({**variant, **point}, seed, typed)
+            runs.append(planned(config, variant, stage, point))
+            make_run(study, config, loss, status="diverged" if loss is None else "finished")
+            for key, value in point.items() if stage == "tune" else ():
+                tune.setdefault(key, []).extend([value] if value not in tune.get(key, []) else [])
+    facts = {
+        "axes": list(dict.fromkeys(key for run in runs for key in run.variant)),
+        "tune": tune,
+        "tune_seeds": sorted({trial[1] for trial in trials}),
+    }
+    return make_record(study, runs, **facts | changed)
+
+
+def config_at(values, seed, typed=()):
+    """The config of values by key: a choice on an axis is typed, a dotted key is put in."""
+    words = [f"{key}={value}" for key, value in values.items() if "." not in key]
+    keys = {key.replace(".", "__"): value for key, value in values.items() if "." in key}
+    return config_of([*typed, *words], seed, **keys)
+
+
 def make_study(study, losses, **changed):
     """A sweep over placements with its runs: {"pre": {0: 2.31, 1: None}}; None diverged."""
-    runs = []
-    for placement, by_seed in losses.items():
-        for seed, loss in by_seed.items():
-            config = config_of([f"placement={placement}"], seed)
-            runs.append(planned(config, {"placement": placement}))
-            make_run(study, config, loss, status="diverged" if loss is None else "finished")
-    return make_record(study, runs, **changed)
+    return make_sweep(study, by_placement(losses), **changed)
+
+
+def by_placement(losses, *point):
+    """{"pre": {0: 2.31}} as the members of a sweep."""
+    return [
+        ({"placement": p}, seed, loss, *point) for p in losses for seed, loss in losses[p].items()
+    ]
 
 
 def tuned(variant, best, *edge):
@@ -181,27 +209,18 @@ def tuning_study(**changed):
         "pre": {1e-3: 2.5, 1e-2: 2.3, 1e-1: 2.6, 1.0: 5.0},
         "post": {1e-3: 2.4, 1e-2: 2.9, 1.0: None},
     }
-    runs = []
-    for placement, losses in tried.items():
-        variant = {"placement": placement}
-        for rate, loss in losses.items():
-            config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
-            runs.append(planned(config, variant, "tune", {"optimizer.lr": rate}))
-            make_run("study", config, loss, status="diverged" if loss is None else "finished")
-        best = min((rate for rate in losses if losses[rate]), key=losses.get)
-        for seed, loss in PRE.items():
-            config = config_of([f"placement={placement}"], seed, optimizer__lr=best)
-            runs.append(planned(config, variant, "result", {"optimizer.lr": best}))
-            make_run("study", config, loss)
-    facts = {
-        "tune": {"optimizer.lr": [1e-3, 1e-2, 1e-1, 1.0]},
-        "tune_seeds": [100],
-        "tuned": [
-            tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}),
-            tuned({"placement": "post"}, {"optimizer.lr": 1e-3}, "optimizer.lr"),
-        ],
-    }
-    return make_record("study", runs, **facts | changed)
+    best = {"pre": 1e-2, "post": 1e-3}
+    trials = [
+        ({"placement": name}, 100, loss, {"optimizer.lr": rate})
+        for name, losses in tried.items()
+        for rate, loss in losses.items()
+    ]
+    results = [one for p in best for one in by_placement({p: PRE}, {"optimizer.lr": best[p]})]
+    chosen = [
+        tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}),
+        tuned({"placement": "post"}, {"optimizer.lr": 1e-3}, "optimizer.lr"),
+    ]
+    return make_sweep("study", results, trials, **{"tuned": chosen} | changed)
 
 
 def draw_nothing():

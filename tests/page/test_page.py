@@ -12,10 +12,10 @@ from run_folders import (
     SANDWICH,
     config_of,
     edit,
-    make_record,
+    folder_name,
     make_run,
     make_study,
-    planned,
+    make_sweep,
 )
 
 from transformer_norms.report.answer import answer
@@ -170,14 +170,11 @@ def test_curves_are_the_rows_of_the_runs(tuned):
 
 def test_a_rate_has_a_dot_for_each_run_that_trained_and_a_cross_for_those_that_failed(tmp_path):
     """One of its two runs diverged before any loss was measured."""
-    runs = []
     tried = {(1e-3, 100): 2.3, (1e-3, 101): 2.4, (1e-2, 100): 2.3, (1e-2, 101): 2.3}
-    for (rate, seed), loss in tried.items():
-        config = config_of(["placement=pre"], seed, optimizer__lr=rate)
-        runs.append(planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": rate}))
-        run = make_run(tmp_path, config, loss)
-    edit(run, status="diverged", val_loss=None, initial_loss=None)
-    make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[100, 101])
+    make_sweep(tmp_path, trials=[({"placement": "pre"}, seed, loss, {"optimizer.lr": rate})
+                                 for (rate, seed), loss in tried.items()])  # fmt: skip
+    lost = config_of(["placement=pre"], 101, optimizer__lr=1e-2)
+    edit(tmp_path / folder_name(lost), status="diverged", val_loss=None, initial_loss=None)
     (line,) = chart_data(findings(read_study([tmp_path])), {})["rates"]["lines"]
     points = [(point["x"], point["loss"], point["failed"]) for point in line["points"]]
     # The run that trained has its dot, and is the mean of those that did.
@@ -188,27 +185,19 @@ def test_a_rate_has_a_dot_for_each_run_that_trained_and_a_cross_for_those_that_f
 
 
 def test_the_names_of_narrow_charts_are_cut_in_the_middle_and_differ(tmp_path):
-    runs = []
     names = ["layernorm_nobias", "layernorm_np", "rmsnorm_np", "derf"]
-    for norm, init in [(norm, "mup") for norm in names[:3]] + [
-        (norm, "gpt2") for norm in names[2:]
-    ]:
-        config = config_of([f"norm={norm}", f"init={init}"])
-        runs.append(planned(config, {"norm": norm, "init": init}))
-        make_run(tmp_path, config, 2.3)
-    make_record(tmp_path, runs, axes=["norm", "init"], baseline={"norm": "derf"})
+    pairs = [*((norm, "mup") for norm in names[:3]), *((norm, "gpt2") for norm in names[2:])]
+    results = [({"norm": norm, "init": init}, 0, 2.3) for norm, init in pairs]
+    make_sweep(tmp_path, results, baseline={"norm": "derf"})
     short = chart_data(findings(read_study([tmp_path])), {})["short"]
     assert {"layern...ias mup", "layernorm_np mup", "rmsnorm_np mup", "derf gpt2"} < {*short}
     assert len({*short}) == 5
 
 
 def test_a_name_that_would_be_cut_to_that_of_another_stays_whole(tmp_path):
-    runs = []
-    for norm in ("layernorm_np", "layernorm_1p"):
-        config = config_of([f"norm={norm}", "init=megatron"])
-        runs.append(planned(config, {"norm": norm, "init": "megatron"}))
-        make_run(tmp_path, config, 2.3)
-    make_record(tmp_path, runs, axes=["norm", "init"], baseline={"norm": "layernorm_np"})
+    norms = ("layernorm_np", "layernorm_1p")
+    results = [({"norm": norm, "init": "megatron"}, 0, 2.3) for norm in norms]
+    make_sweep(tmp_path, results, baseline={"norm": "layernorm_np"})
     short = chart_data(findings(read_study([tmp_path])), {})["short"]
     assert {*short} == {"layernorm_np megatron", "layernorm_1p megatron"}
 

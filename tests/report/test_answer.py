@@ -1,7 +1,18 @@
 """What a page says first, and that it says no more than the numbers carry."""
 
 import pytest
-from run_folders import DATA, PRE, config_of, edit, make_record, make_run, make_study, planned
+from run_folders import (
+    DATA,
+    PRE,
+    by_placement,
+    config_of,
+    edit,
+    make_record,
+    make_run,
+    make_study,
+    make_sweep,
+    planned,
+)
 
 from transformer_norms.comparison.sweep_record import Tuned
 from transformer_norms.report.answer import answer
@@ -49,13 +60,9 @@ def test_the_lead_says_in_its_sentence_that_variants_have_different_starts(tmp_p
 
 
 def test_the_lead_says_nothing_of_starts_that_were_asked_about(tmp_path):
-    runs = []
-    for init, losses in {"mup": PRE, "gpt2": POST}.items():
-        for seed, loss in losses.items():
-            config = config_of([f"init={init}"], seed)
-            runs.append(planned(config, {"init": init}))
-            make_run(tmp_path, config, loss)
-    make_record(tmp_path, runs, axes=["init"], baseline={"init": "mup"})
+    losses = {"mup": PRE, "gpt2": POST}
+    results = [({"init": one}, seed, losses[one][seed]) for one in losses for seed in PRE]
+    make_sweep(tmp_path, results, baseline={"init": "mup"})
     assert answer(findings(read_study([tmp_path]))).lead.endswith(" 3 seeds).")
 
 
@@ -104,12 +111,11 @@ def test_a_run_of_old_that_learned_no_more_than_frequencies_has_failed(tmp_path)
 
 
 def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
-    runs = []
-    for placement, rate in (("pre", 1e-3), ("deepnorm", 1e-2)):
-        config = config_of([f"placement={placement}"], 0, optimizer__lr=rate)
-        runs.append(planned(config, {"placement": placement}, "result", {"optimizer.lr": rate}))
-        make_run(tmp_path, config, 2.3)
-    make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[9])
+    rates = {"pre": 1e-3, "deepnorm": 1e-2}
+    make_sweep(
+        tmp_path, [({"placement": p}, 0, 2.3, {"optimizer.lr": rates[p]}) for p in rates],
+        tune={"optimizer.lr": [*rates.values()]}, tune_seeds=[9],
+    )  # fmt: skip
     evidence = findings(read_study([tmp_path]))
     deepnorm = evidence.study.variant("deepnorm")
     brought = ["embed_scale", "logit_scale", "final_norm", "init", "lr_factor"]
@@ -120,22 +126,15 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
 
 def lost_study(study, *placements):
     """Each tuned at two rates; post diverged at both, and so has no results planned."""
-    runs, chosen = [], []
-    for placement in placements:
-        variant, best = {"placement": placement}, {"optimizer.lr": 1e-2}
-        lost = placement == "post"
-        for rate in (1e-3, 1e-2):
-            config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
-            runs.append(planned(config, variant, "tune", {"optimizer.lr": rate}))
-            status = "diverged" if lost else "finished"
-            make_run(study, config, None if lost else 2.5, status=status)
-        chosen.append(Tuned(variant, None if lost else best, []))
-        for seed, loss in ({} if lost else PRE).items():
-            config = config_of([f"placement={placement}"], seed, optimizer__lr=1e-2)
-            runs.append(planned(config, variant, "result", best))
-            make_run(study, config, loss)
-    facts = {"tune": {"optimizer.lr": [1e-3, 1e-2]}, "tune_seeds": [100], "tuned": chosen}
-    return make_record(study, runs, **facts)
+    best = {"optimizer.lr": 1e-2}
+    trials = [
+        ({"placement": p}, 100, None if p == "post" else 2.5, {"optimizer.lr": rate})
+        for p in placements
+        for rate in (1e-3, 1e-2)
+    ]
+    results = by_placement({p: PRE for p in placements if p != "post"}, best)
+    chosen = [Tuned({"placement": p}, None if p == "post" else best, []) for p in placements]
+    return make_sweep(study, results, trials, tuned=chosen)
 
 
 def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path):
@@ -154,10 +153,7 @@ def test_what_diverged_at_every_rate_is_the_answer_where_nothing_else_was_asked(
 
 
 def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
-    config = config_of(["placement=pre"], 100, optimizer__lr=1e-3)
-    make_run(tmp_path, config, 2.5)
-    runs = [planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": 1e-3})]
-    make_record(tmp_path, runs, tune={"optimizer.lr": [1e-3]}, tune_seeds=[100])
+    make_sweep(tmp_path, trials=[({"placement": "pre"}, 100, 2.5, {"optimizer.lr": 1e-3})])
     result = answer(findings(read_study([tmp_path])))
     assert left_out_summary(read_study([tmp_path])) == ["not finished: results are not planned yet"]
     assert result.lead == "1 variant ran; nothing is compared."

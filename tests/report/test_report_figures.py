@@ -8,20 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.text import Text
-from run_folders import (
-    PRE,
-    config_of,
-    edit,
-    folder,
-    make_record,
-    make_run,
-    make_study,
-    planned,
-    text,
-    tree,
-    tuned,
-    tuning_study,
-)
+from run_folders import PRE, edit, folder, make_study, make_sweep, text, tree, tuned, tuning_study
 
 from transformer_norms.config.compose import options
 from transformer_norms.report import curves, rates
@@ -134,14 +121,12 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
     monkeypatch,
 ):
     tried = {1e-3: (4.0, 4.2), 1e-2: (2.0, None), 1e-1: (None, None)}
-    runs = []
-    for rate, losses in tried.items():
-        for seed, loss in enumerate(losses, start=100):
-            config = config_of(["placement=pre"], seed, optimizer__lr=rate)
-            runs.append(planned(config, {"placement": "pre"}, "tune", {"optimizer.lr": rate}))
-            make_run("study", config, loss, status="diverged" if loss is None else "finished")
-    best = tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})
-    make_record("study", runs, tune={"optimizer.lr": list(tried)}, tuned=[best])
+    trials = [
+        ({"placement": "pre"}, seed, loss, {"optimizer.lr": rate})
+        for rate, losses in tried.items()
+        for seed, loss in enumerate(losses, start=100)
+    ]
+    make_sweep("study", trials=trials, tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})])
     drawings = drawn_by(monkeypatch, rates)
     rates.draw_rates(read_study([Path("study")]))
     (axes,) = drawings[0].axes
@@ -158,17 +143,15 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
 def tuned_at(losses):
     """A study of {placement: {rate: loss}}, each with the rate of its lowest loss; None is a run
     that diverged."""
-    runs, choices = [], []
+    trials, choices = [], []
     for name, tried in losses.items():
-        for rate, loss in tried.items():
-            config = config_of([f"placement={name}"], 100, optimizer__lr=rate)
-            runs.append(planned(config, {"placement": name}, "tune", {"optimizer.lr": rate}))
-            make_run("study", config, loss, status="diverged" if loss is None else "finished")
+        trials += [
+            ({"placement": name}, 100, tried[rate], {"optimizer.lr": rate}) for rate in tried
+        ]
         trained = {rate: loss for rate, loss in tried.items() if loss is not None}
         best = {"optimizer.lr": min(trained, key=trained.get)} if trained else None
         choices.append(tuned({"placement": name}, best))
-    every = list(dict.fromkeys(rate for tried in losses.values() for rate in tried))
-    make_record("study", runs, tune={"optimizer.lr": every}, tuned=choices)
+    make_sweep("study", trials=trials, tuned=choices)
     return read_study([Path("study")])
 
 
@@ -311,16 +294,12 @@ def test_thirty_variants_have_styles_of_their_own_that_differ_in_grey():
 
 def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
     """Of variants of three keys the names leave the last axes half of their width."""
-    runs = []
-    for placement in ("pre", "post"):
-        for rate in (6.67e-4, 2e-3):
-            for seed, loss in PRE.items():
-                config = config_of([f"placement={placement}"], seed, optimizer__lr=rate)
-                variant = {"placement": placement, "optimizer.lr": rate, "schedule.warmup": 200}
-                runs.append(planned(config, variant))
-                make_run(Path("study"), config, loss)
-    axes = ["placement", "optimizer.lr", "schedule.warmup"]
-    make_record("study", runs, axes=axes, baseline={"placement": "pre"})
+    make_sweep("study", [
+        ({"placement": placement, "optimizer.lr": rate, "schedule.warmup": 200}, seed, loss)
+        for placement in ("pre", "post")
+        for rate in (6.67e-4, 2e-3)
+        for seed, loss in PRE.items()
+    ])  # fmt: skip
     beyond = []
 
     def look_at(drawn, kind):

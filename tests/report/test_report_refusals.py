@@ -10,6 +10,7 @@ from run_folders import (
     make_record,
     make_run,
     make_study,
+    make_sweep,
     planned,
     skip_pictures,
     text,
@@ -90,15 +91,13 @@ def test_pairs_that_read_other_batches_or_tokens_are_refused(summary, field):
 
 
 def test_a_field_may_be_an_axis_of_its_own_where_each_level_has_its_baseline():
-    runs = []
-    for steps in (40, 80):
-        for placement, loss in (("pre", 2.3), ("post", 2.4)):
-            for seed in (0, 1):
-                config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
-                values = {"placement": placement, "trainer.steps": steps}
-                runs.append(planned(config, values))
-                make_run("study", config, loss + 0.01 * seed * (placement == "post") - steps / 400)
-    make_record("study", runs, axes=["placement", "trainer.steps"])
+    make_sweep("study", [
+        ({"placement": placement, "trainer.steps": steps}, seed,
+         loss + 0.01 * seed * (placement == "post") - steps / 400)
+        for steps in (40, 80)
+        for placement, loss in (("pre", 2.3), ("post", 2.4))
+        for seed in (0, 1)
+    ])  # fmt: skip
     table = text()
     assert by_name(table, "post steps=40")["difference"] == "+0.1050"
     assert by_name(table, "post steps=80")["difference"] == "+0.1050"

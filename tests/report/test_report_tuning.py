@@ -10,10 +10,12 @@ import pytest
 from run_folders import (
     PRE,
     by_name,
+    config_at,
     config_of,
     edit,
     make_record,
     make_run,
+    make_sweep,
     planned,
     rows,
     skip_pictures,
@@ -34,6 +36,13 @@ STUDY = [Path("study")]
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     skip_pictures(monkeypatch)
+
+
+def add_unigram(loss):
+    """Gives every run a record of the unigram's loss."""
+    for file in Path("study").glob("*/summary.json"):
+        data = json.loads(file.read_text())["data"]
+        edit(file.parent, data=data | {"ngrams": {"val": [loss]}})
 
 
 @pytest.mark.goal("Q3")
@@ -66,19 +75,14 @@ def test_a_tuning_run_that_is_missing_or_has_a_results_seed_is_told():
 
 
 def test_the_budget_and_the_failed_points_of_each_variant_are_named():
-    runs, unigram = [], {"ngrams": {"val": [3.3]}}
     losses = {1e-3: (2.5, 2.4), 1e-2: (2.3, 3.4), 1e-1: (None, None)}
-    for placement in ("pre", "post"):
-        for rate, by_seed in losses.items():
-            for seed, loss in zip((100, 101), by_seed, strict=True):
-                config = config_of([f"placement={placement}"], seed, optimizer__lr=rate)
-                tried = {"optimizer.lr": rate}
-                runs.append(planned(config, {"placement": placement}, "tune", tried))
-                folder = make_run("study", config, loss, status="finished" if loss else "diverged")
-                data = json.loads((folder / "summary.json").read_text())["data"]
-                edit(folder, data=data | unigram)
-    grid = {"tune": {"optimizer.lr": sorted(losses)}, "tune_seeds": [100, 101]}
-    make_record("study", runs, **grid)
+    make_sweep("study", trials=[
+        ({"placement": placement}, seed, loss, {"optimizer.lr": rate})
+        for placement in ("pre", "post")
+        for rate, by_seed in losses.items()
+        for seed, loss in zip((100, 101), by_seed, strict=True)
+    ])  # fmt: skip
+    add_unigram(3.3)
     audit = text().partition("## Tuning")[2]
     assert "every variant was tried at 3 points x 2 seeds" in audit
     assert "- pre: trials failed at optimizer.lr=0.01 (1 of 2), optimizer.lr=0.1 (2 of 2)" in audit
@@ -106,15 +110,11 @@ def test_points_around_each_variants_own_best_stand_in_one_column():
 
 def test_the_sensitivity_leaves_out_what_was_tried_at_some_of_the_rates_alone():
     """A refinement tries other keys at its best rate alone."""
-    runs, warmup = [], "schedule.warmup"
     tried = {(1e-3, 5): 2.5, (1e-2, 5): 2.3, (1e-1, 5): 2.9, (1e-2, 20): 2.1}
-    for (rate, steps), loss in tried.items():
-        config = config_of(["placement=pre"], 100, optimizer__lr=rate, schedule__warmup=steps)
-        point = {"optimizer.lr": rate, warmup: steps}
-        runs.append(planned(config, {"placement": "pre"}, "tune", point))
-        make_run("study", config, loss)
-    grid = {"optimizer.lr": [1e-3, 1e-2, 1e-1], warmup: [5, 20]}
-    make_record("study", runs, tune=grid, tune_seeds=[100])
+    make_sweep("study", trials=[
+        ({"placement": "pre"}, 100, loss, {"optimizer.lr": rate, "schedule.warmup": steps})
+        for (rate, steps), loss in tried.items()
+    ])  # fmt: skip
     row = by_name(text().partition("## Tuning")[2], "pre")
     assert float(row["sensitivity"]) == pytest.approx((2.5 + 2.3 + 2.9) / 3 - 2.3, abs=1e-4)
     assert row["0.01"] == "2.1000"
@@ -122,15 +122,12 @@ def test_the_sensitivity_leaves_out_what_was_tried_at_some_of_the_rates_alone():
 
 def test_what_fails_at_every_rate_has_no_sensitivity():
     """Its curve is flat: it would have the best one of all."""
-    runs, unigram = [], {"ngrams": {"val": [4.0]}}
-    for placement, losses in {"pre": (2.5, 2.3), "post": (4.01, 4.02)}.items():
-        for rate, loss in zip((1e-3, 1e-2), losses, strict=True):
-            config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
-            runs.append(planned(config, {"placement": placement}, "tune", {"optimizer.lr": rate}))
-            folder = make_run("study", config, loss)
-            data = json.loads((folder / "summary.json").read_text())["data"]
-            edit(folder, data=data | unigram)
-    make_record("study", runs, tune={"optimizer.lr": [1e-3, 1e-2]}, tune_seeds=[100])
+    losses = {("pre", 1e-3): 2.5, ("pre", 1e-2): 2.3, ("post", 1e-3): 4.01, ("post", 1e-2): 4.02}
+    make_sweep("study", trials=[
+        ({"placement": placement}, 100, loss, {"optimizer.lr": rate})
+        for (placement, rate), loss in losses.items()
+    ])  # fmt: skip
+    add_unigram(4.0)
     audit = text().partition("## Tuning")[2]
     assert float(by_name(audit, "pre")["sensitivity"]) == pytest.approx(2.4 - 2.3, abs=1e-4)
     assert by_name(audit, "post")["0.01"] == "failed"
@@ -143,19 +140,23 @@ def test_comparisons_that_wait_for_a_tuning_count_as_if_they_were_there(tmp_path
     levels = {"pre": 0.0, "post": -0.012, "peri": 0.02}
 
     def study(name, waits):
-        runs = []
-        for warmup, placement in itertools.product((5, 20), levels):
-            variant = {"schedule.warmup": warmup, "placement": placement}
-            typed = {"schedule__warmup": warmup}
-            runs.append(
-                planned(config_of([f"placement={placement}"], 100, **typed), variant, "tune")
-            )
-            for seed, loss in {} if (placement, warmup) in waits else PRE.items():
-                config = config_of([f"placement={placement}"], seed, **typed)
-                runs.append(planned(config, variant))
-                make_run(name, config, loss + levels[placement] + noise[seed] * levels[placement])
-        axes = ["schedule.warmup", "placement"]
-        make_record(name, runs, axes=axes, tune={"optimizer.lr": [1e-3]}, tune_seeds=[100])
+        variants = [
+            {"schedule.warmup": warmup, "placement": placement}
+            for warmup, placement in itertools.product((5, 20), levels)
+        ]
+        record = make_sweep(
+            name,
+            [
+                (one, seed, loss + levels[one["placement"]] * (1 + noise[seed]))
+                for one in variants
+                if (one["placement"], one["schedule.warmup"]) not in waits
+                for seed, loss in PRE.items()
+            ],
+            tune={"optimizer.lr": [1e-3]}, tune_seeds=[100],
+        )  # fmt: skip
+        values = json.loads(record.read_text())
+        values["runs"] += [asdict(planned(config_at(one, 100), one, "tune")) for one in variants]
+        record.write_text(json.dumps(values))
         return findings(read_study([name]))
 
     both = study(tmp_path / "both", ())

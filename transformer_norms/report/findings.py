@@ -7,6 +7,7 @@ from pathlib import Path
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.moderation import ENOUGH, Prior
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.tuning_error import Trial, plain_point, possible_gains
 from transformer_norms.comparison.verdict import (
     Comparison,
     Rules,
@@ -18,8 +19,12 @@ from transformer_norms.comparison.verdict import (
 )
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
-from transformer_norms.report.gains import tuning_gains
-from transformer_norms.report.regime import ngram_lines, result_failures
+from transformer_norms.report.regime import (
+    TUNED_ON,
+    ngram_lines,
+    result_failures,
+    trial_failures,
+)
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs
 from transformer_norms.run.failure import passed_orders
 
@@ -84,7 +89,7 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     check_comparable(study)
     loss = _loss_that_counts(study)
     outcomes = result_outcomes(study, loss)
-    gains = tuning_gains(study, outcomes)
+    gains = _tuning_gains(study, outcomes)
     asked = asked_comparisons(study, outcomes, gains)
     looks = max(2, study.looks) if study.sequential else 1
     prior = _usual_variance(study, asked, noise)
@@ -111,6 +116,25 @@ def compare_also(findings: Findings, contrast: Contrast) -> Comparison | None:
     check_comparable(study)
     asked = asked_comparisons(study, findings.outcomes, findings.gains)
     return compare(asked, findings.rules).get(contrast.text)
+
+
+def _tuning_gains(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, float]:
+    """The bound of what a better point of the tuned keys could gain, in nats, by the name of each
+    variant that was tuned, from its tuning runs that trained."""
+    failures = trial_failures(study)
+    tuned = {
+        variant.name: (
+            [
+                Trial(plain_point(trial.tuned), trial.seed, trial.run.final_loss(TUNED_ON))
+                for trial in variant.trials
+                if trial.run and trial.ended and trial.folder not in failures
+            ],
+            plain_point(variant.tuned.best),
+        )
+        for variant in study.variants
+        if variant.tuned and variant.tuned.best
+    }
+    return possible_gains(tuned, [list(one.losses.values()) for one in outcomes.values()])
 
 
 def _loss_that_counts(study: Study) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.report.study import Stage, Study, StudyRun
+from transformer_norms.report.study import Study, StudyRun
 
 _LISTED = 8  # runs named in one line
 _STATES = {"missing": "not begun"}  # where the word of a run's record says too little
@@ -27,17 +27,37 @@ def run_warnings(study: Study) -> list[str]:
     return notes
 
 
-_LEFT_OUT: dict[Stage, tuple[str, str]] = {
-    "unplanned": ("that no sweep planned", "planned by no sweep, and left out"),
+# Why a run does not count: its number in a sentence, the noun of that, and the words before names.
+_LEFT_OUT = {
+    "unplanned": (
+        "left out: {} that no sweep planned", "run", "planned by no sweep, and left out"
+    ),
     "duplicate": (
-        "that lie in two folders",
+        "counted once: {} that lie in two folders", "run",
         "the same run counts once, in the folder named first",
     ),
     "given up": (
-        "without a result that the newest command of the sweep does not ask for",
+        "left out: {} without a result that the newest command of the sweep does not ask for",
+        "run",
         "planned by an earlier command, and not asked for by the newest",
     ),
-}
+    "beaten": (
+        "left out: {} at values that are no longer the best", "result",
+        "at what is no longer the best of the tuning, and left out",
+    ),
+    "older": ("left out: {}", "older attempt", "a newer attempt counts instead of"),
+}  # fmt: skip
+
+
+def _uncounted(study: Study) -> dict[str, list[str]]:
+    """The names of the runs that do not count, by the reason."""
+    names: dict[str, list[str]] = {reason: [] for reason in _LEFT_OUT}
+    for run in study.runs:
+        if not run.counts:
+            superseded = "beaten" if run.tuned else "older"
+            reason = superseded if run.stage == "superseded" else run.stage
+            names[reason].append(run.folder.name)
+    return {reason: of for reason, of in names.items() if of}
 
 
 def left_out_summary(study: Study) -> list[str]:
@@ -51,21 +71,9 @@ def left_out_summary(study: Study) -> list[str]:
         lines.append(f"not finished: {states.total()} of {runs} have no result ({listed})")
     elif study.unfinished:
         lines.append("not finished: results are not planned yet")
-    stages = Counter(run.stage for run in study.runs)
-    lines += [
-        f"{'counted once' if stage == 'duplicate' else 'left out'}: "
-        f"{plural(stages[stage], 'run')} {words}"
-        for stage, (words, _) in _LEFT_OUT.items()
-        if stages[stage]
-    ]
-    superseded = [run for run in study.runs if run.stage == "superseded"]
-    older, beaten = [r for r in superseded if not r.tuned], [r for r in superseded if r.tuned]
-    if older:
-        lines.append(f"left out: {plural(len(older), 'older attempt')}")
-    if beaten:
-        lines.append(
-            f"left out: {plural(len(beaten), 'result')} at values that are no longer the best"
-        )
+    for reason, names in _uncounted(study).items():
+        line, noun, _ = _LEFT_OUT[reason]
+        lines.append(line.format(plural(len(names), noun)))
     return lines + study.left_out + study.damaged
 
 
@@ -77,15 +85,7 @@ def left_out_notes(study: Study) -> list[str]:
         for run in (*variant.trials, *variant.results)
         if not run.ended
     ]
-    superseded = [run for run in study.runs if run.stage == "superseded"]
-    for reason, runs in {
-        **{words: [r for r in study.runs if r.stage == s] for s, (_, words) in _LEFT_OUT.items()},
-        "at what is no longer the best of the tuning, and left out": [
-            run for run in superseded if run.tuned
-        ],
-        "a newer attempt counts instead of": [run for run in superseded if not run.tuned],
-    }.items():
-        names = ", ".join(run.folder.name for run in runs[:_LISTED])
-        more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
-        notes += [f"{reason}: {names}{more}"] if runs else []
+    for reason, names in _uncounted(study).items():
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        notes.append(f"{_LEFT_OUT[reason][2]}: {', '.join(names[:_LISTED])}{more}")
     return notes + study.left_out + study.damaged
