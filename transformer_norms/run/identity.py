@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer_norms.config import plugins
 from transformer_norms.config.tree import Config, chosen_value, diff, flat, marked
-from transformer_norms.kinds import Mark, plain
+from transformer_norms.kinds import Mark, plain, value_at
 from transformer_norms.model.equation import canonical
 from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.training.settings import GROUPS
