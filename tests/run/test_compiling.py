@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from trainers import trainer_of
 
 from transformer_norms import ConfigError, compose, train
 from transformer_norms.run.identity import kind_of_kernels, run_hash
+from transformer_norms.training import loss as loss_module
 from transformer_norms.training.graphs import compiling
 from transformer_norms.training.graphs.compiling import Compilation, choose_mode, share_kernels
 
@@ -139,3 +141,21 @@ def test_compiling_is_no_part_of_the_identity_and_the_record_names_it(tmp_path, 
     summary = train(compose(TINY))
     assert summary["compile"] == "none"
     assert Path(summary["folder"]).is_dir()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("typed", ["architecture.tied=true", "architecture.tied=false"])
+def test_a_compiled_step_whose_heads_rows_are_filled_up_has_the_gradients_of_an_eager_one(
+    typed, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    found = []
+    for mode, aligned in (("none", 1), ("whole", 64)):
+        trainer = trainer_of(f"trainer.compile={mode}", typed)
+        monkeypatch.setitem(loss_module.ALIGNED, "cpu", aligned)
+        total = trainer.loss.backward(trainer.batches(0), 1)
+        assert trainer.loss.compilation.text == mode
+        gradients = [total, *(parameter.grad for parameter in trainer.parameters)]
+        found.append(torch.cat([gradient.flatten() for gradient in gradients]).double())
+    eager, compiled = found
+    assert (eager - compiled).norm() <= 1e-6 * eager.norm()
