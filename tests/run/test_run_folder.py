@@ -227,16 +227,6 @@ def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average(cal
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_checkpoint_from_before_there_were_probes_restores(calm):
-    trained = newest(calm["folder"] / "checkpoints", None, print)
-    config = compose(BASE)
-    trainer = build_trainer(config, build_model(config, 256), lambda step: None, lambda: ())
-    older = {key: value for key, value in trained.state.items() if key != "probed"}
-    with trained.open("model") as weights, trained.open("optimizer") as moments:
-        trainer.restore(older, weights, moments)
-    assert (trainer.step, trainer.probed) == (24, {})
-
-
 @pytest.mark.goal("A4")
 def test_accumulation_changes_the_gradient_by_rounding_alone():
     alike = ["model.dropout=0", "trainer.precision=fp64", "trainer.probe_every=0"]

@@ -5,7 +5,7 @@ The manifest says which run a checkpoint belongs to.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ from transformer_norms.storage.manifest import (
     verify_folder,
 )
 from transformer_norms.storage.reading import is_there, open_file, parse_json
-from transformer_norms.training.restoring import Stored, Wanted, check_tensors
 
 SCHEMA = 2
 _STATE, _SUFFIX = "state.json", ".safetensors"
@@ -56,21 +55,27 @@ class Checkpoint:
         """Opens stored tensors, of which slices are read when they are asked for.
 
         Raises DamagedError where the checkpoint keeps weights only, where the file holds no
-        tensors, and after the reading, where its bytes are not those that were verified.
+        tensors or none that fit, and after the reading, where its bytes are not those that were
+        verified.
         """
-        file = self.path / (name + _SUFFIX)
-        if file.name not in self.files:
-            raise DamagedError(f"{self.path} has no {file.name}: it keeps weights only")
+        file, described = self.path / (name + _SUFFIX), self.described(name)
         try:
             # Reading takes the memory of one slice. A memory map takes that of the file, and a file
             # that is cut short meanwhile would kill the process.
             with safe_open(file, "pt", backend="pread") as tensors:
                 yield tensors
-        except SafetensorError as error:
+        except (SafetensorError, ValueError) as error:
             raise DamagedError(f"{file}: {error}") from None
         # To hash every file a second time would take longer than to read it.
         if _stamp(file) != self.stamps[file.name]:
-            check_hash(file, self.files[file.name])
+            check_hash(file, described)
+
+    def described(self, name: str) -> dict[str, Any]:
+        """Returns what the manifest says of stored tensors. Raises DamagedError where there are
+        none of this name."""
+        if (file := name + _SUFFIX) not in self.files:
+            raise DamagedError(f"{self.path} has no {file}: it keeps weights only")
+        return self.files[file]
 
 
 def _stamp(file: Path) -> tuple[int, ...]:
@@ -143,24 +148,22 @@ def newest(
     folder: Path,
     identity: str | None,
     warn: Callable[[str], None],
-    check: Callable[[Checkpoint], None] = lambda saved: None,
-    most: Mapping[str, int] = {},
+    needs: Collection[str] = (),
 ) -> Checkpoint | None:
-    """Returns the newest checkpoint that verifies, belongs to the run and passes the `check`, or
-    None if there never was one.
+    """Returns the newest checkpoint that verifies, belongs to the run and has the tensors `needs`,
+    or None if there never was one.
 
-    The run is that of `identity`; None is any run. `check` raises DamagedError where a checkpoint
-    is not what its reader wants, and `most` has the most bytes of tensors that it can take, by the
-    name of their file. Calls `warn` for each one that is passed over. Raises NoUsableCheckpoint if
-    all are.
+    The run is that of `identity`; None is any run. Calls `warn` for each checkpoint that is passed
+    over. Raises NoUsableCheckpoint if all are.
     """
     candidates = _candidates(folder)
     for _, path in candidates:
         try:
-            saved = verify(path, most)
+            saved = verify(path)
             if identity not in (None, saved.identity):
                 raise DamagedError(f"{path} is of another run: {saved.identity}, not {identity}")
-            check(saved)
+            for name in needs:
+                saved.described(name)
         except DamagedError as error:
             warn(f"checkpoint passed over: {error}")
         else:
@@ -170,30 +173,6 @@ def newest(
             f"{folder}: none of {len(candidates)} checkpoints can be used; nothing was deleted"
         )
     return None
-
-
-def exist(folder: Path) -> bool:
-    """Whether the folder holds anything by the name of a checkpoint."""
-    return bool(_candidates(folder))
-
-
-def check(saved: Checkpoint, wanted: Wanted) -> None:
-    """Raises DamagedError unless a trainer can be restored from the checkpoint. Nothing is restored
-    meanwhile, and one tensor is in memory at a time."""
-    with _naming(saved.path / _STATE):
-        state = wanted.check_state(saved.step, saved.state)
-    check_weights(saved, wanted.steps, wanted.model)
-    with _naming(saved.path / f"optimizer{_SUFFIX}"), saved.open("optimizer") as file:
-        wanted.check_optimizer(file, state)
-
-
-def check_weights(saved: Checkpoint, steps: int | None, model: Mapping[str, Stored]) -> None:
-    """Raises DamagedError unless the checkpoint holds the weights of the model, after at most
-    `steps` steps if they are known."""
-    if saved.step < 0 or (steps is not None and saved.step > steps):
-        raise DamagedError(f"{saved.path}: step {saved.step} of a run of {steps} steps")
-    with _naming(saved.path / f"model{_SUFFIX}"), saved.open("model") as file:
-        check_tensors(file, model)
 
 
 @contextmanager
@@ -222,12 +201,10 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
     return sorted(numbered, reverse=True)
 
 
-def verify(path: Path, most: Mapping[str, int] = {}) -> Checkpoint:
-    """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError. A file of
-    tensors that is longer than its header and `most` bytes is not hashed."""
+def verify(path: Path) -> Checkpoint:
+    """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError."""
     stamps = {file.name: _stamp(file) for file in path.glob(f"*{_SUFFIX}")}
-    longest = {name + _SUFFIX: 8 + _LONGEST_HEADER + size for name, size in most.items()}
-    manifest = verify_folder(path, SCHEMA, _NAMES, most=longest)
+    manifest = verify_folder(path, SCHEMA, _NAMES)
     step, files, extra = manifest.get("step"), manifest["files"], manifest.get("extra")
     if type(step) is not int or not isinstance(extra, dict) or _STATE not in files:
         raise DamagedError(f"{path / MANIFEST} lacks what a checkpoint says")

@@ -7,13 +7,13 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.finding import CONFIG
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.data import Tokenizer, load_tokenizer
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, NoUsableCheckpoint
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import say
 from transformer_norms.run import checkpoint
 from transformer_norms.run.reader import read_tokenizer
 from transformer_norms.run.summary import read_summary
-from transformer_norms.training.restoring import model_tensors, size_of
+from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.training.tensors import load_weights
 
 
@@ -26,20 +26,16 @@ def load(folder: str | Path, plugins: str = "none") -> Transformer:
     folder = _check_run_folder(folder)
     config = compose(saved_on_cpu(folder, plugins))
     model = build_model(config, tokenizer(folder).vocab_size)
-    wanted = model_tensors(model)
-    # A model that was folded has no summary, and more steps behind it than its config says.
-    summary = read_summary(folder)
-    identity, steps = (summary.identity, config.trainer.steps) if summary else (None, None)
-
-    def check(saved: checkpoint.Checkpoint) -> None:
-        checkpoint.check_weights(saved, steps, wanted)
-
-    most = {"model": size_of(wanted)}
-    saved = checkpoint.newest(folder / "checkpoints", identity, say, check, most)
+    summary = read_summary(folder)  # a model that was folded has none
+    identity = summary.identity if summary else None
+    saved = checkpoint.newest(folder / "checkpoints", identity, say, ["model"])
     if saved is None:
-        raise checkpoint.NoUsableCheckpoint(f"{folder}: has no checkpoint yet")
-    with saved.open("model") as weights:
-        load_weights(model, weights)
+        raise NoUsableCheckpoint(f"{folder}: has no checkpoint yet")
+    try:
+        with saved.open("model") as weights:
+            load_weights(model, weights)
+    except DamagedError as error:
+        raise NoUsableCheckpoint(str(error)) from None
     return model.eval()
 
 

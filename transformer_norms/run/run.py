@@ -53,7 +53,6 @@ from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.stacks import Member
 from transformer_norms.training.parallel.work_division import Division, divide, divide_again
 from transformer_norms.training.probes import high_losses, measure_start
-from transformer_norms.training.restoring import Wanted
 from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
 
@@ -437,11 +436,8 @@ class Run:
 
     def _choose_checkpoint(self, identity: str) -> checkpoint.Checkpoint | None:
         """Returns the folder's newest checkpoint that this run can go on from, or else that of the
-        origin. Rank 0 chooses it for all, from what all want. Raises NoUsableCheckpoint."""
-        if self.ranks.on_first(lambda: self.plan.origin or checkpoint.exist(self._checkpoints)):
-            wanted = self.trainer.wanted()
-            return self.ranks.on_first(lambda: self._newest_checkpoint(identity, wanted))
-        return None
+        origin. Rank 0 chooses it for all. Raises NoUsableCheckpoint."""
+        return self.ranks.on_first(lambda: self._newest_checkpoint(identity))
 
     def _restore(self, record: Follower, saved: checkpoint.Checkpoint | None) -> None:
         step, written = (saved.step, saved.state.get("written", saved.step)) if saved else (0, 0)
@@ -457,16 +453,14 @@ class Run:
     def _checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
-    def _newest_checkpoint(self, identity: str, wanted: Wanted) -> checkpoint.Checkpoint | None:
-        def check(saved: checkpoint.Checkpoint) -> None:
-            checkpoint.check(saved, wanted)
-
-        saved = checkpoint.newest(self._checkpoints, identity, say, check, wanted.sizes())
+    def _newest_checkpoint(self, identity: str) -> checkpoint.Checkpoint | None:
+        needs = ("model", "optimizer")
+        saved = checkpoint.newest(self._checkpoints, identity, say, needs)
         if saved is not None:
             checkpoint.prune(self._checkpoints, saved.step, self.config.trainer.keep)
         if saved is None and self.plan.origin is not None:
             origin, identity = self.plan.origin / "checkpoints", self.plan.origin_identity
-            saved = checkpoint.newest(origin, identity, say, check, wanted.sizes())
+            saved = checkpoint.newest(origin, identity, say, needs)
         return saved
 
 

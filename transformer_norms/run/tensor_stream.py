@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator, Mapping
 
 import torch
+from safetensors import TensorSpec
 from torch import Tensor
 
-from transformer_norms.training.restoring import stored_dtype
 from transformer_norms.training.tensors import is_finite_tensor, whole
 
 Tensors = Mapping[str, Tensor]  # a sharded one is gathered when it is written
@@ -50,11 +50,17 @@ def _header(tensors: Tensors) -> bytes:
     places, end = {}, 0
     for name, tensor in _in_order(tensors):
         start, end = end, end + tensor.nbytes
-        dtype = stored_dtype(tensor)
+        dtype = _stored_dtype(tensor)
         places[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(places, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def _stored_dtype(tensor: Tensor) -> str:
+    """Returns safetensors' name of a tensor's type: F32, BF16, .."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return str(TensorSpec(dtype=name, shape=[], data_ptr=0, data_len=0).dtype)
 
 
 def _finite_bytes(name: str, tensor: Tensor) -> memoryview:

@@ -106,13 +106,11 @@ def verify_folder(
     schema: int,
     names: str,
     hash_file: Callable[[Path], str] = sha256,
-    most: Mapping[str, int] = {},
 ) -> dict[str, Any]:
     """Returns the manifest after every byte was checked. Raises DamagedError.
 
     `names` is a pattern that each file name must match. `hash_file` is for a caller that remembers
-    what it has hashed. `most` has the most bytes that a file can have, by its name: a longer one is
-    not even hashed.
+    what it has hashed.
     """
     with name_damage(path):
         if not stat.S_ISDIR(path.lstat().st_mode):
@@ -124,11 +122,6 @@ def verify_folder(
                 raise DamagedError(f"{file} does not belong there")
         for name, described in files.items():
             _check_size(path / name, described["size"])
-            if name in most and described["size"] > most[name]:
-                raise DamagedError(
-                    f"{path / name}: {described['size']} bytes, and this run's has {most[name]} "
-                    "at most"
-                )
         for name, described in files.items():
             check_hash(path / name, described, hash_file)
     return manifest

@@ -52,18 +52,6 @@ def optimizer_tensors(model: nn.Module, optimizers: Optimizers) -> dict[str, Ten
     return tensors
 
 
-def untouched_parameters(model: nn.Module, optimizers: Optimizers) -> list[str]:
-    """Returns the names of the parameters of which an optimizer keeps nothing yet."""
-    names = {parameter: name for name, parameter in stored_tensors(model).items()}
-    return [
-        names[parameter]
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if not optimizer.state.get(parameter)
-    ]
-
-
 # ------------------------------------------------------------------------- whole and sharded
 
 

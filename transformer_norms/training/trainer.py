@@ -18,12 +18,6 @@ from transformer_norms.training.loss import Batch
 from transformer_norms.training.optimizer import put_rates_on_device
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probe, Probes, Unprobed
-from transformer_norms.training.restoring import (
-    Wanted,
-    kept_tensors,
-    model_tensors,
-    read_state,
-)
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.stopping import Interrupted, Stopping
 from transformer_norms.training.tensors import (
@@ -32,7 +26,6 @@ from transformer_norms.training.tensors import (
     load_weights,
     optimizer_tensors,
     stored_tensors,
-    untouched_parameters,
     whole,
 )
 
@@ -330,24 +323,16 @@ class Trainer:
             "best": self.best if self.best == self.best else None,
             "final": self.final if self.final == self.final else None,
             "divergence": self.divergence.state(),
-            "untouched": untouched_parameters(self.model, self.optimizers),
         }
 
-    def wanted(self) -> Wanted:
-        """Returns what `restore` can read. All ranks call it together."""
-        kept = kept_tensors(self.model, self.optimizers)
-        return Wanted(self.settings.steps, model_tensors(self.model), kept)
-
     def restore(self, state: Mapping[str, Any], model: OpenFile, optimizer: OpenFile) -> None:
-        """Goes on from a state and tensors, which `wanted` has been asked about before."""
-        before = read_state(state)
-        self.step, self.tokens, self.seconds = before.step, before.tokens, before.seconds
-        self.evaluation_seconds = before.evaluation_seconds
-        self.losses, self.grad_norm = list(before.losses), before.grad_norm
-        self.clips = list(before.clips)
-        self.chain, self.probed = before.chain, dict(before.probed)
+        """Goes on from a state and tensors that such a trainer has saved."""
+        for name in ("step", "tokens", "seconds", "evaluation_seconds", "grad_norm", "chain"):
+            setattr(self, name, state[name])
+        self.losses, self.clips = list(state["losses"]), list(state["clips"])
+        self.probed = dict(state["probed"])
         self.best, self.final = (
-            float("nan") if number is None else number for number in (before.best, before.final)
+            float("nan") if state[name] is None else state[name] for name in ("best", "final")
         )
         self.divergence.restore(state["divergence"])
         load_weights(self.model, model)
