@@ -103,11 +103,6 @@ def _latex_character(c: str) -> str:
     return rf"\texttt{{U+{ord(c):04X}}}"
 
 
-def escape_label(text: object) -> str:
-    """For plotly, which reads tags and entities in names, ticks and hover text."""
-    return printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def spreadsheet_cell(value: Any) -> Any:
     """Numbers stay as they are; text that begins as a formula stands behind a quote."""
     if value is None or isinstance(value, (bool, int, float)):

@@ -158,7 +158,7 @@ def _rewrite(run, config, found, loss, valid=False):
         }
         for step in range(1, 5)
     ]
-    for word in found:
+    for word in found if valid else ():
         names = word, f"stream_rms/{word}", f"gradient_norm/{word}/0", f"{word}/0"
         for row in rows:
             row |= {f"probe/{name}": 1.0 + row["step"] for name in names}

@@ -3,8 +3,14 @@
 import json
 from pathlib import Path
 
+from markupsafe import Markup
 from run_folders import config_of, folder_name, make_record, make_run, make_sweep, planned, tuned
 
+from transformer_norms.report import page, writing
+from transformer_norms.report.charts.panels import SECTIONS, panels
+from transformer_norms.report.figures import drawn_with, pyplot
+from transformer_norms.report.page.charts import Chart
+from transformer_norms.report.paper.figure_sheet import TEXT
 from transformer_norms.training.measures import Place, key_of
 
 RATES = [5e-3, 1e-2, 2e-2]
@@ -86,6 +92,41 @@ def runs_of(study):
         file.parent.name: json.loads(file.read_text())
         for file in sorted(Path(study).glob("*/summary.json"))
     }
+
+
+def skip_charts(monkeypatch):
+    """Leaves out what takes longest of a report: its drawings, but not the places for them."""
+
+    def charts(findings, rows):
+        found = {section: [] for section in SECTIONS}
+        for panel in panels(findings, rows):
+            found[panel.section].append(Chart(panel, Markup()))
+        return found
+
+    monkeypatch.setattr(page, "page_charts", charts)
+    monkeypatch.setattr(page, "block_drawings", lambda variants: [])
+    skip_files(monkeypatch)
+
+
+def skip_files(monkeypatch):
+    """Leaves out the figures in files of their own."""
+    monkeypatch.setattr(writing, "draw_curves", lambda findings, rows: {})
+    monkeypatch.setattr(writing, "draw_rates", lambda study: {})
+
+
+def panels_of(findings):
+    """The panels of a study by name."""
+    rows = {run.folder: run.metrics() for run in findings.study.results}
+    return {panel.name: panel for panel in panels(findings, rows)}
+
+
+def axes_of(panel, settings={}):
+    """The axes of a panel, drawn."""
+    with drawn_with(TEXT, settings):
+        figure, axes = pyplot().subplots()
+        panel.draw(axes)
+        pyplot().close(figure)
+    return axes
 
 
 __all__ = ["LOSSES", "RATES", "STEPS", "depth_study", "folder_name", "runs_of", "tuned_study"]

@@ -6,7 +6,7 @@ import re
 from transformer_norms.text_tables import printable
 
 MARK = re.compile(r"mark\d\d")
-PLOT = ".js-plotly-plot"
+PLOT = ".chart"
 FOUND = """() => {
     const elements = {}, drawn = new Set(), attributes = new Set(), tags = new Set()
     const addresses = [], texts = []
@@ -29,7 +29,7 @@ FOUND = """() => {
                 for (const [, inner] of attribute.value.matchAll(/url\\(['"]?([^'")]*)/g))
                     addresses.push(inner)
         }
-        if (node.closest(".js-plotly-plot")) drawn.add(node.localName)
+        if (node.closest(".chart")) drawn.add(node.localName)
         else {
             const kind = [node.localName, ...own.sort()].join(" ")
             elements[kind] = 1 + (elements[kind] || 0)
@@ -38,16 +38,13 @@ FOUND = """() => {
     return {elements, drawn: [...drawn], attributes: [...attributes], tags: [...tags],
             addresses, text: texts.join(""), canary: window.canary}
 }"""
-LABELS = (
-    """[...document.querySelectorAll(".hoverlayer")].map(layer => layer.textContent).join("\\n")"""
-)
+LABELS = "document.querySelector('#pointed').textContent"
 PRESS = """words => {
-    // Each draws every figure anew.
     const some = all => [...all].filter((_, i) => [0, all.length >> 1, all.length - 1].includes(i))
     for (const one of document.querySelectorAll("details")) one.open = true
     const told = one => ["input", "change"].forEach(
         kind => one.dispatchEvent(new Event(kind, {bubbles: true})))
-    for (const kind of ["button:not(.modebar *)", "th", "[role=button]", "[type=checkbox]"])
+    for (const kind of ["button", "th", "[role=button]", "[type=checkbox]"])
         for (const one of some(document.querySelectorAll(kind))) { one.click(); one.click() }
     for (const one of document.querySelectorAll("[type=radio]")) one.click()
     for (const one of document.querySelectorAll("select"))
@@ -101,11 +98,9 @@ class Page:
                 self._point(plot.bounding_box())
 
     def _point(self, box):
-        """Labels are there while a figure is pointed at; a legend at its right is clicked."""
+        """Labels are there while a figure is pointed at."""
         for across, down in itertools.product((0.1, 0.3, 0.5, 0.7), (0.3, 0.6)):
             left, top = box["x"] + across * box["width"], box["y"] + down * box["height"]
             self.page.mouse.move(left, top)
             self.page.wait_for_timeout(60)
             self.texts.append(self.page.evaluate(LABELS))
-        for down in (0.15, 0.25):
-            self.page.mouse.click(box["x"] + 0.95 * box["width"], box["y"] + down * box["height"])

@@ -6,7 +6,18 @@ from html.parser import HTMLParser
 from statistics import fmean, stdev
 
 import pytest
-from page_studies import LOSSES, STEPS, depth_study, runs_of, tuned_study, value
+from page_studies import (
+    LOSSES,
+    RATES,
+    STEPS,
+    axes_of,
+    depth_study,
+    panels_of,
+    runs_of,
+    skip_charts,
+    tuned_study,
+    value,
+)
 from run_folders import (
     PRE,
     SANDWICH,
@@ -18,48 +29,45 @@ from run_folders import (
     make_sweep,
 )
 
+from transformer_norms.report import rates
 from transformer_norms.report.answer import answer
+from transformer_norms.report.charts.differences import limit_of
+from transformer_norms.report.charts.profiles import probe_profiles
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import shared_settings
-from transformer_norms.report.page.charts import chart_data, probe_data
-from transformer_norms.report.page.differences import Scale, forest, maps, scale
 from transformer_norms.report.page.drawings import block_drawings
+from transformer_norms.report.page.maps import maps
+from transformer_norms.report.rates import rate_lines
 from transformer_norms.report.scope import regime
 from transformer_norms.report.writing import write_report
 
 
 class Words(HTMLParser):
-    """The text that a reader sees, and the data of the charts."""
+    """The text that a reader sees."""
 
     def __init__(self, page):
         super().__init__()
-        self.text, self.data, self.inside = [], "", []
+        self.text, self.inside = [], []
         self.feed(page)
         self.words = " ".join(" ".join(self.text).split())
 
     def handle_starttag(self, tag, attributes):
         if tag in ("script", "style"):
-            self.inside.append((tag, dict(attributes)))
+            self.inside.append(tag)
 
     def handle_endtag(self, tag):
-        if self.inside and self.inside[-1][0] == tag:
+        if self.inside and self.inside[-1] == tag:
             self.inside.pop()
 
     def handle_data(self, data):
         if not self.inside:
             self.text.append(data)
-        elif self.inside[-1][1].get("type") == "application/json":
-            self.data += data
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Pictures are drawn in tests of theirs."""
-    from transformer_norms.report import writing
-
-    monkeypatch.setattr(writing, "draw_curves", lambda findings, rows: {})
-    monkeypatch.setattr(writing, "draw_rates", lambda study: {})
+    skip_charts(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +76,9 @@ def tuned(tmp_path_factory):
     study = tmp_path_factory.mktemp("tuned") / "study"
     tuned_study(study)
     with pytest.MonkeyPatch.context() as patch:
-        from transformer_norms.report import page, writing
-
-        patch.setattr(writing, "draw_curves", lambda findings, rows: {})
-        patch.setattr(writing, "draw_rates", lambda study: {})
-        patch.setattr(page, "block_drawings", lambda variants: [])
+        skip_charts(patch)
         path, found = write_report([study])
     return study, Words(path.read_text()), found
-
-
-def data_of(words):
-    return json.loads(words.data)
 
 
 def test_the_answer_stands_before_everything_else(tuned):
@@ -111,10 +111,7 @@ def test_what_follows_a_mean_on_the_page_is_the_deviation_over_seeds_and_is_call
 
 
 @pytest.mark.parametrize("make", [tuned_study, depth_study])
-def test_the_navigation_has_every_heading_in_its_words_and_order(tmp_path, monkeypatch, make):
-    from transformer_norms.report import page
-
-    monkeypatch.setattr(page, "block_drawings", lambda variants: [])
+def test_the_navigation_has_every_heading_in_its_words_and_order(tmp_path, make):
     make(tmp_path)
     shown = write_report([tmp_path])[0].read_text()
     (navigation,) = re.findall(r"<nav.*?</nav>", shown, re.S)
@@ -144,28 +141,21 @@ def test_what_a_pair_differs_in_beyond_the_question_stands_beside_its_verdict(tu
 
 
 def test_curves_are_the_rows_of_the_runs(tuned):
-    study, words, found = tuned
-    curves = data_of(words)["curves"]
-    for variant, drawn in zip(found.study.variants, curves["variants"], strict=True):
+    _, _, found = tuned
+    lines = axes_of(panels_of(found)["loss-by-tokens"]).lines
+    drawn = {line.tag.words: line for line in lines if hasattr(line, "tag")}
+    for variant in found.study.variants:
+        finals = []
         for member in variant.results:
             rows = [json.loads(line) for line in (member.folder / "metrics.jsonl").open()]
-            (run,) = [
-                r
-                for r in drawn["runs"]
-                if member.folder.name in r["text"] and r["key"] == "val/loss"
-            ]
-            assert run["tokens"] == [row["tokens"] for row in rows]
-            assert run["loss"] == pytest.approx([row["val/loss"] for row in rows], abs=1e-5)
-            assert run["failed"] == (member.status == "diverged")
-        finished = [m for m in variant.results if m.status == "finished"]
-        means = [
-            fmean(json.loads((m.folder / "metrics.jsonl").read_text().splitlines()[i])["val/loss"]
-                  for m in finished)
-            for i in range(len(STEPS))
-        ]  # fmt: skip
-        assert drawn["means"]["val/loss"]["loss"] == pytest.approx(means, abs=1e-5)
-        assert drawn["tokens_per_step"] == 32 * 16
-        assert drawn["flops_per_token"] == 6000
+            words = f"{variant.name}, seed {member.seed}: {member.folder.name}"
+            assert drawn[words].get_xdata().tolist() == [row["tokens"] for row in rows]
+            assert drawn[words].get_ydata().tolist() == [row["val/loss"] for row in rows]
+            finals += [[row["val/loss"] for row in rows]] if member.status == "finished" else []
+        means = [fmean(losses) for losses in zip(*finals, strict=True)]
+        assert drawn[f"{variant.name}, mean"].get_ydata().tolist() == pytest.approx(means)
+        assert variant.tokens_per_step == 32 * 16
+        assert variant.flops_per_token == 6000
 
 
 def test_a_rate_has_a_dot_for_each_run_that_trained_and_a_cross_for_those_that_failed(tmp_path):
@@ -175,89 +165,61 @@ def test_a_rate_has_a_dot_for_each_run_that_trained_and_a_cross_for_those_that_f
                                  for (rate, seed), loss in tried.items()])  # fmt: skip
     lost = config_of(["placement=pre"], 101, optimizer__lr=1e-2)
     edit(tmp_path / folder_name(lost), status="diverged", val_loss=None, initial_loss=None)
-    (line,) = chart_data(findings(read_study([tmp_path])), {})["rates"]["lines"]
-    points = [(point["x"], point["loss"], point["failed"]) for point in line["points"]]
+    (line,) = rate_lines(read_study([tmp_path]))
+    assert {rate: len(o.failed) for rate, o in line.outcomes.items()} == {1e-3: 0, 1e-2: 1}
     # The run that trained has its dot, and is the mean of those that did.
-    assert points == [(1e-3, pytest.approx(2.35), 0), (1e-2, 2.3, 1)]
-    assert [point["losses"] for point in line["points"]] == [[2.3, 2.4], [2.3]]
+    assert line.means == {1e-3: pytest.approx(2.35), 1e-2: 2.3}
+    assert [[*o.losses.values()] for o in line.outcomes.values()] == [[2.3, 2.4], [2.3]]
     # A mean over the easier seed is no lowest loss for a map to measure from.
-    assert line["lowest"] == pytest.approx(2.35)
+    assert line.lowest == pytest.approx(2.35)
 
 
-def test_the_names_of_narrow_charts_are_cut_in_the_middle_and_differ(tmp_path):
-    names = ["layernorm_nobias", "layernorm_np", "rmsnorm_np", "derf"]
-    pairs = [*((norm, "mup") for norm in names[:3]), *((norm, "gpt2") for norm in names[2:])]
-    results = [({"norm": norm, "init": init}, 0, 2.3) for norm, init in pairs]
-    make_sweep(tmp_path, results, baseline={"norm": "derf"})
-    short = chart_data(findings(read_study([tmp_path])), {})["short"]
-    assert {"layern...ias mup", "layernorm_np mup", "rmsnorm_np mup", "derf gpt2"} < {*short}
-    assert len({*short}) == 5
+def test_rates_of_more_variants_than_lines_differ_are_a_map_and_called_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "MOST_LINES", 2)
+    tuned_study(tmp_path)
+    path, found = write_report([tmp_path])
+    assert "A row for each variant, a cell for each value" in Words(path.read_text()).words
+    tuning = panels_of(found)["tuning"]
+    assert tuning.rows == [" ".join(names) for names in LOSSES]
+    assert [label.get_text() for label in axes_of(tuning).get_xticklabels()] == [
+        f"{x:g}" for x in RATES
+    ]
 
 
-def test_a_name_that_would_be_cut_to_that_of_another_stays_whole(tmp_path):
-    norms = ("layernorm_np", "layernorm_1p")
-    results = [({"norm": norm, "init": "megatron"}, 0, 2.3) for norm in norms]
-    make_sweep(tmp_path, results, baseline={"norm": "layernorm_np"})
-    short = chart_data(findings(read_study([tmp_path])), {})["short"]
-    assert {*short} == {"layernorm_np megatron", "layernorm_1p megatron"}
+def profiles_of(study):
+    rows = {member.folder: member.run.metrics() for member in study.runs}
+    return {(own.measure, own.part): own for own in probe_profiles(study, rows)}
 
 
 def test_probes_are_means_over_the_seeds_that_finished(tuned):
-    _, words, found = tuned
-    probes = data_of(words)["probes"]
-    assert [measure["name"] for measure in probes["measures"]] == ["stream_rms", "gradient_norm"]
-    assert probes["measures"][1]["parts"] == ["", "attention.query", "mlp.up"]
-    for variant, drawn in zip(found.study.variants, probes["variants"], strict=True):
+    _, _, found = tuned
+    profiles = profiles_of(found.study)
+    parts = ["", "attention.query", "mlp.up"]
+    assert [*profiles] == [("stream_rms", ""), *(("gradient_norm", part) for part in parts)]
+    for variant in found.study.variants:
         seeds = [m.seed for m in variant.results if m.status == "finished"]
-        assert drawn["steps"] == STEPS
-        for number, part in enumerate(["", "attention.query", "mlp.up"]):
-            measure = "gradient_norm" if part else "stream_rms"
+        for number, part in enumerate(parts):
+            means = profiles["gradient_norm" if part else "stream_rms", part].means[variant.name]
             for block in (0, 1):
-                expected = [fmean(value(s, step, block, number) for s in seeds) for step in STEPS]
-                there = drawn["values"][measure][part][str(block)]
-                assert there == pytest.approx(expected, rel=1e-3)
-        assert drawn["values"]["stream_rms"][""]["embedding"] == [0.5] * 3
+                expected = {s: fmean(value(x, s, block, number) for x in seeds) for s in STEPS}
+                assert means[str(block)] == pytest.approx(expected)
+        assert profiles["stream_rms", ""].means[variant.name]["embedding"] == dict.fromkeys(
+            STEPS, 0.5
+        )
 
 
 def test_a_probe_that_one_seed_lacks_has_no_mean(tmp_path):
     tuned_study(tmp_path)
-    run = next(tmp_path.glob("pre-s0*"))
-    file = run / "metrics.jsonl"
+    file = next(tmp_path.glob("pre-s0*")) / "metrics.jsonl"
     file.write_text(re.sub(r'"probe/stream_rms/1": [0-9.]+', '"probe/stream_rms/1": null',
                            file.read_text(), count=1))  # fmt: skip
-    study = read_study([tmp_path])
-    rows = {member.folder: member.run.metrics() for member in study.runs}
-    place = next(i for i, v in enumerate(study.variants)
-                 if any(m.folder.name == run.name for m in v.results))  # fmt: skip
-    first, *rest = probe_data(study, rows)["variants"][place]["values"]["stream_rms"][""]["1"]
-    assert first is None
-    assert None not in rest
+    means = profiles_of(read_study([tmp_path]))["stream_rms", ""].means
+    measured = [[*own["1"]] for own in means.values()]
+    assert sorted(measured) == [STEPS, STEPS, STEPS, STEPS[1:]]
 
 
-def test_the_small_pictures_are_on_one_scale():
-    on = Scale(0.1)
-    assert (on(-0.1), on(0), on(0.1)) == (9, 90, 171)
-    assert (on(-5), on(5)) == (9, 171)
-
-
-def test_the_small_pictures_show_each_seed_mean_and_interval(tmp_path):
-    make_study(tmp_path, {"pre": PRE, "sandwich": SANDWICH})
-    found = findings(read_study([tmp_path]))
-    on = Scale(0.1)
-    drawn = forest(found, found.study.variant("sandwich"), on)
-    differences = {seed: SANDWICH[seed] - PRE[seed] for seed in PRE}
-    assert drawn.seeds == [(on(d), f"seed {s}: {d:+.4f}") for s, d in differences.items()]
-    assert drawn.mean == on(fmean(differences.values()))
-    compared = found.comparisons["sandwich"]
-    assert drawn.interval == (on(compared.low), on(compared.high))
-    assert drawn.beyond == (False, False)
-    assert forest(found, found.study.variant("sandwich"), Scale(0.001)).beyond == (True, False)
-    assert forest(found, found.study.variant("pre"), on) is None
-
-
-def test_a_pair_in_which_a_run_failed_has_no_picture_of_differences(tuned):
-    _, words, found = tuned
-    assert forest(found, found.study.variant("layernorm post"), Scale(1.0)) is None
+def test_a_pair_in_which_a_run_failed_is_said_to_have_failed(tuned):
+    _, words, _ = tuned
     assert "layernorm post failed to train in 1 of 3 runs" in words.words
 
 
@@ -277,20 +239,20 @@ def test_a_map_has_a_cell_for_each_pair(tuned):
     assert cells["post", "layernorm"].shade == max(cell.shade for cell in cells.values())
 
 
-def test_losses_are_drawn_against_an_axis_of_numbers(tmp_path, monkeypatch):
-    from transformer_norms.report import page
-
-    monkeypatch.setattr(page, "block_drawings", lambda variants: [])
+def test_losses_are_drawn_against_an_axis_of_numbers(tmp_path):
     depth_study(tmp_path)
-    words = Words(write_report([tmp_path])[0].read_text())
-    (chart,) = data_of(words)["axes"]
-    assert (chart["key"], chart["ticks"], chart["log"]) == ("model.depth", [2, 4, 16], True)
-    assert [line["name"] for line in chart["lines"]] == ["pre", "sandwich"]
-    for line, gain in zip(chart["lines"], (0, 0.02), strict=True):
-        assert [point["x"] for point in line["points"]] == [2, 4, 16]
+    path, found = write_report([tmp_path])
+    axes = axes_of(panels_of(found)["final-loss-by-model-depth"])
+    means = [line for line in axes.lines if line.get_linestyle() != "None"]
+    for line, gain in zip(means, (0, 0.02), strict=True):
+        assert list(line.get_xdata()) == [2, 4, 16]
         losses = [3 - depth / 20 - gain + 0.005 for depth in (2, 4, 16)]
-        assert [point["loss"] for point in line["points"]] == pytest.approx(losses)
-    assert "Loss against model.depth" in words.words
+        assert list(line.get_ydata()) == pytest.approx(losses)
+    assert {text.get_text() for text in axes.texts} == {"pre", "sandwich"}
+    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
+    assert [list(x) for x in dots] == [[2, 2], [4, 4], [16, 16]] * 2
+    assert (axes.get_xscale(), list(axes.get_xticks())) == ("log", [2, 4, 16])
+    assert "Loss against model.depth" in Words(path.read_text()).words
 
 
 def test_blocks_that_are_drawn_alike_are_drawn_once(tmp_path):
@@ -337,17 +299,12 @@ def test_what_another_version_measured_is_shown_by_its_own_name(tmp_path):
     make_study(tmp_path, {"pre": {0: 2.3}})
     study = read_study([tmp_path])
     row = {"step": 1, "probe/a<b/c&d/0": 1.0}
-    shown = probe_data(study, {member.folder: [row] for member in study.runs})
-    (measure,), (variant,) = shown["measures"], shown["variants"]
-    (part,) = measure["parts"]
-    assert measure["title"] == "a&lt;b"
-    assert variant["values"][measure["name"]][part] == {"0": [1.0]}
+    (own,) = probe_profiles(study, {member.folder: [row] for member in study.runs})
+    assert own.title == "a<b c&d"
+    assert own.means == {"pre": {"0": {1: 1.0}}}
 
 
-def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path, monkeypatch):
-    from transformer_norms.report import page
-
-    monkeypatch.setattr(page, "block_drawings", lambda variants: [])
+def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path):
     make_study(tmp_path, {"pre": {0: 2.3}, "post": {0: 2.4}})
     run = next(tmp_path.glob("post*"))
     edit(run, status="running")
@@ -358,15 +315,14 @@ def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path, monkeypat
     assert refreshing not in write_report([tmp_path], refresh=7)[0].read_text()
 
 
-def test_one_variant_far_out_leaves_the_small_pictures_of_the_others_readable(tmp_path):
+def test_one_variant_far_out_leaves_the_differences_of_the_others_readable(tmp_path):
     far = {0: 2.3, 1: 9.3, 2: 2.4}
     make_study(tmp_path, {"pre": PRE, "sandwich": SANDWICH, "peri": SANDWICH, "post": far})
     found = findings(read_study([tmp_path]))
-    on = scale(found)
-    near = forest(found, found.study.variant("sandwich"), on)
-    assert near.beyond == (False, False)
-    assert near.interval[1] - near.interval[0] > 5
-    assert forest(found, found.study.variant("post"), on).beyond == (True, True)
+    near, post = found.comparisons["sandwich"], found.comparisons["post"]
+    assert -limit_of(found) < near.low < near.high < limit_of(found)
+    assert near.high - near.low > limit_of(found) / 16
+    assert post.low < -limit_of(found) < limit_of(found) < post.high
 
 
 def test_what_all_results_share_is_listed_and_what_they_do_not_is_named(tuned):

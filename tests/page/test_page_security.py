@@ -6,9 +6,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from hostile_study import HARMLESS, PAYLOADS, folder_of, make_study
+from page_studies import skip_files
 from page_walk import MARK, Page, spelled
 
-from transformer_norms.report import writing
+from transformer_norms.report.charts import profiles
 from transformer_norms.report.writing import write_report
 
 UNSEEN = "\0\x1b\x9b\ufeff\u200b\u2028\u2029\u202e\u2066\ufffd"  # what controls, hides, reverses
@@ -30,10 +31,8 @@ def pages(tmp_path_factory):
     """Of the payloads and of harmless words: report.html"""
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            writing, "draw_curves", lambda *_: {}
-        )  # the other files have tests of their own
-        patch.setattr(writing, "draw_rates", lambda *_: {})
+        skip_files(patch)
+        patch.setattr(profiles, "_PARTS", 6)  # more of them are alike, and take minutes
         for words in (PAYLOADS, HARMLESS):
             study = tmp_path_factory.mktemp("studies") / folder_of(words)
             make_study(study, words)
@@ -50,8 +49,7 @@ def test_a_page_holds_no_element_and_no_attribute_that_a_folder_brought(javascri
     if javascript:
         hostile.walk()
     found = hostile.found()
-    pointed = {"text", "tspan", "path", "rect", "line"}
-    assert set(found["drawn"]) <= {*harmless.first["drawn"], *pointed}
+    assert set(found["drawn"]) == {*harmless.found()["drawn"]}
     assert_inert(found)
     assert_text(hostile.texts)
     assert hostile.problems == []
@@ -72,11 +70,11 @@ def allowed(url):
 
 
 def assert_text(texts):
-    """Wherever a payload's mark is seen, its markup stands before it."""
-    seen = "\n".join(texts)
+    """Wherever a payload's mark is seen, its markup is text before it. Charts break long names."""
+    seen = "\n".join(texts).replace(" ", "")
     for payload in filter(MARK.search, PAYLOADS):
         mark = MARK.search(payload)[0]
-        before = spelled(payload).partition(mark)[0][-12:]
+        before = spelled(payload).partition(mark)[0].replace(" ", "")[-7:]
         for place in seen.split(mark)[:-1]:
             assert place.endswith(before), (payload, place[-80:])
     names = [(MARK.search(payload) or [payload])[0] for payload in PAYLOADS]
@@ -154,11 +152,6 @@ def test_a_page_names_no_address_but_those_of_papers(source):
 @pytest.mark.goal("X5")
 def test_a_page_s_own_scripts_reach_for_nothing(source):
     scripts = source.texts("script")
-    (bundle,) = (text for _, text in scripts if "plotly.js v" in text[:200])
-    for found, text in scripts:
-        if found.get("type", "").endswith("json"):
-            assert "<" not in text
-            assert not re.search("[\u2028\u2029]", text)
-        elif text is not bundle:
-            reached = REACHES.search(text.replace("http://www.w3.org/", ""))  # namespaces
-            assert not reached, reached[0]
+    for _, text in scripts:
+        reached = REACHES.search(text)
+        assert not reached, reached[0]

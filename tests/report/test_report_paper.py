@@ -7,16 +7,18 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from page_studies import LOSSES, STEPS, depth_study, tuned_study, value
+from page_studies import LOSSES, STEPS, axes_of, depth_study, panels_of, tuned_study, value
 from run_folders import BATCH, CONTEXT, FLOPS
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.report import writing
 from transformer_norms.report.__main__ import main
-from transformer_norms.report.figures import drawn_with, pyplot
+from transformer_norms.report.charts.panels import panel_files
+from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.paper.figure_sheet import TEXT, read_sheet
-from transformer_norms.report.paper.panels import panel_files, panels, write_figures
+from transformer_norms.report.writing import write_figures
 
 USUAL = {"format": "pdf", "width": "3.25in", "height": "auto", "dpi": "100", "font": "serif"}
 TOKENS = STEPS[-1] * CONTEXT * BATCH
@@ -32,24 +34,16 @@ def drawn(tmp_path_factory):
         found[name] = findings(read_study([study]))
     every = {}
     for own in found.values():
-        rows = {run.folder: run.metrics() for run in own.study.results}
-        every |= {panel.name: panel for panel in panels(own, rows)}
+        every |= panels_of(own)
     return every, found["tuned"]
 
 
-def axes_of(panel):
-    with drawn_with(TEXT, read_sheet(**USUAL).settings()):
-        figure, axes = pyplot().subplots()
-        panel.draw(axes)
-        pyplot().close(figure)
-    return axes
-
-
 def test_every_panel_of_the_page_is_there(drawn):
-    along = {f"loss-by-{x}{log}" for x in ("steps", "tokens", "flops", "seconds")
-             for log in ("", "-log")}  # fmt: skip
-    probes = {"probe-stream-rms", "probe-gradient-norm-attention-query",
-              "probe-gradient-norm-mlp-up"}  # fmt: skip
+    along = {f"{loss}loss-by-{x}{log}" for loss in ("", "training-")
+             for x in ("steps", "tokens", "flops", "seconds") for log in ("", "-log")}  # fmt: skip
+    probes = {f"probe-{name}{x}" for name in ("stream-rms", "gradient-norm",
+              "gradient-norm-attention-query", "gradient-norm-mlp-up")
+              for x in ("", "-by-step")}  # fmt: skip
     rest = {"final-loss", "differences", "tuning", "final-loss-by-model-depth"}
     assert drawn[0].keys() == along | probes | rest
 
@@ -113,26 +107,11 @@ def test_a_pdf_has_the_width_of_a_column_true_type_fonts_and_letters_that_can_be
         assert 7 <= min(sizes) <= max(sizes) <= 9
 
 
-def test_a_legend_hides_nothing_and_stays_on_the_sheet(drawn):
-    sheet = read_sheet(**USUAL)
-    with drawn_with(TEXT, sheet.settings()):
-        figure, axes = pyplot().subplots(figsize=(sheet.width, 2.5), layout="constrained")
-        drawn[0]["loss-by-tokens"].draw(axes)
-        figure.canvas.draw()
-        (legend,) = figure.legends
-        box, page = legend.get_window_extent(), figure.bbox
-        assert box.y0 >= axes.get_window_extent().y1
-        assert page.x0 <= box.x0 < box.x1 <= page.x1
-        pyplot().close(figure)
-
-
 def test_figures_drawn_anew_are_the_same_bytes_and_unchanged_files_are_not_touched(
     drawn, tmp_path, monkeypatch
 ):
-    from transformer_norms.report.paper import panels as room
-
     panel = drawn[0]["tuning"]
-    monkeypatch.setattr(room, "panels", lambda findings, rows: [panel])
+    monkeypatch.setattr(writing, "panels", lambda findings, rows: [panel])
     sheet = read_sheet(**USUAL | {"format": "svg,png,pdf", "width": "10cm", "height": "5cm"})
     paths = write_figures(drawn[1], tmp_path / "new", sheet)
     assert paths == [str(tmp_path / "new" / f"tuning.{kind}") for kind in ("svg", "png", "pdf")]

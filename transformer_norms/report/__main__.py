@@ -81,15 +81,13 @@ def _report(arguments: Sequence[str] | None) -> int:
         baseline = {pair.key: pair.value for pair in pairs}
     from transformer_norms.comparison.sentences import plural
     from transformer_norms.report.table import summary_lines
-    from transformer_norms.report.writing import write_report
+    from transformer_norms.report.writing import write_figures, write_report
 
     folders = [_find_place(text, typed.watch) for text in typed.folders]
     write = partial(write_report, folders, typed.out, baseline, typed.effect, typed.contrast)
     path, findings = watch(write, folders) if typed.watch else write()
     print("\n".join(summary_lines(findings)), file=sys.stderr)
     if sheet is not None:
-        from transformer_norms.report.paper.panels import write_figures
-
         with Live() as live:
             files = write_figures(findings, typed.figures, sheet, live)
         print(f"{plural(len(files), 'figure')} in {typed.figures}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""curves.svg and curves.png: where each seed ended, beside how the variants came there."""
+"""curves.svg: where each seed ended, beside how the variants came there."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.figures import (
     GREY,
     LINE,
-    NameLines,
     figure_bytes,
     height_of,
     label_ends,
@@ -24,6 +23,8 @@ from transformer_norms.report.figures import (
     short_name,
     spread_apart,
     style_axes,
+    tag,
+    tagging,
     text_size,
 )
 from transformer_norms.report.findings import LOSSES, Findings
@@ -48,8 +49,7 @@ _NGRAM_ROOM = 30  # points of width of an n-gram's name
 
 
 def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, bytes]:
-    """The figure as an SVG and as a PNG; none if no run has ended. `rows` are the metrics by run
-    folder.
+    """The figure as an SVG; none if no run has ended. `rows` are the metrics by run folder.
 
     To the right stands the loss that the table is about. To the left stand curves of the validation
     loss. If the runs were evaluated too rarely for that, the losses at all rates that were tuned
@@ -72,27 +72,31 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     figure.get_layout_engine().set(wspace=0.05)
     *left, right = axes[0]
     if curves:
-        draw_training(left[0], findings.study, variants, curves)
+        draw_training(findings.study, variants, curves, View(), left[0])
     elif rates:
         draw_tuning(left[0], findings.study, rates)
     draw_finals(right, findings, variants)
-    files = {f"curves.{kind}": figure_bytes(figure, kind) for kind in ("svg", "png")}
+    data = figure_bytes(figure, "svg")
     plt.close(figure)
-    return files
+    return {"curves.svg": data}
 
 
 def curves_of(
-    findings: Findings, variants: Sequence[Variant], rows: Mapping[Path, Rows], key: str
+    findings: Findings,
+    variants: Sequence[Variant],
+    rows: Mapping[Path, Rows],
+    key: str,
+    most: int | None = None,
 ) -> list[list[Curve]]:
-    """The curves of the loss `key` of each variant; none at all if most runs have too few points
-    of it."""
+    """The curves of the loss `key` of each variant, of at most `most` points; none at all if most
+    runs have too few points of it."""
     curves = [
         [
-            curve
+            replace(curve, name=f"seed {run.seed}: {run.folder.name}")
             for run in variant.ended
             if (
                 curve := loss_curve(
-                    rows[run.folder], key, run.seed in findings.outcomes[variant.name].failed
+                    rows[run.folder], key, run.seed in findings.outcomes[variant.name].failed, most
                 )
             )
         ]
@@ -129,7 +133,6 @@ class View:
     loss: str = "val/loss"
     along: str = "tokens"
     log: bool = False
-    name_lines: NameLines = label_ends
 
     def values(self, curve: Curve, variant: Variant) -> Any:
         return ALONG[self.along][1](curve, variant)
@@ -140,11 +143,11 @@ class View:
 
 
 def draw_training(
-    axes: Any,
     study: Study,
     variants: Sequence[Variant],
     by_variant: Sequence[Sequence[Curve]],
-    view: View = View(),
+    view: View,
+    axes: Any,
 ) -> None:
     """Draws each seed as a thin line behind the mean, and names the lines."""
     pairs = [*zip(variants, by_variant, strict=True)]
@@ -153,14 +156,14 @@ def draw_training(
     ends = [_draw_variant(axes, study, *line, view) for line in lines]
     failing = [line for line in lines if any(curve.failed for curve in line[1])]
     for row, (variant, members) in enumerate(failing):
-        colour, _ = line_style(study.variants.index(variant))
+        place = study.variants.index(variant)
         last = [float(view.values(c, variant)[-1]) for c in members if c.failed]
         for x in sorted(set(last)):
-            mark_failures(axes, x, last.count(x), row, colour)
+            mark_failures(axes, x, last.count(x), row, place, variant.name)
     names = [variant.name for variant, _ in lines]
     places = [study.variants.index(variant) for variant, _ in lines]
     ngrams = shared_lines(study, TUNED_ON) if view.loss == "val/loss" else ()
-    view.name_lines(axes, names, ends, places, ngrams, len(failing))
+    label_ends(axes, names, ends, places, ngrams, len(failing))
     axes.set(xlabel=ALONG[view.along][0], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
     style_axes(axes)
 
@@ -191,14 +194,17 @@ def _draw_variant(
     axes: Any, study: Study, variant: Variant, curves: Sequence[Curve], view: View
 ) -> tuple[float, float]:
     """Draws one variant. Returns the end of its line."""
-    colour, dashes = line_style(study.variants.index(variant))
+    place = study.variants.index(variant)
+    colour, dashes = line_style(place)
     for curve in curves:
         x = view.values(curve, variant)
-        axes.plot(x, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
+        line = axes.plot(x, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
+        tag(line, place, f"{variant.name}, {curve.name}", kind="seed")
     average = mean_curve([curve for curve in curves if not curve.failed])
     if average is not None:
         x = view.values(average, variant)
-        axes.plot(x, average.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3)
+        mean = axes.plot(x, average.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3)
+        tag(mean, place, f"{variant.name}, mean")
     last = average or curves[0]
     return float(view.values(last, variant)[-1]), float(last.loss[-1])
 
@@ -211,27 +217,35 @@ def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> N
     axes.set_xlim(*_loss_span(outcomes))
     axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.ticklabel_format(axis="x", useOffset=False)
-    for row, variant in enumerate(variants):
-        colour, _ = line_style(findings.study.variants.index(variant))
-        _draw_row(axes, row, colour, outcomes[row])
     names = [short_name(variant.name) for variant in variants]
     axes.set_yticks(range(len(names)), names, fontsize=text_size(), parse_math=False)
+    for row, (variant, label) in enumerate(zip(variants, axes.get_yticklabels(), strict=True)):
+        place = findings.study.variants.index(variant)
+        tag([label], place, variant.name)
+        words = f"{variant.name}: {len(outcomes[row].failed)} of {outcomes[row].ended} failed"
+        with tagging(axes, place, words):
+            _draw_row(axes, row, place, variant, outcomes[row])
     _draw_vertical_ngrams(axes, shared_lines(findings.study, findings.loss))
     # To the right: beside long names the axes are narrower than their label.
     axes.set_xlabel(f"final {LOSSES[findings.loss]}, nats per token", loc="right")
     style_axes(axes)
 
 
-def _draw_row(axes: Any, row: int, colour: str, outcome: Outcomes) -> None:
-    losses = list(outcome.losses.values())
+def _draw_row(axes: Any, row: int, place: int, variant: Variant, outcome: Outcomes) -> None:
+    losses, (colour, _) = list(outcome.losses.values()), line_style(place)
+    folders = {member.seed: member.folder.name for member in variant.results}
+    points = [f"{variant.name}, seed {seed}: {folders[seed]}, {loss:.4f}"
+              for seed, loss in outcome.losses.items()]  # fmt: skip
     at_edge = {"clip_on": False, "transform": axes.get_yaxis_transform()}
     above = [row - 0.18] * len(losses)
-    axes.plot(losses, above, "o", color=colour, markersize=2.8, markeredgewidth=0, alpha=0.7)
+    dots = axes.plot(losses, above, "o", color=colour, markersize=2.8, markeredgewidth=0, alpha=0.7)
+    tag(dots, place, variant.name, points)
     if any(loss > axes.get_xlim()[1] for loss in losses):
         axes.plot([1], above[:1], ">", color=colour, markersize=4, **at_edge)
     if losses:
-        axes.errorbar(np.mean(losses), row + 0.14, xerr=outcome.half, fmt="|", color=colour,
-                      capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
+        bar = axes.errorbar(np.mean(losses), row + 0.14, xerr=outcome.half, fmt="|", color=colour,
+                            capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
+        tag(bar.get_children(), place, f"{variant.name}, mean {np.mean(losses):.4f}")
     if outcome.failed:
         axes.plot([1], [row + 0.14], "x", color=colour, markersize=5, **at_edge)
         axes.annotate(

@@ -2,12 +2,12 @@
 the marks of failed runs, and stable bytes."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,9 +34,6 @@ _HEIGHT, _PER_NAME = 3.4, 0.15  # inches
 _LONGEST_NAME = 34  # characters
 _ROW = 7  # points between the crosses of two variants
 _text_size = ContextVar("points of a figure's text", default=FONT)
-# Names lines: axes, names, the ends of the lines, the places of their styles, losses of n-grams,
-# rows of crosses above the axes.
-NameLines = Callable[..., None]
 
 
 def text_size() -> float:
@@ -61,6 +58,30 @@ def line_style(place: int) -> tuple[str, Any]:
     """Colour and dashes of the variant at a place. The first MOST_LINES places differ from each
     other."""
     return COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
+
+
+def tag(
+    artists: Iterable[Any], place: int, words: str, points: Sequence[str] = (), kind: str = ""
+) -> None:
+    """Says which variant, by its place, artists belong to, and names them and each of their points.
+    A page shows the words under the cursor; the bytes of a figure do not have them."""
+    for artist in artists:
+        artist.tag = Tag(f"variant-{place} {kind}".strip(), words, points)
+
+
+@contextmanager
+def tagging(axes: Any, place: int, words: str) -> Iterator[None]:
+    """Tags what is drawn inside and has no tag."""
+    before = {*axes.get_children()}
+    yield
+    new = [artist for artist in axes.get_children() if artist not in before]
+    tag([artist for artist in new if not hasattr(artist, "tag")], place, words)
+
+
+class Tag(NamedTuple):
+    classes: str
+    words: str
+    points: Sequence[str]
 
 
 def short_name(text: str, longest: int = _LONGEST_NAME) -> str:
@@ -108,26 +129,35 @@ def label_ends(
     are those of the lines' styles. Lines of n-grams that are in view are drawn, and named in grey.
     Above the axes stand so many rows of `crosses`.
     """
-    low, high = axes.get_ylim()
-    colours = [line_style(place)[0] for place in places or range(len(names))]
-    labels = [*zip(map(short_name, names), colours, ends, strict=True)]
+    (low, high), scale = axes.get_ylim(), np.log if axes.get_yscale() == "log" else float
+    places = places or range(len(names))
+    colours = [line_style(place)[0] for place in places]
+    longest = min(_LONGEST_NAME, int(7 * axes.figure.get_size_inches()[0]))
+    short = [short_name(name, longest) for name in names]
+    labels = [*zip(short, colours, ends, strict=True)]
     for order, loss in ngrams_in_view(ngrams, low, high):
         axes.axhline(loss, color=LINE, linewidth=0.6, zorder=1)
         labels.append((ngram_name(order), GREY, (axes.get_xlim()[1], loss)))
     if not labels:
         return
     inches = axes.figure.get_size_inches()[1] - _FRAME - _height_of_crosses(crosses)
-    wanted = [min(max((y - low) / (high - low), 0), 1) for _, _, (_, y) in labels]
+    bottom, top = scale(low), scale(high)
+    inside = [min(max(y, low), high) for _, _, (_, y) in labels]
+    wanted = [(scale(y) - bottom) / (top - bottom) for y in inside]
     heights = spread_apart(wanted, text_size() * 1.25 / 72 / inches, 0.0, 1.0)
-    for (name, colour, (x, _)), at, y in zip(labels, wanted, heights, strict=True):
-        axes.annotate(
-            name, (x, low + at * (high - low)), xytext=(1.05, y),
+    drawn = []
+    for (name, colour, (x, _)), at, y in zip(labels, inside, heights, strict=True):
+        label = axes.annotate(
+            name, (x, at), xytext=(1.05, y),
             textcoords="axes fraction", va="center", fontsize=text_size(), color=colour,
             parse_math=False, annotation_clip=False, arrowprops={
                 "arrowstyle": "-", "color": colour, "linewidth": 0.4, "relpos": (0, 0.5),
                 "shrinkA": 1, "shrinkB": 0,
             },
         )  # fmt: skip
+        drawn.append(label)
+    for label, place, name in zip(drawn, places, names, strict=False):  # n-grams have no place
+        tag([label], place, name)
 
 
 def ngrams_in_view(ngrams: Sequence[float], low: float, high: float) -> list[tuple[int, float]]:
@@ -135,19 +165,21 @@ def ngrams_in_view(ngrams: Sequence[float], low: float, high: float) -> list[tup
     return [(order, loss) for order, loss in enumerate(ngrams, 1) if low < loss < high]
 
 
-def mark_failures(axes: Any, x: float, count: int, row: int, colour: str) -> None:
+def mark_failures(axes: Any, x: float, count: int, row: int, place: int, name: str) -> None:
     """Draws a cross on the upper edge for runs that failed, with their number if there are several.
     Each `row` stands above the one before, so that the crosses of two variants do not overlap."""
     from matplotlib.transforms import offset_copy
 
     above = offset_copy(axes.transData, axes.figure, y=_ROW * row, units="points")
-    top = axes.get_ylim()[1]
-    axes.plot([x], [top], "x", color=colour, markersize=5, clip_on=False, transform=above, zorder=4)
-    if count > 1:
-        axes.annotate(
-            str(count), (x, top), xytext=(5, _ROW * row), textcoords="offset points",
-            va="center", fontsize=text_size() - 1, color=colour, annotation_clip=False,
-        )  # fmt: skip
+    top, colour = axes.get_ylim()[1], line_style(place)[0]
+    with tagging(axes, place, f"{name}: {count} failed"):
+        axes.plot([x], [top], "x", color=colour, markersize=5, clip_on=False, transform=above,
+                  zorder=4)  # fmt: skip
+        if count > 1:
+            axes.annotate(
+                str(count), (x, top), xytext=(5, _ROW * row), textcoords="offset points",
+                va="center", fontsize=text_size() - 1, color=colour, annotation_clip=False,
+            )  # fmt: skip
 
 
 def number_parts_of_decades(axis: Any) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 from transformer_norms.report.figures import (
     COLOURS,
     MOST_LINES,
-    NameLines,
     figure_bytes,
     height_of,
     label_ends,
@@ -17,6 +16,7 @@ from transformer_norms.report.figures import (
     pyplot,
     short_name,
     style_axes,
+    tag,
     text_size,
     use_log_axis,
 )
@@ -43,14 +43,12 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     return {"rates.svg": data}
 
 
-def draw_tuning(
-    axes: Any, study: Study, lines: Sequence[RateLine], name_lines: NameLines = label_ends
-) -> None:
+def draw_tuning(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
     """Draws the losses at all rates: as lines, or as a map where lines would look alike."""
     if too_many_lines(lines):
         _draw_map(axes, study, lines)
     else:
-        _draw_lines(axes, study, lines, name_lines)
+        _draw_lines(axes, study, lines)
 
 
 def too_many_lines(lines: Sequence[RateLine]) -> bool:
@@ -98,7 +96,7 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
     style_axes(axes)
 
 
-def _draw_lines(axes: Any, study: Study, lines: Sequence[RateLine], name_lines: NameLines) -> None:
+def _draw_lines(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
     """Draws a dot for every run, a line through the means, a ring around the chosen one, and a
     cross on the upper edge for the runs that failed."""
     if study.rate is None:
@@ -110,33 +108,37 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[RateLine], name_lines: 
     failing = _failing(lines)
     ends = []
     for line in lines:
-        _draw_line(axes, line, *line_style(line.place))
+        _draw_line(axes, line)
         for rate, outcomes in line.outcomes.items():
             if outcomes.failed:
                 row = failing.index(line)
-                mark_failures(axes, rate, len(outcomes.failed), row, line_style(line.place)[0])
+                mark_failures(axes, rate, len(outcomes.failed), row, line.place, line.variant.name)
         means = list(line.means.items())
         ends.append(means[-1] if means else (max(line.outcomes), axes.get_ylim()[1]))
     # Crosses do not widen the axis, and a rate may have nothing else.
     axes.update_datalim([(rate, axes.get_ylim()[0]) for rate in tried])
     axes.margins(x=0.04)
     names, places = zip(*((line.variant.name, line.place) for line in lines), strict=True)
-    name_lines(axes, names, ends, places, shared_lines(study, TUNED_ON), len(failing))
+    label_ends(axes, names, ends, places, shared_lines(study, TUNED_ON), len(failing))
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
     style_axes(axes)
 
 
-def _draw_line(axes: Any, line: RateLine, colour: str, dashes: Any) -> None:
-    means = line.means
-    axes.plot([*means], [*means.values()], linestyle=dashes, color=colour, linewidth=1.2)
-    dots = [(rate, loss) for rate, o in line.outcomes.items() for loss in o.losses.values()]
-    axes.plot(*zip(*dots, strict=True) if dots else ([], []), "o", color=colour, markersize=3,
-              markeredgewidth=0, alpha=0.7)  # fmt: skip
+def _draw_line(axes: Any, line: RateLine) -> None:
+    means, name, (colour, dashes) = line.means, line.variant.name, line_style(line.place)
+    mean = axes.plot([*means], [*means.values()], linestyle=dashes, color=colour, linewidth=1.2)
+    tag(mean, line.place, f"{name}, mean")
+    runs = [(rate, *run) for rate, o in line.outcomes.items() for run in o.losses.items()]
+    rates, seeds, losses = zip(*runs, strict=True) if runs else ((), (), ())
+    dots = axes.plot(rates, losses, "o", color=colour, markersize=3, markeredgewidth=0, alpha=0.7)
+    tag(dots, line.place, name, [f"{name}, {rate:g}, seed {seed}: {loss:.4f}"
+                                 for rate, seed, loss in runs])  # fmt: skip
     if line.chosen in means:
-        axes.plot(
+        ring = axes.plot(
             [line.chosen], [means[line.chosen]], "o", markersize=8, markerfacecolor="none",
             color=colour,
         )  # fmt: skip
+        tag(ring, line.place, f"{name}: chosen, {line.chosen:g}")
 
 
 def _loss_span(lines: Sequence[RateLine]) -> tuple[float, float]:

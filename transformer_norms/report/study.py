@@ -223,12 +223,13 @@ def below_here(line: str) -> str:
 @dataclass(frozen=True)
 class Curve:
     """Arrays of one length: loss in nats per token, tokens, and seconds of training (NaN if they
-    are not known)."""
+    are not known). `name` is that of its run."""
 
     tokens: Any
     loss: Any
     seconds: Any
     failed: bool = False
+    name: str = ""
 
 
 def loss_curve(rows: Rows, key: str, failed: bool = False, most: int | None = None) -> Curve | None:

@@ -9,16 +9,19 @@ from typing import Any
 
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
-from transformer_norms.progress import Live, Tell, track
+from transformer_norms.progress import Live, Tell, tell_nobody, track
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import contrast_sentence, sentence
+from transformer_norms.report.charts.panels import panel_files, panels
 from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.fairness import contrast_differences
+from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.gathering.noise_study import noise_beside
 from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
 from transformer_norms.report.page import render_page
+from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.regime import TUNED_ON, all_failures
@@ -98,6 +101,19 @@ def _report_files(
         **draw_curves(findings, rows),
         **draw_rates(findings.study),
     }
+
+
+def write_figures(
+    findings: Findings, folder: str | Path, sheet: Sheet, tell: Tell = tell_nobody
+) -> list[str]:
+    """Writes each panel of the report into `folder`, in each format. Returns the paths of all
+    files. A file that would not change is not touched."""
+    rows, _ = read_rows(findings.study.results)
+    files: dict[str, bytes] = {}
+    with drawn_with(TEXT, sheet.settings()):
+        for panel in track(tell, "drawing figures {:.0f}/{:.0f}", [*panels(findings, rows)]):
+            files |= panel_files(panel, sheet)
+    return write_files(Path(folder), files, "--figures")
 
 
 def write_files(folder: Path, files: Mapping[str, bytes], flag: str = "--out") -> list[str]:

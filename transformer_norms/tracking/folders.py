@@ -131,15 +131,14 @@ class RunView(View):
         pages = {"view/probes": draw_probes(read_metrics(self.metrics))}
         if is_there(self.curve):
             pages["view/curve"] = read_text(self.curve)
-        # W&B shows a drawing as a page, without the head of an XML file; its images are pixels.
-        return {key: _page("".join(svg.partition("<svg")[1:])) for key, svg in pages.items() if svg}
+        return {key: _drawing(svg) for key, svg in pages.items() if svg}
 
 
 class ReportView(View):
     """Shows the report of a study: its page, which has all results, and its curves."""
 
     def __init__(self, study: Path, mode: str, kept: Mapping[str, Any] = {}) -> None:
-        super().__init__(study, "report", [study / "report.html", study / "curves.png"], mode, kept)
+        super().__init__(study, "report", [study / "report.html", study / "curves.svg"], mode, kept)
 
     def fields(self) -> dict[str, Any]:
         questions = dict.fromkeys(record.question for record in _records(self.study))
@@ -157,7 +156,7 @@ class ReportView(View):
         page, curves = self.files
         pictures = {"view/report": _page(read_text(page))}
         if curves.is_file():
-            pictures["view/curves"] = wandb.Image(str(curves))
+            pictures["view/curves"] = _drawing(read_text(curves))
         return pictures
 
 
@@ -241,6 +240,11 @@ def _tag(text: str) -> str:
 
 def _page(html: str) -> Any:
     return wandb.Html(html, inject=False, data_is_not_path=True)
+
+
+def _drawing(svg: str) -> Any:
+    """A drawing as a page, without the head of an XML file: W&B's own images are pixels."""
+    return _page("".join(svg.partition("<svg")[1:]))
 
 
 def draw_probes(rows: list[dict[str, Any]]) -> str:

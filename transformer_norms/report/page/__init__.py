@@ -2,10 +2,9 @@
 
 import base64
 import hashlib
-import html
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,42 +17,41 @@ from transformer_norms.report.fairness import confounds, contrast_differences
 from transformer_norms.report.figures import COLOURS, DASHES
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
-from transformer_norms.report.page.charts import chart_data
-from transformer_norms.report.page.differences import HEIGHT, WIDTH, forest, maps, scale
+from transformer_norms.report.page.charts import POINTS, page_charts
 from transformer_norms.report.page.drawings import block_drawings
-from transformer_norms.report.regime import all_failures
+from transformer_norms.report.page.maps import maps
+from transformer_norms.report.regime import all_failures, shared_lines
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Rows, Study, StudyRun
 from transformer_norms.report.table import number
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
-from transformer_norms.text_tables import Table, shorten, templates
+from transformer_norms.text_tables import Table, file_name, shorten, templates
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("theme.js", "charts.js", "diagnostics.js", "page.js")
 
 
 def render_page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | None = None) -> bytes:
     """Returns the page. `rows` are the metrics by run folder; `refresh` is the number of seconds
     after which a browser loads the page again."""
-    script = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    data = chart_data(findings, rows)
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    charts = page_charts(findings, rows)
     page = _environment().get_template("page.html")
     text = page.render(
-        policy=_content_policy(_plotly(), script),
+        policy=_content_policy(script),
         refresh=refresh,
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
-        plotly=Markup(_plotly()),
         script=Markup(script),
-        data=_json(data),
-        charts=data,
+        charts=charts,
+        probes=[(note, [*members]) for note, members in
+                groupby(charts["probes"], lambda chart: chart.panel.note)],
         **_content(findings),
-    )
+    )  # fmt: skip
     return text.encode()
 
 
 def _content(findings: Findings) -> dict[str, Any]:
     """The words and tables of the page, by their names in page.html."""
-    study, on, key = findings.study, scale(findings), "trainer.probe_every"
+    study, key = findings.study, "trainer.probe_every"
     results, contrasts = _results(tables.table(findings)), tables.contrast_table(findings)
     return {
         "study": study,
@@ -61,8 +59,9 @@ def _content(findings: Findings) -> dict[str, Any]:
         "answer": answer(findings),
         "count": study.count(),
         "loss": LOSSES[findings.loss],
-        "forests": [forest(findings, variant, on) for variant in study.variants],
-        "scale": on,
+        "home": file_name(study.home.resolve().name) or "study",
+        "points": POINTS,
+        "ngrams": bool(shared_lines(study, findings.loss)),
         "sentence": {v.name: sentence(findings, v) for v in study.variants},
         "results": results,
         "scope": regime(findings),
@@ -108,28 +107,15 @@ def _results(columns: Table) -> Table:
     return {name: columns[name] for name in order if name in columns and name not in left_out}
 
 
-def _content_policy(*scripts: str) -> str:
-    """A policy under which nothing is loaded, and no script runs but these. Styles are allowed,
-    because plotly needs them; a style that cannot load anything cannot send anything either."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts]
-    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+def _content_policy(script: str) -> str:
+    """A policy under which nothing is loaded, and no other script runs. Styles are allowed, because
+    drawings have them; a style that cannot load anything cannot send anything either. The bar of
+    colours of a map is an image inside the page."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline';"
-        " base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
+        " img-src data:; base-uri 'none'; form-action 'none'"
     )
-
-
-def _json(value: Any) -> Markup:
-    """JSON for a script element, without the characters that could end the element."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return Markup(text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&"}))
-
-
-@cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs().replace("\r", "")
 
 
 @cache
@@ -139,10 +125,9 @@ def _environment() -> Environment:
         "nats": number,
         "signed": lambda value: "" if value is None else f"{value:+.4f}",
         "style": _line_classes,
-        "unescaped": html.unescape,
     }
     environment.filters |= filters
-    environment.globals |= {"zip": zip, "forest_size": (WIDTH, HEIGHT)}
+    environment.globals |= {"zip": zip}
     return environment
 
 

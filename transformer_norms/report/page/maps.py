@@ -1,85 +1,12 @@
-"""The small pictures of differences in the table of results, and the maps of two axes."""
+"""Maps of two axes: the loss, difference and verdict of each pair of values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
+from transformer_norms.report.charts.lines import label_on
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.page.charts import label_on
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import show
-
-WIDTH, HEIGHT = 180, 26
-_EDGE = 9  # room at either end, for arrows and half a dot
-_FAR = 4  # times the median of the rows' extents: a difference beyond this is drawn at the edge
-
-
-@dataclass(frozen=True)
-class Forest:
-    """x positions of a row: zero, the band of differences too small to count, the interval, the
-    mean, and a dot for each seed with its words. `beyond` says whether
-    the interval goes on to the left, and to the right."""
-
-    zero: float
-    band: tuple[float, float]
-    mean: float | None
-    interval: tuple[float, float] | None
-    beyond: tuple[bool, bool]
-    seeds: list[tuple[float, str]]
-    words: str
-
-
-@dataclass(frozen=True)
-class Scale:
-    """`limit` is the difference at either end, in nats per token."""
-
-    limit: float
-
-    def __call__(self, difference: float) -> float:
-        inside = max(-1.0, min(1.0, difference / self.limit))
-        return round(WIDTH / 2 + inside * (WIDTH / 2 - _EDGE), 1)
-
-
-def scale(findings: Findings) -> Scale:
-    """The scale of all rows. A row with much larger differences goes on beyond the edge, so that
-    the dots of the other rows stay apart."""
-    extents = []
-    for variant in findings.compared:
-        compared = findings.comparisons[variant.name]
-        ends = [compared.low, compared.high, compared.difference]
-        if sizes := [abs(x) for x in (*ends, *compared.differences) if x]:
-            extents.append(max(sizes))
-    limit = min(_FAR * median(extents), max(extents)) if extents else 0.0
-    return Scale(1.1 * max(findings.study.effect, limit) or 1.0)
-
-
-def forest(findings: Findings, variant: Variant, on: Scale) -> Forest | None:
-    """The row of a variant; None if there is no difference to show."""
-    compared = findings.comparisons.get(variant.name)
-    if compared is None or compared.difference is None:
-        return None
-    effect, limit = findings.study.effect, on.limit
-    words = f"difference {compared.difference:+.4f} nats"
-    interval, beyond = None, (False, False)
-    if compared.low is not None and compared.high is not None:
-        words += f", 95 % interval {compared.low:+.4f} to {compared.high:+.4f}"
-        interval = on(compared.low), on(compared.high)
-        beyond = compared.low < -limit, compared.high > limit
-    return Forest(
-        on(0),
-        (on(-effect), on(effect)),
-        on(compared.difference),
-        interval,
-        beyond,
-        [
-            (on(d), f"seed {s}: {d:+.4f}")
-            for s, d in zip(compared.seeds, compared.differences, strict=True)
-        ],
-        words,
-    )
-
-
-# --------------------------------------------------------------------------------- maps of two axes
 
 SHADES = 7
 _FIRST = ("placement", "norm")  # the rows and the columns of a map, where both vary

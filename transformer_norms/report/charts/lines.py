@@ -1,0 +1,87 @@
+"""The final loss against a number that the study varies."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from transformer_norms.comparison.sweep_record import label
+from transformer_norms.report.figures import (
+    label_ends,
+    line_style,
+    mark_failures,
+    style_axes,
+    tag,
+)
+from transformer_norms.report.findings import LOSSES, Findings
+from transformer_norms.report.regime import shared_lines
+from transformer_norms.report.study import Variant, finite
+from transformer_norms.text_tables import printable
+
+
+def against_panels(findings: Findings) -> Iterator[tuple[str, Any]]:
+    """Yields each axis of the study that has several numbers, and what draws the loss against
+    it."""
+    for axis in findings.study.axes:
+        variants = [v for v in findings.study.variants if finite(v.values.get(axis))]
+        if len({float(variant.values[axis]) for variant in variants}) > 1:
+            yield axis, partial(_draw_against, findings, axis, variants)
+
+
+def label_on(variant: Variant, axes: Sequence[str]) -> str:
+    """The variant's values on the axes; nothing if it has none of them."""
+    values = {axis: variant.values[axis] for axis in axes if axis in variant.values}
+    return label(values) if values else ""
+
+
+def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], axes: Any) -> None:
+    """Draws a line for each combination of values on the other axes."""
+    study, others = findings.study, [name for name in findings.study.axes if name != axis]
+    numbers = sorted({float(variant.values[axis]) for variant in variants})
+    if numbers[0] > 0 and numbers[-1] / numbers[0] >= 6:
+        axes.set_xscale("log")
+    lines: dict[str, list[Variant]] = {}
+    for variant in sorted(variants, key=lambda variant: float(variant.values[axis])):
+        lines.setdefault(label_on(variant, others) or LOSSES[findings.loss], []).append(variant)
+    names = list(dict.fromkeys(label_on(v, others) or LOSSES[findings.loss] for v in variants))
+    ends = {name: _draw_means(axes, findings, axis, lines[name], names.index(name))
+            for name in names}  # fmt: skip
+    axes.set_ylim(*axes.get_ylim())  # crosses lie on its upper end
+    failing = [n for n in names if any(findings.outcomes[v.name].failed for v in lines[n])]
+    for row, name in enumerate(failing):
+        for variant in lines[name]:
+            if count := len(findings.outcomes[variant.name].failed):
+                x = float(variant.values[axis])
+                mark_failures(axes, x, count, row, names.index(name), variant.name)
+    axes.set_xticks(numbers, [f"{number:g}" for number in numbers], minor=False)
+    axes.minorticks_off()
+    axes.ticklabel_format(axis="y", useOffset=False)
+    drawn = {name: end for name, end in ends.items() if end}
+    ngrams = shared_lines(study, findings.loss)
+    label_ends(axes, [*drawn], [*drawn.values()], [*map(names.index, drawn)], ngrams, len(failing))
+    axes.set_xlabel(printable(axis), parse_math=False)
+    axes.set_ylabel(f"final {LOSSES[findings.loss]}, nats per token")
+    style_axes(axes)
+
+
+def _draw_means(
+    axes: Any, findings: Findings, axis: str, variants: Sequence[Variant], place: int
+) -> tuple[float, float] | None:
+    """Draws a dot for every run, and a line through the means with Student's 95 % intervals.
+    Returns the end of the line."""
+    colour, dashes = line_style(place)
+    means = []
+    for variant in variants:
+        x, outcomes = float(variant.values[axis]), findings.outcomes[variant.name]
+        dots = axes.plot([x] * len(outcomes.losses), [*outcomes.losses.values()], "o", color=colour,
+                         markersize=2.5, markeredgewidth=0, alpha=0.7)  # fmt: skip
+        words = [f"{variant.name}, seed {s}: {loss:.4f}" for s, loss in outcomes.losses.items()]
+        tag(dots, place, variant.name, words)
+        if outcomes.mean is not None:
+            means.append((x, outcomes.mean, outcomes.half or 0.0))
+    if not means:
+        return None
+    bars = axes.errorbar(*zip(*means, strict=True), color=colour, linestyle=dashes, linewidth=1.2,
+                         elinewidth=0.8, capsize=1.5)  # fmt: skip
+    for bar in bars[2]:
+        bar.set_linestyle("-")
+    return means[-1][:2]
