@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from primary import primary_contrasts, primary_rows
 
-from transformer_norms.analysis.command import svg_bytes
+from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.report.figures import FONT, LINE, line_style, pyplot, style_axes

@@ -32,19 +32,21 @@ import streams_256
 import torch
 import untied
 import widths
+from analyses import init_gradients
 from archives import read_archive, write_archive
 from claims import claims_table, contradictions, judge_claims
 from claims_figure import draw_claims
 from judged_anew import verdicts_table
-from measured import STEPS, XIONG, read_blocks, read_changes, read_costs
+from measured import STEPS, XIONG, gap_sentences, measured_rows
 from primary import primary_contrasts, primary_rows
 from screens import SCREENS, screen_text
 from small_questions import MODES, SHARES, modes_rows, read_rows, shares_rows
 from trained import ASKED, STUDY, claim_words, trained_text
 
-from transformer_norms.analysis import coordinate_check, init_gradients, invariances, norm_removal
-from transformer_norms.analysis.init_measures import read_setting
+from transformer_norms.analysis import coordinate_check, invariances, norm_removal
 from transformer_norms.analysis.invariance_laws import measure_norms
+from transformer_norms.analysis.outcome import Outcome, View, csv_of, of_kind
+from transformer_norms.analysis.rendering import figure, tables, title
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.report.answer import sentence
@@ -54,7 +56,13 @@ from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.report.writing import write_report
 from transformer_norms.storage.reading import read_json
-from transformer_norms.text_tables import Table, markdown_list, markdown_table, rows_of
+from transformer_norms.text_tables import (
+    Table,
+    escape_markdown,
+    markdown_list,
+    markdown_table,
+    rows_of,
+)
 from transformer_norms.training.measures import WORDS
 from transformer_norms.training.probes import measure_start
 
@@ -256,13 +264,15 @@ def _grid(columns: Table) -> str:
 
 def _init_gradients(folder: Path) -> str:
     """What was found of the two placements for which there is a theorem."""
-    setting = read_setting(XIONG, xiong=True)
-    variants = read_blocks(setting, folder)
-    figure = init_gradients.figure(variants, setting.depths)
-    (folder / "init_gradients.svg").write_bytes(figure)
+    setting = init_gradients.read_setting(XIONG, xiong=True)
+    rows = measured_rows("init_gradients")
+    made, variants = (
+        init_gradients.outcome(setting, rows),
+        init_gradients.variants_of(rows, setting),
+    )
+    (folder / "init_gradients.svg").write_bytes(figure(made))
     notes = markdown_list(init_gradients.notes(setting, variants))
-    measures = markdown_table(init_gradients.rows(setting, variants))
-    _fill(folder / "README.md", f"{measures}\n\n{notes}")
+    _fill(folder / "README.md", f"{markdown_table(tables(made)[0].cells)}\n\n{notes}")
     laws = [(v.name, v.law) for v in variants if v.bound is not None]
     return ", ".join(
         f"{name} {law.slope:+.2f} (95 % interval {law.slope - law.half:+.2f} to "
@@ -287,30 +297,39 @@ def _starts(folder: Path) -> None:
 
 def _widths(folder: Path, rules: Sequence[widths.Rule]) -> None:
     """What the studies of single widths say together, and the coordinate check."""
-    checked = read_changes(folder)
+    checked = coordinate_check.outcome(measured_rows("coordinate_check"), STEPS)
     (folder / "rates.svg").write_bytes(widths.draw_rates(rules))
-    (folder / "coordinate_check.svg").write_bytes(coordinate_check.figure(checked))
+    (folder / "coordinate_check.svg").write_bytes(figure(checked))
     parts = [
         markdown_table(widths.rates_table(rules)),
         markdown_table(widths.losses_table(rules)),
-        markdown_table(coordinate_check.rows(checked)),
-        markdown_list(coordinate_check.notes_on(checked, STEPS)),
+        markdown_table(tables(checked)[0].cells),
+        markdown_list(checked.remarks),
     ]
     _fill(folder / "README.md", "\n\n".join(parts))
 
 
 def _invariances(folder: Path) -> None:
-    made = invariances.files(measure_norms())
-    for name in ("invariances.html", "invariances.svg", "invariances.csv"):
-        (folder / name).write_bytes(made[name])
-    _fill(folder / "README.md", made["invariances.md"].decode().strip())
+    made = invariances.outcome(measure_norms())
+    (folder / "invariances.svg").write_bytes(figure(made))
+    (folder / "invariances.csv").write_bytes(csv_of(made.rows))
+    legend = markdown_list(f"{law.head}: {law.words}" for law in invariances.LAWS)
+    setting = escape_markdown(f"{invariances.SETTING} {invariances.BELOW}.")
+    verdicts = markdown_table(invariances.VERDICTS.cells(made.rows))
+    _fill(folder / "README.md", "\n\n".join((verdicts, legend, setting)))
 
 
 def _removal(folder: Path) -> str:
     """The gap of each variant, in a sentence."""
-    costs = read_costs(folder)
-    (folder / "norm_removal.svg").write_bytes(norm_removal.figure(costs))
-    lines, losses = norm_removal.sentences(costs), markdown_table(norm_removal.rows(costs))
+    rows = measured_rows("norm_removal")
+    made = Outcome(norm_removal.ANALYSIS, rows)
+    (folder / "norm_removal.svg").write_bytes(figure(made))
+    hidden = ("first token", "rounding")  # a README has no room for all
+    numbers = {k: n for k, n in norm_removal.ANALYSIS.numbers.items() if k not in hidden}
+    runs = [{"run": title(row), **{key: row[key] for key in numbers}}
+            for row in of_kind(rows, "model")]  # fmt: skip
+    lines = gap_sentences(rows)
+    losses = markdown_table(View(lambda _: runs, ("run",), numbers).cells(rows))
     _fill(folder / "README.md", f"{markdown_list(lines)}\n\n{losses}")
     return "; ".join(line for line in lines if not line.startswith("folded"))
 

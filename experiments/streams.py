@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from primary import Primary, primary_contrasts, primary_rows
 
-from transformer_norms.analysis.command import svg_bytes
+from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.report.figures import (
     FONT,
     GREY,

@@ -1,26 +1,29 @@
 """The tables of the analyses of trained models, from the numbers that each wrote of each model.
 
-An analysis reads weights, which are not committed. What it found in each model stands in
-NAME/blocks_N/NAME_runs.csv; means, intervals and tests follow from that and from the packed runs.
+An analysis reads weights, which are not committed. The rows of models of its CSV file are in
+NAME/blocks_N/NAME.csv. Means, intervals and tests follow from them and from the packed runs.
 """
 
-import csv
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+from analyses import collapse, depth_use, mean_drift, quantization
 from scipy import special
 
-from transformer_norms.analysis.trained import collapse, depth_use, mean_drift, quantization
-from transformer_norms.analysis.trained.over_seeds import (
+from transformer_norms.analysis.outcome import (
+    Analysis,
+    Number,
     Numbers,
-    Quantities,
-    Quantity,
-    compare_numbers,
-    seed_tables,
+    Outcome,
+    Rows,
+    read_rows,
 )
+from transformer_norms.analysis.rendering import tables
+from transformer_norms.analysis.trained.over_seeds import compare_numbers
 from transformer_norms.analysis.trained.subjects import Subjects, read_subjects
 from transformer_norms.comparison.statistics import LEVEL, deviation, holm
 from transformer_norms.comparison.verdict import Comparison
@@ -29,18 +32,16 @@ from transformer_norms.text_tables import markdown_table
 
 STUDY = "trained_models"
 DEPTHS = (4, 16)
-BITS = (8, 4)
-NOISE = collapse.LOSSES | {"longer": collapse.OTHERS["longer"]} | collapse.ATTENTION
 
 
 @dataclass(frozen=True)
 class Later:
-    """Differences that were asked for after the results had been seen: a family of its own, of both
-    depths. `said` puts them into the row of the claim, if it is not empty."""
+    """The difference of a number that was asked for after the results had been seen, in a family of
+    its own, of both depths. `said` puts it into the row of the claim, if it is not empty."""
 
     words: str
     baseline: str
-    quantities: Quantities
+    key: str
     said: str = ""
 
 
@@ -49,78 +50,66 @@ class Level:
     """A number of a model, `of` its numbers, which is held `against` another one. `said`
     puts it into the row of the claim, if it is not empty."""
 
-    quantity: Quantity
-    of: Callable[[Mapping[str, float]], float]
+    number: Number
+    of: Callable[[Mapping[str, Any]], float]
     against: float
     said: str = ""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Holds what a study asks of an analysis: the baseline of its differences, and its quantities.
-    These are all that the command compares. `primary` was chosen before the models were trained.
-    The quantities `beside` are shown. `later` and `levels` were added after the results."""
+    """Holds what a study asks of an analysis: the baseline of its differences, which are of all
+    numbers that the analysis compares. `primary` was chosen before the models were trained.
+    `later` and `levels` were added after the results."""
 
+    analysis: Analysis
     primary: str
     baseline: str
-    quantities: Quantities
-    legend: str
-    beside: Quantities = field(default_factory=dict)
     later: Later | None = None
     levels: tuple[Level, ...] = ()
+
+    @property
+    def number(self) -> Number:
+        return self.analysis.numbers[self.primary]
 
 
 ASKED = {
     "mean_drift": Asked(
+        mean_drift.ANALYSIS,
         "chance",
         "norm=layernorm",
-        mean_drift.QUANTITIES,
-        mean_drift.LEGEND_OF_MEANS,
-        beside=mean_drift.BESIDE,
         levels=(
             Level(
-                Quantity("share / chance", 3),
-                lambda numbers: numbers["chance"],
+                Number("share / chance", format=".3f"),
+                lambda row: row["chance"],
                 1.0,
                 "the level itself, which a random direction has at 1",
             ),
-            Level(Quantity("at norms / chance", 3), lambda numbers: numbers["norms_chance"], 1.0),
+            Level(Number("at norms / chance", format=".3f"), lambda row: row["norms_chance"], 1.0),
         ),
     ),
-    "quantization": Asked(
-        "w4a4_row",
-        "norm=layernorm",
-        quantization.compared(BITS),
-        f"Rise of the loss, nats per byte.{quantization.COMPARED}",
-    ),
+    "quantization": Asked(quantization.ANALYSIS, "w4a4_row", "norm=layernorm"),
     "depth_use": Asked(
+        depth_use.ANALYSIS,
         "rise",
         "placement=pre",
-        depth_use.QUANTITIES,
-        depth_use.LEGEND_OF_MEANS,
-        beside=depth_use.MUTED,
         later=Later(
             "blocks are muted: their sub-layers add nothing, and their norms on the stream stay",
             "placement=pre",
-            {"rise_muted": depth_use.MUTED["rise_muted"]},
+            "rise_muted",
             "HybridNorm has a norm on the stream in each block; where norms stay and sub-layers "
             "add nothing",
         ),
     ),
     "collapse": Asked(
+        collapse.ANALYSIS,
         "rise",
         "norm=layernorm",
-        NOISE,
-        f"{collapse.in_words(NOISE)}.",
-        later=Later(
-            "the distance of attention by placement",
-            "placement=pre",
-            {"distance": NOISE["distance"]},
-        ),
+        later=Later("the distance of attention by placement", "placement=pre", "distance"),
         levels=(
             Level(
-                Quantity("by length, % - changed, %", 2),
-                lambda numbers: numbers["changed_length"] - numbers["changed"],
+                Number("by length, % - changed, %", format=".2f"),
+                lambda row: row["changed_length"] - row["changed"],
                 0.0,
             ),
         ),
@@ -128,8 +117,8 @@ ASKED = {
 }
 
 
-# Of each depth: the numbers of its models, and which runs these are.
-Read = Mapping[int, tuple[Numbers, Subjects]]
+# Of each depth: the rows of its models, and which runs these are.
+Read = Mapping[int, tuple[Rows, Subjects]]
 
 
 def trained_text(home: Path, runs: Path) -> str:
@@ -138,16 +127,17 @@ def trained_text(home: Path, runs: Path) -> str:
     asked = ASKED[home.name]
     read = _read(home, runs, asked.baseline)
     parts = [_declared_text(asked, read)]
-    for depth, (numbers, subjects) in read.items():
+    # The loss is in the tables of trained_models.
+    shown = {key: n for key, n in asked.analysis.numbers.items() if key != "loss"}
+    analysis = replace(asked.analysis, numbers=shown, views=())
+    for depth, (rows, subjects) in read.items():
         parts.append(f"{depth} blocks:")
-        quantities = {**asked.quantities, **asked.beside}
-        for rows, legend in seed_tables(
-            subjects, numbers, quantities, asked.legend, asked.quantities
-        ):
-            parts += [markdown_table(rows), legend]
+        outcome = Outcome(analysis, rows, comparisons=compare_numbers(subjects, rows, shown))
+        for table in tables(outcome):
+            parts += [markdown_table(table.cells), table.legend]
     parts += [_level_text(level, read) for level in asked.levels]
     if asked.later is not None:
-        parts.append(_later_text(asked.later, _read(home, runs, asked.later.baseline)))
+        parts.append(_later_text(asked, asked.later, _read(home, runs, asked.later.baseline)))
     return "\n\n".join(parts)
 
 
@@ -155,9 +145,8 @@ def claim_words(home: Path, runs: Path) -> str:
     """The declared differences of each depth, and what has to be read with them."""
     asked = ASKED[home.name]
     read = _read(home, runs, asked.baseline)
-    digits = asked.quantities[asked.primary].digits
     declared = _declared(asked, read)
-    parts = [_in_words([(one.depth, one.variant, one.comparison) for one in declared], digits)]
+    parts = [_in_words([(d.depth, d.variant, d.comparison) for d in declared], asked.number)]
     least = min(declared, key=lambda one: one.alone)
     parts.append(
         f"p after Holm over all differences of a command, as declared; the smallest is "
@@ -166,17 +155,19 @@ def claim_words(home: Path, runs: Path) -> str:
     )
     parts += [_level_words(level, read) for level in asked.levels if level.said]
     if asked.later is not None and asked.later.said:
-        later, [*_, key] = asked.later, asked.later.quantities
-        found = _compared(_read(home, runs, later.baseline), {key: later.quantities[key]})
-        each = [(depth, variant, c) for (depth, variant, _), c in found.items()]
-        parts.append(f"{later.said}: {_in_words(each, later.quantities[key].digits, False)}")
+        later, number = asked.later, _later(asked, asked.later)
+        found = _compared(_read(home, runs, later.baseline), number)
+        each = [(depth, variant, c) for (depth, variant, *_), c in found.items()]
+        parts.append(f"{later.said}: {_in_words(each, number[later.key], False)}")
     return "; ".join(parts)
 
 
-def _in_words(each: Iterable[tuple[int, str, Comparison]], digits: int, tested: bool = True) -> str:
+def _in_words(
+    each: Iterable[tuple[int, str, Comparison]], number: Number, tested: bool = True
+) -> str:
     depths: dict[int, list[str]] = {}
     for depth, variant, c in each:
-        mean, low, high = (f"{x:+.{digits}f}" for x in (c.difference, c.low, c.high))  # type: ignore[str-format]
+        mean, low, high = map(number.show_signed, (c.difference, c.low, c.high))
         p = f", p {c.p_holm:.2g}" if tested else ""
         text = f"{variant} {mean} (95 % interval {low} to {high}{p})"
         depths.setdefault(depth, []).append(text)
@@ -201,41 +192,46 @@ class Declared:
 
 
 def _declared(asked: Asked, read: Read) -> list[Declared]:
-    found = _compared(read, asked.quantities)
+    found = _compared(read, asked.analysis.numbers)
     alone = {str(place): c.p for place, c in found.items() if c.p is not None}
-    own = {place: c for place, c in found.items() if place[2] == asked.primary}
+    own = {place: c for place, c in found.items() if place[3] == asked.primary}
     declared, every = holm({str(place): alone[str(place)] for place in own}), holm(alone)
     return [
         Declared(depth, variant, c, alone[name], c.p_holm or 0.0, declared[name], every[name])
-        for (depth, variant, key), c in own.items()
-        for name in [str((depth, variant, key))]
+        for (depth, variant, *rest), c in own.items()
+        for name in [str((depth, variant, *rest))]
     ]
 
 
-def _compared(read: Read, quantities: Quantities) -> dict[tuple[int, str, str], Comparison]:
+def _compared(read: Read, numbers: Numbers) -> dict[tuple[int, str, str, str], Comparison]:
+    """By depth, variant, baseline and number."""
     return {
         (depth, *place): c
-        for depth, (numbers, subjects) in read.items()
-        for place, c in compare_numbers(subjects, numbers, quantities).items()
+        for depth, (rows, subjects) in read.items()
+        for place, c in compare_numbers(subjects, rows, numbers).items()
     }
+
+
+def _later(asked: Asked, later: Later) -> Numbers:
+    return {later.key: replace(asked.analysis.numbers[later.key], compared=True)}
 
 
 def _declared_text(asked: Asked, read: Read) -> str:
     """A table of the declared differences, with the p of each family."""
-    declared, quantity = _declared(asked, read), asked.quantities[asked.primary]
-    count, digits = len(declared), quantity.digits
-    command = len(_compared(read, asked.quantities)) // len(read)
+    declared, number = _declared(asked, read), asked.number
+    count = len(declared)
+    command = len(_compared(read, asked.analysis.numbers)) // len(read)
     rows = [["blocks", "difference", "mean", "95 % interval", f"for all {count} together",
              "p alone", f"p of {command}, declared", f"p of {count}",
              f"p of {command * len(read)}"]]  # fmt: skip
     for one in declared:
         c, baselines = one.comparison, read[one.depth][1].baselines
         ps = (f"{p:.2g}" for p in (one.alone, one.command, one.declared, one.all))
-        ends = [_interval(c.differences, digits, tests) for tests in (1, count)]
+        ends = [_interval(c.differences, number.show_signed, tests) for tests in (1, count)]
         name = f"{one.variant} - {baselines[one.variant]}"
-        rows.append([str(one.depth), name, f"{c.difference:+.{digits}f}", *ends, *ps])
+        rows.append([str(one.depth), name, number.show_signed(c.difference), *ends, *ps])
     legend = (
-        f"The declared differences, of {quantity.title}. Intervals that hold for all together are "
+        f"The declared differences, of {number.heading}. Intervals that hold for all together are "
         f"Bonferroni's. p alone is not adjusted. It was declared that Holm adjusts over the "
         f"{command} differences of a command, secondary ones among them; beside it stand Holm "
         f"over the {count} declared differences of both commands, and over all "
@@ -244,53 +240,53 @@ def _declared_text(asked: Asked, read: Read) -> str:
     return f"Declared before the runs:\n\n{markdown_table(rows)}\n\n{legend}"
 
 
-def _interval(values: Sequence[float], digits: int, tests: int = 1, sign: str = "+") -> str:
+def _interval(values: Sequence[float], show: Callable[[float], str], tests: int = 1) -> str:
     """Student's interval of the mean, Bonferroni's of so many `tests`."""
     quantile = float(special.stdtrit(len(values) - 1, 1 - LEVEL / 2 / tests))
     half, mean = quantile * deviation(values) / len(values) ** 0.5, fmean(values)
-    return f"{mean - half:{sign}.{digits}f} to {mean + half:{sign}.{digits}f}"
+    return f"{show(mean - half)} to {show(mean + half)}"
 
 
 # ------------------------------------------------------------------------ what was added later
 
 
 def _levels(level: Level, read: Read) -> Iterator[tuple[int, str, list[float]]]:
-    for depth, (numbers, _) in read.items():
-        for name, seeds in numbers.items():
-            yield depth, name, [level.of(one) for one in seeds.values()]
+    for depth, (rows, _) in read.items():
+        for name in dict.fromkeys(row["model"] for row in rows):
+            yield depth, name, [level.of(row) for row in rows if row["model"] == name]
 
 
 def _level_text(level: Level, read: Read) -> str:
-    digits, against = level.quantity.digits, level.against
+    show, against = level.number.show, level.against
     rows = [["blocks", "model", "mean", "95 % interval", f"seeds below {against:g}"]]
     for depth, name, values in _levels(level, read):
         below = f"{sum(value < against for value in values)} of {len(values)}"
-        mean = f"{fmean(values):.{digits}f}"
-        rows.append([str(depth), name, mean, _interval(values, digits, sign=""), below])
-    title = f"Added later, {level.quantity.title} against {against:g}:"
+        rows.append([str(depth), name, show(fmean(values)), _interval(values, show), below])
+    title = f"Added later, {level.number.heading} against {against:g}:"
     return f"{title}\n\n{markdown_table(rows)}\n\nIntervals are not adjusted for each other."
 
 
 def _level_words(level: Level, read: Read) -> str:
-    digits = level.quantity.digits
+    show = level.number.show
     texts = [
-        f"{depth} blocks {name} {fmean(values):.{digits}f} ({_interval(values, digits, sign='')})"
+        f"{depth} blocks {name} {show(fmean(values))} ({_interval(values, show)})"
         for depth, name, values in _levels(level, read)
     ]
     return f"{level.said}: {', '.join(texts)}"
 
 
-def _later_text(later: Later, read: Read) -> str:
+def _later_text(asked: Asked, later: Later, read: Read) -> str:
     """The differences of both depths, tested together."""
-    found = _compared(read, later.quantities)
+    numbers = _later(asked, later)
+    found, number = _compared(read, numbers), numbers[later.key]
     adjusted = holm({str(place): c.p for place, c in found.items() if c.p is not None})
     rows = [["blocks", "difference", "of", "mean", "95 % interval", "p"]]
-    for (depth, variant, key), c in found.items():
-        quantity, name = later.quantities[key], str((depth, variant, key))
-        ends = _interval(c.differences, quantity.digits)
+    for (depth, variant, baseline, key), c in found.items():
+        name = str((depth, variant, baseline, key))
         p = f"{adjusted[name]:.2g}" if name in adjusted else ""
-        cells = [f"{variant} - {read[depth][1].baselines[variant]}", quantity.title]
-        rows.append([str(depth), *cells, f"{c.difference:+.{quantity.digits}f}", ends, p])
+        cells = [str(depth), f"{variant} - {baseline}", number.heading]
+        ends = _interval(c.differences, number.show_signed)
+        rows.append([*cells, number.show_signed(c.difference), ends, p])
     legend = f"p is adjusted by Holm over the {len(adjusted)} differences of this table."
     return f"Added later, {later.words}:\n\n{markdown_table(rows)}\n\n{legend}"
 
@@ -301,20 +297,8 @@ def _later_text(later: Later, read: Read) -> str:
 def _read(home: Path, runs: Path, baseline: str) -> Read:
     read = {}
     for depth in DEPTHS:
-        numbers = read_numbers(home / f"blocks_{depth}" / f"{home.name}_runs.csv")
+        rows = read_rows((home / f"blocks_{depth}" / f"{home.name}.csv").read_text())
         own = [run for run in run_folders(runs) if SavedRun(run).value("model.depth") == depth]
         typed = Namespace(where=list(map(str, own)), baseline=[baseline], text=None)
-        read[depth] = numbers, read_subjects(typed, lambda *_: None)
+        read[depth] = rows, read_subjects(typed, lambda *_: None)
     return read
-
-
-def read_numbers(file: Path) -> Numbers:
-    """The numbers of each model by variant and seed, as an analysis wrote them."""
-    numbers: dict[str, dict[int | None, dict[str, float]]] = {}
-    with open(file, newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            name, seed = row.pop("model"), row.pop("seed")
-            numbers.setdefault(name, {})[int(seed)] = {
-                key: float(text) for key, text in row.items() if text
-            }
-    return numbers

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_norms.analysis.command import svg_bytes
+from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.report.figures import (
     FONT,
     line_style,

@@ -1,27 +1,13 @@
-"""Noise on norms and longer text: by hand, in closed form, and by the command."""
+"""Noise on norms and longer text: by hand, and in closed form."""
 
-import csv
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import small_studies as small
 import torch
-from untrained import CONTEXT, DEPTH, SUBJECT, model_and_text
-
-from transformer_norms.analysis.trained.collapse import (
-    PRIMARY,
-    QUANTITIES,
-    longer_rises,
-    main,
-    measure,
-    positions_csv,
-    sizes_of,
-    window_rows,
-)
-from transformer_norms.analysis.trained.longer_text import losses_by_position
-from transformer_norms.analysis.trained.norm_noise import (
+from analyses.collapse import ANALYSIS, PRIMARY, longest, measure, sizes_of
+from analyses.longer_text import losses_by_position
+from analyses.norm_noise import (
     KINDS,
     QUERIES,
     Noise,
@@ -32,6 +18,8 @@ from transformer_norms.analysis.trained.norm_noise import (
     query_positions,
     sites_read,
 )
+from untrained import CONTEXT, DEPTH, model_and_text
+
 from transformer_norms.progress import tell_nobody
 
 SEED = 5
@@ -58,7 +46,7 @@ READ = {
 
 
 def noise_free(loaded, sizes=(0.1,), foreign=None):
-    return measure(SUBJECT, loaded, sizes, SEED, foreign, tell_nobody)
+    return measure(loaded, sizes, SEED, foreign, tell_nobody)
 
 
 def tokens_of(loaded):
@@ -253,7 +241,7 @@ def test_every_norm_that_a_sub_layer_reads_has_noise_in_the_primary_number():
             windows += len(batch)
     assert found.numbers["rise"] == pytest.approx(nats / 19 - found.loss, abs=1e-12)
     assert "every norm that a sub-layer reads has noise of a tenth of its rms" in (
-        QUANTITIES["rise"].words
+        ANALYSIS.numbers["rise"].meaning
     )
 
 
@@ -276,7 +264,7 @@ def test_longer_windows_are_the_models_own_losses_position_by_position(position)
     usual, longer = by_hand.values()
     assert found.longer[1].nats == pytest.approx(longer)
     assert np.flatnonzero(found.longer[1].tokens_at(6)).tolist() == [*range(6, 12), 18]
-    heading, of_usual, row = window_rows(found)
+    heading, of_usual, row = ANALYSIS.views[2].cells([*found.rows])
     assert of_usual[3:] == ["", "", ""]
     behind = [each[[*range(6, 12), 18]].mean() for each in (longer, usual)]
     expected = [longer.mean(), *behind, behind[0] - behind[1]]
@@ -284,11 +272,11 @@ def test_longer_windows_are_the_models_own_losses_position_by_position(position)
     assert row[5].startswith(("+", "-"))
     # A causal model reads the first half of a long window as it reads a usual one.
     rises = [longer[at::12].mean() - usual[at::12].mean() for at in range(12)]
-    assert longer_rises(found) == pytest.approx(dict(enumerate(rises, start=1)), abs=1e-12)
+    positions = longest([*found.rows])
+    drawn = {row["end"]: row["rise"] for row in positions}
+    assert drawn == pytest.approx(dict(enumerate(rises, start=1)), abs=1e-12)
     assert rises[:6] == pytest.approx([0] * 6, abs=1e-12)
-    table = [*csv.DictReader(positions_csv([found]).decode().splitlines())]
-    cells = [(float(r["loss"]), float(r["loss_usual"])) for r in table if r["windows"] == "12"]
-    assert cells == [
+    assert [(row["loss"], row["loss_usual"]) for row in positions] == [
         pytest.approx((longer[at::12].mean(), usual[at::12].mean())) for at in range(12)
     ]
     assert found.notes == ["no windows of 4 times the length: the text that is read has 19 tokens"]
@@ -317,46 +305,3 @@ def test_queries_are_at_even_distances():
 def test_the_tenth_is_always_measured():
     assert sizes_of("0.5,0.01") == [0.01, 0.1, 0.5]
     assert len(noise_free(model_and_text(placement="pre")).moved[PRIMARY].distance) == DEPTH
-
-
-def test_the_command_shows_a_study_within_80_columns_and_its_numbers_are_files(capsys, tmp_path):
-    assert main([str(small.study()), "--out", str(tmp_path), "--noise", "0.2"]) == 0
-    *lines, facts = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 6
-    names = sorted(path.name for path in tmp_path.iterdir())
-    ends = (".csv", ".md", ".svg", "_blocks.csv", "_positions.csv", "_runs.csv")
-    assert names == [f"collapse{end}" for end in ends]
-    with open(tmp_path / "collapse.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 6 * 2 * 2 * 2
-    losses = {(row["model"], row["seed"]): float(row["loss_before"]) for row in rows}
-    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    assert losses["rmsnorm", "0"] == json.loads((run / "summary.json").read_text())["val_loss"]
-    assert len(json.loads(facts)["numbers"]) == 6
-
-
-def test_the_command_shows_one_run_with_a_foreign_text(capsys, tmp_path):
-    run = small.run_of("study=pair", "norm=layernorm", "seed=1")
-    text = tmp_path / "text.txt"
-    text.write_text("colourless green ideas sleep furiously\n" * 3)
-    assert main([str(run), "--foreign", str(text), "--out", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Noise on norms, and longer text: layernorm pre s1"
-    assert any(line.startswith("foreign text: loss ") for line in lines)
-    assert (tmp_path / "collapse.svg").stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        (["--noise", "0.1,much"], "--noise 0.1,much: numbers from 0 to 10 are wanted"),
-        (["--noise", "-1"], "--noise -1: numbers from 0 to 10 are wanted"),
-        (["--foreign", "nowhere.txt"], "--foreign nowhere.txt: there is no such file"),
-    ],
-)
-def test_a_wrong_word_is_one_line(capsys, tmp_path, typed, words):
-    run = small.run_of("study=pair", "norm=layernorm", "seed=1")
-    assert main([str(run), *typed, "--out", str(tmp_path / "out")]) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -1,20 +1,16 @@
-"""The coordinate check: a change by hand with torch's own AdamW, muP's law, and the command."""
-
-import csv
-import json
+"""The coordinate check: a change by hand with torch's own AdamW, and muP's law."""
 
 import pytest
 import torch
 
 from transformer_norms.analysis.coordinate_check import (
-    PARTS,
     compute_parts,
-    main,
+    law_of,
     measure,
     measure_changes,
     read_variants,
 )
-from transformer_norms.analysis.init_measures import VOCABULARY, draw_tokens
+from transformer_norms.analysis.untrained_models import VOCABULARY, draw_tokens
 from transformer_norms.config.building import build_model
 
 SMALL = ("model.width=16,32", "model.depth=1", "model.context=8", "seed=3")
@@ -66,38 +62,9 @@ def test_one_rate_for_all_widths_changes_wide_models_more_and_that_of_mup_does_n
     falls as 1/width not at all."""
     typed = "model.width=32,64,128,256", "seed=0,1", "model.context=32", "init=mup"
     _, variants = read_variants([*typed, "optimizer.lr_factor.matrices=1,128/d"])
-    one_rate, divided = measure(variants, 3)
+    rows = measure(variants, 3)
+    one_rate, divided = dict.fromkeys(row["model"] for row in rows)
     for part in ("attention", "mlp"):
-        assert one_rate.law(part).slope > divided.law(part).slope + 0.6
-    assert abs(divided.law("mlp").slope) < 0.5
-    assert abs(divided.law("logits").slope) < 0.4
-
-
-def test_the_command_writes_its_table_files_and_json_line(tmp_path, capsys):
-    assert main([*SMALL, "init=gpt2,mup", "--steps", "2", "--out", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert all(len(line) <= 80 for line in out.splitlines()[:-1])
-    assert {file.split("/")[-1] for file in json.loads(out.splitlines()[-1])["files"]} == {
-        "coordinate_check.csv", "coordinate_check.md", "coordinate_check.svg"
-    }  # fmt: skip
-    rows = list(csv.DictReader((tmp_path / "coordinate_check.csv").open()))
-    assert [(row["variant"], row["width"]) for row in rows] == [
-        ("gpt2", "16"), ("gpt2", "32"), ("mup", "16"), ("mup", "32")
-    ]  # fmt: skip
-    assert all(float(row[part]) > 0 for row in rows for part in PARTS)
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        (["model.width=64"], "wants 2 widths or more"),
-        (["data=text"], "is not read here"),
-        (["model.width=32,64", "init=mu"], "did you mean 'mup'"),
-        (["--steps", "0"], "1 to 1000"),
-    ],
-)
-def test_a_wrong_word_is_one_line_and_exit_2(typed, words, capsys):
-    assert main(typed) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert len(error.strip().splitlines()) == 1
+        assert law_of(rows, one_rate, part).slope > law_of(rows, divided, part).slope + 0.6
+    assert abs(law_of(rows, divided, "mlp").slope) < 0.5
+    assert abs(law_of(rows, divided, "logits").slope) < 0.4

@@ -1,16 +1,14 @@
-"""The worth of each block: by hand, planted, and by the command."""
+"""The worth of each block: by hand, planted, and left out where it cannot be measured."""
 
-import csv
-import json
 import math
 
 import numpy as np
 import pytest
 import small_studies as small
 import torch
-from untrained import DEPTH, SUBJECT, model_and_text, sequences, streams_by_hand
+from analyses.depth_use import ANALYSIS, main, measure
+from untrained import DEPTH, model_and_text, sequences, streams_by_hand
 
-from transformer_norms.analysis.trained.depth_use import block_rows, main, measure
 from transformer_norms.analysis.trained.subjects import Loaded
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import tell_nobody
@@ -52,7 +50,7 @@ def first_stream(x):
 @pytest.mark.parametrize(("placement", "typed"), CASES)
 def test_all_numbers_are_those_by_hand(placement, typed):
     loaded = model_and_text(*typed, placement=placement)
-    depth = measure(SUBJECT, loaded, tell_nobody)
+    depth = measure(loaded, tell_nobody)
     texts = sequences(loaded)
     streams = [[first_stream(x) for x in streams_by_hand(loaded, text)[0]] for text in texts]
     for i in range(DEPTH + 1):
@@ -79,7 +77,7 @@ def test_all_numbers_are_those_by_hand(placement, typed):
 
 def test_a_muted_block_of_hybrid_norm_does_what_its_norm_on_the_stream_does():
     loaded = model_and_text(placement="hybrid")
-    depth = measure(SUBJECT, loaded, tell_nobody)
+    depth = measure(loaded, tell_nobody)
     streams = [streams_by_hand(loaded, text)[0] for text in sequences(loaded)]
     for i, block in enumerate(loaded.model.blocks):
         x = np.concatenate([each[i] for each in streams])
@@ -108,14 +106,15 @@ def test_a_muted_block_of_hybrid_norm_does_what_its_norm_on_the_stream_does():
 )
 def test_a_block_that_keeps_something_for_later_ones_is_muted_and_not_left_out(typed):
     loaded = model_and_text(*typed, placement="pre")
-    depth = measure(SUBJECT, loaded, tell_nobody)
+    depth = measure(loaded, tell_nobody)
     muted = losses_with_zero_matrices(loaded)  # before each sub-layer it is the loss without them
     assert depth.muted == pytest.approx(muted, abs=1e-12)
     assert np.isnan(depth.without[0])
     assert depth.without[1:] == pytest.approx(muted[1:], abs=1e-12)
     assert depth.numbers["rise"] == pytest.approx(np.mean(muted[1:]) - depth.loss)
-    assert depth.note.startswith("mine: block 1 cannot be left out, only muted: later blocks use")
-    row = [one.strip() for one in block_rows(depth)[1]]
+    (note,) = depth.notes
+    assert note.startswith("block 1 cannot be left out, only muted: later blocks use")
+    row = ANALYSIS.views[0].cells([*depth.rows])[1]
     assert row[0] == "1"
     assert row[-2:] == ["", ""]
 
@@ -125,7 +124,7 @@ def test_a_block_that_does_nothing_turns_nothing_and_is_missed_by_nobody():
     with torch.no_grad():
         loaded.model.blocks[1].attention.f.output.weight.zero_()
         loaded.model.blocks[1].mlp.f.down.weight.zero_()
-    depth = measure(SUBJECT, loaded, tell_nobody)
+    depth = measure(loaded, tell_nobody)
     assert depth.turns[1] == pytest.approx(0, abs=1e-7)
     assert depth.update[1] == 0
     assert depth.rises[1] == pytest.approx(0, abs=1e-14)
@@ -148,7 +147,7 @@ def test_the_model_has_all_its_blocks_again_also_after_a_failure(monkeypatch):
 
     monkeypatch.setattr(Loaded, "evaluate", failing)
     with pytest.raises(RuntimeError):
-        measure(SUBJECT, loaded, tell_nobody)
+        measure(loaded, tell_nobody)
     assert loaded.model.blocks is blocks
     assert calls == [DEPTH, DEPTH, DEPTH - 1]
     assert not any("update" in vars(block.attention) | vars(block.mlp) for block in blocks)
@@ -158,33 +157,7 @@ def test_the_model_has_all_its_blocks_again_also_after_a_failure(monkeypatch):
 def test_blocks_that_take_their_inputs_in_turn_cannot_be_left_out():
     loaded = model_and_text(placement="gemma4_inputs")
     with pytest.raises(ConfigError, match="take their inputs in turn"):
-        measure(SUBJECT, loaded, tell_nobody)
-
-
-def test_the_command_shows_a_study_within_80_columns_and_its_numbers_are_files(capsys, tmp_path):
-    assert main([str(small.study()), "--out", str(tmp_path)]) == 0
-    *lines, facts = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 4
-    names = sorted(path.name for path in tmp_path.iterdir())
-    ends = (".csv", ".md", ".svg", "_angles.csv", "_runs.csv")
-    assert names == [f"depth_use{end}" for end in ends]
-    with open(tmp_path / "depth_use.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 6 * small.DEPTH
-    losses = {(row["model"], row["seed"]): float(row["loss"]) for row in rows}
-    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    assert losses["rmsnorm", "0"] == json.loads((run / "summary.json").read_text())["val_loss"]
-    assert len(json.loads(facts)["numbers"]) == 6
-
-
-def test_the_command_shows_one_run_block_by_block(capsys, tmp_path):
-    run = small.run_of("study=pair", "norm=layernorm", "seed=1")
-    assert main([str(run), "--out", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "What each block is worth: layernorm pre s1"
-    assert [line.split()[0] for line in lines[3:7]] == ["block", "1", "2", "3"]
-    assert (tmp_path / "depth_use.svg").stat().st_size > 1000
+        measure(loaded, tell_nobody)
 
 
 def test_a_variant_of_several_streams_is_left_out_by_name(capsys, tmp_path):
@@ -193,18 +166,10 @@ def test_a_variant_of_several_streams_is_left_out_by_name(capsys, tmp_path):
     assert main([str(several.parent), "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("LEFT OUT: mhc (seed 0): its blocks hand on several streams at")
-    assert "pre: of two blocks, the deeper half is block 2 alone" in lines
+    assert "of two blocks, the deeper half is block 2 alone" in lines
     page = (tmp_path / "depth_use.md").read_text()
-    assert page.splitlines()[2].startswith("- LEFT OUT: mhc")
+    assert page.splitlines()[4].startswith("- LEFT OUT: mhc")
     assert one.name in page
     assert several.name not in page
     assert main([str(several)]) == 2
     assert "several streams at once, and depth is measured of one" in capsys.readouterr().err
-
-
-def test_a_model_of_one_block_is_one_line(capsys, tmp_path):
-    run = small.run_of("study=flat", "model.depth=1")
-    assert main([str(run), "--out", str(tmp_path / "out")]) == 2
-    err = capsys.readouterr().err
-    assert "has one block; depth is measured from two blocks on" in err
-    assert not (tmp_path / "out").exists()

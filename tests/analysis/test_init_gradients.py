@@ -9,21 +9,21 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from combinations import combined
-from scipy import stats
-
-from transformer_norms.analysis.init_gradients import main
-from transformer_norms.analysis.init_measures import (
+from analyses.init_gradients import (
     DOWN,
     OUTPUT,
     SQUARE,
     bound,
-    draw_tokens,
-    fit_law,
+    main,
     measure_variants,
     read_setting,
 )
+from combinations import combined
+from scipy import stats
+
+from transformer_norms.analysis.untrained_models import draw_tokens, fit_law
 from transformer_norms.config.building import build_model
+from transformer_norms.text_tables import escape_markdown
 
 DEEPEST = 16
 SMALL = ("model.depth=1,2", "model.width=4", "model.context=3", "seed=5")
@@ -263,9 +263,10 @@ def test_the_command_shows_a_table_and_writes_the_same_bytes_twice(capsys, tmp_p
     assert "two streams of residual_dual, x is measured" in "\n".join(shown[0])
     found = list(csv.DictReader(written[0][0].decode().splitlines()))
     assert len(found) == 3 * (2 + 3)  # variants, blocks
-    assert {row["down"] for row in found if row["variant"] == "rezero"} == {"0"}
+    assert {row["down"] for row in found if row["model"] == "rezero"} == {"0.0"}
     text, drawn = (data.decode() for data in written[0][1:])
-    assert all(f"- {key}" in text for key in (*typed, "mlp=relu", "model.mlp_width=model.width"))
+    keys = (*typed, "mlp=relu", "model.mlp_width=model.width")
+    assert all(f" {escape_markdown(key)}" in text for key in keys)
     assert all(
         word in drawn for word in ("pre", "rezero", "slope -1/2", "slope 0", "bounds of pre")
     )
@@ -286,31 +287,3 @@ def test_without_xiong_the_models_are_the_configs_own_and_nothing_is_said_to_be_
     assert list(setting.variants) == ["rmsnorm", "layernorm"]
     config = setting.variants["layernorm"][0]
     assert (config.choices.init, config.mlp.activation) == ("mup", "relu2")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["placement=pots"], "did you mean 'post'?"),
-        (["model.depth=8"], "model.depth=8: a slope wants 2 depths"),
-        (["--out", "file"], "file is a file"),
-        (["--out", "file/below"], "file is a file"),
-        (["mlp=gelu", "--xiong"], "--xiong supposes mlp=relu"),
-        (["init.std.up=1", "--xiong"], "--xiong supposes init=xavier"),
-        (["optimizer.lr=1"], "optimizer.lr=1: is not read here"),
-        (["model=124m"], "model=124m: is not read here"),
-        (["--tikz"], "--tikz"),
-    ],
-)
-def test_what_cannot_be_measured_is_a_line_and_nothing_is_written(
-    capsys, tmp_path, monkeypatch, arguments, said
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    if "--out" not in arguments:
-        arguments = [*arguments, "--out", "folder"]
-    code, out, err = answer(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

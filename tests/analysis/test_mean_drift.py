@@ -1,15 +1,14 @@
-"""The mean of the stream: by hand, planted, during training and by the command."""
+"""The mean of the stream: by hand, planted, and of a checkpoint."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
 import small_studies as small
 import torch
-from untrained import DEPTH, SUBJECT, WIDTH, model_and_text, sequences, streams_by_hand
+from analyses.mean_drift import ANALYSIS, chance, main, measure
+from untrained import DEPTH, WIDTH, model_and_text, sequences, streams_by_hand
 
-from transformer_norms.analysis.trained.mean_drift import chance, main, measure, stream_rows
 from transformer_norms.progress import tell_nobody
 
 PLACEMENTS = [
@@ -30,7 +29,7 @@ def cosines(x):
 @pytest.mark.parametrize(("placement", "norm"), PLACEMENTS)
 def test_the_cosines_of_every_boundary_are_those_by_hand(placement, norm):
     loaded = model_and_text(placement=placement, norm=norm)
-    drift = measure(SUBJECT, loaded, tell_nobody)
+    drift = measure(loaded, tell_nobody)
     by_hand = [streams_by_hand(loaded, tokens)[0] for tokens in sequences(loaded)]
     parts = {"x": 0, "r": 1}
     for (part, i), found in drift.streams.items():
@@ -40,7 +39,8 @@ def test_the_cosines_of_every_boundary_are_those_by_hand(placement, norm):
     assert len(drift.streams) == 1 + DEPTH * (2 if placement == "residual_dual" else 1)
     c = abs(drift.streams["", None])
     cells = np.median(c), np.quantile(c, 0.9), c.max()
-    assert stream_rows(drift)[1][1:4] == [f"{cell:.4f}" for cell in cells]
+    streams = ANALYSIS.views[0].cells([*drift.rows])
+    assert streams[1][1:4] == [f"{cell:.4f}" for cell in cells]
     two = placement == "residual_dual"  # of whose streams x is what the numbers and figure are of
     blocks = [c for (part, _), c in drift.streams.items() if part == ("x" if two else "")]
     blocks = blocks if two else blocks[1:]
@@ -55,7 +55,7 @@ def test_the_cosines_of_every_boundary_are_those_by_hand(placement, norm):
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_at_a_norm_the_share_is_what_centring_takes_of_its_input(norm):
     loaded = model_and_text("qk_norm=head", placement="pre", norm=norm)
-    drift = measure(SUBJECT, loaded, tell_nobody)
+    drift = measure(loaded, tell_nobody)
     ends = [streams_by_hand(loaded, tokens)[0][-1] for tokens in sequences(loaded)]
     x = np.concatenate(ends)
     kept = ((x - x.mean(-1, keepdims=True)) ** 2).sum(-1) / (x**2).sum(-1)
@@ -78,9 +78,9 @@ def test_a_planted_mean_is_seen_and_a_centred_stream_has_none():
         shifted.model.embedding.weight.sub_(100)
         rows = centred.model.embedding.weight
         rows.sub_(rows.mean(-1, keepdim=True))
-    first = measure(SUBJECT, shifted, tell_nobody).streams["", None]
+    first = measure(shifted, tell_nobody).streams["", None]
     assert first.max() < -0.99
-    assert abs(measure(SUBJECT, centred, tell_nobody).streams["", None]).max() < 1e-12
+    assert abs(measure(centred, tell_nobody).streams["", None]).max() < 1e-12
 
 
 def test_chance_is_that_of_random_directions_and_of_random_signs():
@@ -90,20 +90,6 @@ def test_chance_is_that_of_random_directions_and_of_random_signs():
         assert (c**2).mean() ** 0.5 == pytest.approx(chance(16)[1], rel=0.02)
     c = abs(x.mean(-1)) / (x**2).mean(-1) ** 0.5
     assert np.median(c) == pytest.approx(chance(16)[0], rel=0.02)
-
-
-def test_the_command_shows_a_study_within_80_columns_and_its_numbers_are_files(capsys, tmp_path):
-    assert main([str(small.study()), "--out", str(tmp_path)]) == 0
-    *lines, facts = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 4
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [f"mean_drift{end}" for end in (".csv", ".md", ".svg", "_runs.csv")]
-    with open(tmp_path / "mean_drift.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 6 * (1 + small.DEPTH + 2 * small.DEPTH + 1)
-    assert {row["centring"] for row in rows if row["model"] == "layernorm"} == {"", "removes"}
-    assert len(json.loads(facts)["numbers"]) == 6
 
 
 @pytest.mark.nightly
@@ -116,9 +102,3 @@ def test_the_command_measures_a_checkpoint_of_transformers(capsys, tmp_path):
     ours = json.loads(capsys.readouterr().out.splitlines()[-1])["numbers"][0]
     for key in ("median", "last", "chance", "norms"):
         assert theirs[key] == pytest.approx(ours[key], rel=1e-4)
-
-
-def test_what_cannot_be_measured_is_one_line_and_nothing_is_written(capsys, tmp_path):
-    assert main(["nowhere", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "out").exists()

@@ -1,28 +1,23 @@
-"""Rounded matrices: the grid, the loss and the outliers by hand, planted, and by the command."""
+"""Rounded matrices: the grid, the loss and the outliers by hand, and planted."""
 
 import copy
-import csv
-import json
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
-import small_studies as small
 import torch
-from untrained import DEPTH, SUBJECT, model_and_text, sequences
-
-from transformer_norms.analysis.trained.quantization import (
-    LEGEND,
+from analyses.quantization import (
     Inputs,
     Products,
     Rounded,
     Setting,
-    kinds_of,
-    main,
+    by_kind,
     measure,
     round_to_grid,
 )
+from untrained import DEPTH, model_and_text, sequences
+
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import options
 from transformer_norms.progress import tell_nobody
@@ -34,6 +29,8 @@ CASES = [
     ("residual_dual", "rmsnorm", ["mlp=swiglu", "architecture.attention_gate=elementwise"]),
     ("parallel", "gatednorm", ["embed=fixnorm", "model.kv_heads=1"]),
 ]
+
+KEYS = [(part, by_row) for part in ("weights", "inputs", "both") for by_row in (False, True)]
 
 
 def grid(values, bits, by_row):
@@ -138,7 +135,7 @@ def test_a_grid_is_that_of_torch(bits):
 def test_losses_and_outliers_are_those_by_hand(placement, norm, typed):
     loaded = model_and_text(*typed, placement=placement, norm=norm)
     before = copy.deepcopy(loaded.model.state_dict())
-    found = measure(SUBJECT, loaded, [8, 4], tell_nobody)
+    found = measure(loaded, [8, 4], tell_nobody)
     read = {}
 
     def keep(path, x):
@@ -180,7 +177,7 @@ def test_losses_and_outliers_are_those_by_hand(placement, norm, typed):
 @pytest.mark.parametrize("placement", options("placement"))
 def test_every_placement_has_its_loss_by_hand(placement):
     loaded = model_and_text(placement=placement)
-    found = measure(SUBJECT, loaded, [4], tell_nobody)
+    found = measure(loaded, [4], tell_nobody)
     by_hand = loss_by_hand(loaded, lambda w: grid(w, 4, True), lambda path, x: grid(x, 4, True))
     assert found.losses[Setting(4, "both", True)] == pytest.approx(by_hand, abs=1e-9)
     assert len(found.inputs) == 6 * DEPTH + 1
@@ -196,7 +193,7 @@ def test_weights_that_are_on_the_grid_change_nothing(bits):
             whole = torch.randint(-most, most + 1, module.weight.shape, generator=generator)
             whole[:, 0] = most
             module.weight.copy_(whole * 2.0 ** -(bits + 1))
-    found = measure(SUBJECT, loaded, [bits], tell_nobody)
+    found = measure(loaded, [bits], tell_nobody)
     for by_row in (False, True):
         assert found.losses[Setting(bits, "weights", by_row)] == found.loss
         assert found.losses[Setting(bits, "both", by_row)] != found.loss
@@ -204,7 +201,7 @@ def test_weights_that_are_on_the_grid_change_nothing(bits):
 
 def test_with_many_bits_nothing_is_lost():
     loaded = model_and_text(placement="pre")
-    found = measure(SUBJECT, loaded, [4, 16], tell_nobody)
+    found = measure(loaded, [4, 16], tell_nobody)
     for part in ("weights", "inputs", "both"):
         for by_row in (False, True):
             few, many = (found.losses[Setting(b, part, by_row)] - found.loss for b in (4, 16))
@@ -218,7 +215,7 @@ def test_a_planted_outlier_is_seen():
     block = planted.model.blocks[1].mlp.f
     block.up.weight[3] *= 30
     block.down.weight[:, 3] /= 900  # relu2
-    clean, found = (measure(SUBJECT, each, [4], tell_nobody) for each in (plain, planted))
+    clean, found = (measure(each, [4], tell_nobody) for each in (plain, planted))
     path = "blocks.1.mlp.f.down"
     assert found.loss == pytest.approx(clean.loss, abs=1e-12)
     assert max(found.inputs, key=lambda each: found.inputs[each].ratio) == path
@@ -230,45 +227,8 @@ def test_a_planted_outlier_is_seen():
 def test_before_rounding_bf16_is_float32_too():
     loaded = replace(model_and_text(placement="pre"), precision="bf16")
     loaded.model.float()
-    found = measure(SUBJECT, loaded, [8], tell_nobody)
+    found = measure(loaded, [8], tell_nobody)
     assert found.loss == replace(loaded, precision="fp32").evaluate() != loaded.evaluate()
-
-
-def test_the_command_shows_a_study_within_80_columns_and_its_numbers_are_files(capsys, tmp_path):
-    assert main([str(small.study()), "--bits", "4", "--out", str(tmp_path)]) == 0
-    *lines, facts = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 5
-    names = sorted(path.name for path in tmp_path.iterdir())
-    ends = (".csv", ".md", ".svg", "_inputs.csv", "_runs.csv")
-    assert names == [f"quantization{end}" for end in ends]
-    with open(tmp_path / "quantization.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 6 * 6
-    losses = {(row["model"], row["seed"]): float(row["loss_before"]) for row in rows}
-    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    assert losses["rmsnorm", "0"] == json.loads((run / "summary.json").read_text())["val_loss"]
-    numbers = json.loads(facts)["numbers"]
-    assert len(numbers) == 6
-    rises = [float(row["loss"]) - float(row["loss_before"]) for row in rows[:6]]
-    assert [numbers[0][key] for key in list(numbers[0])[2:8]] == pytest.approx(rises)
-
-
-def test_the_command_shows_one_run_at_other_widths(capsys, tmp_path):
-    run = small.run_of("study=pair", "norm=layernorm", "seed=1")
-    assert main([str(run), "--bits", "6", "--out", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Weights and inputs of matrices, rounded: layernorm pre s1"
-    assert lines[3].split() == ["rounded", "per", "int6", "loss", "rise"]
-    assert max(map(len, lines[:-1])) <= 80
-    assert LEGEND in (tmp_path / "quantization.md").read_text()
-
-
-@pytest.mark.parametrize("bits", ["1", "17", "8,x", "", "4.0", "-8"])
-def test_other_widths_are_one_line(capsys, tmp_path, bits):
-    assert main(["nowhere", f"--bits={bits}", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_with_values_that_are_not_finite_is_one_line():
@@ -276,7 +236,7 @@ def test_a_model_with_values_that_are_not_finite_is_one_line():
     with torch.no_grad():
         loaded.model.blocks[0].mlp.f.up.weight[0, 0] = float("inf")
     with pytest.raises(ValueError, match="not finite; no grid holds them"):
-        measure(SUBJECT, loaded, [8], tell_nobody)
+        measure(loaded, [8], tell_nobody)
 
 
 def test_the_model_multiplies_as_before_after_a_failure(monkeypatch):
@@ -288,20 +248,17 @@ def test_the_model_multiplies_as_before_after_a_failure(monkeypatch):
 
     monkeypatch.setattr(Transformer, "logits", failing)
     with pytest.raises(RuntimeError):
-        measure(SUBJECT, loaded, [4], tell_nobody)
+        measure(loaded, [4], tell_nobody)
     monkeypatch.setattr(Transformer, "logits", logits)
     assert loaded.evaluate() == before
 
 
-def test_of_matrices_that_read_the_same_the_first_stands_for_all():
-    def rounded(*ratios):
-        names = ("query_down", "kv_down", "query", "key", "value")
-        inputs = {
-            f"blocks.0.attention.f.{name}": Inputs(ratio, 1.0, 1.0, 3.0)
-            for name, ratio in zip(names, ratios, strict=True)
-        }
-        return Rounded(SUBJECT, 0.0, 1, {}, inputs)
-
-    found = [rounded(5, 5, 2, 3, 3), rounded(5, 5, 2, 2, 2)]
-    assert kinds_of(found) == ["query_down", "query", "key"]
-    assert kinds_of(found[1:]) == ["query_down", "query"]
+def test_matrices_that_read_the_same_are_one_row():
+    names = ("query_down", "kv_down", "query", "key", "value")
+    inputs = {
+        f"blocks.0.attention.f.{name}": Inputs(ratio, 1.0, 1.0, 3.0)
+        for name, ratio in zip(names, (5, 5, 2, 3, 3), strict=True)
+    }
+    rows = list(Rounded(0.0, 1, {Setting(4, *key): 0.0 for key in KEYS}, inputs).rows)
+    found = {row["matrices"]: row["ratio"] for row in by_kind(rows)}
+    assert found == {"query_down, kv_down": 5, "query": 2, "key, value": 3}

@@ -9,26 +9,19 @@ import pytest
 import small_studies as small
 import torch
 
-from transformer_norms.analysis.command import add_subjects, analysis_parser
-from transformer_norms.analysis.trained.over_seeds import (
-    Quantity,
-    compare_numbers,
-    difference_rows,
-    mean_rows,
-    numbers_csv,
-)
+from transformer_norms.analysis.command import models_parser
+from transformer_norms.analysis.outcome import Analysis, Number, Outcome, csv_of, read_rows
+from transformer_norms.analysis.rendering import difference_rows, number_rows
+from transformer_norms.analysis.trained.over_seeds import compare_numbers
 from transformer_norms.analysis.trained.subjects import Unmeasured, read_subjects
-from transformer_norms.errors import ConfigError, InputError
+from transformer_norms.errors import ConfigError
 from transformer_norms.progress import tell_nobody
-from transformer_norms.storage.files import write_json
 
 PER_SEED = {0: 0.5, 1: 0.7, 2: 0.2}  # differences of pairs
 
 
 def subjects_of(*words):
-    parser = analysis_parser("name", None, "", "")
-    add_subjects(parser)
-    typed = parser.parse_intermixed_args(list(map(str, words)))
+    typed = models_parser(None).parse_intermixed_args(list(map(str, words)))
     return read_subjects(typed, tell_nobody)
 
 
@@ -92,62 +85,12 @@ def test_typed_keys_change_how_much_is_read_and_how_precisely():
     assert one.model.context == small.CONTEXT
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nowhere"], "nowhere: there is no such file or folder"),
-        (["data=text"], "name at least one run, study or folder of transformers"),
-        (["RUN", "norm=rmsnorm"], "norm: there is no key of an analysis 'norm'; there are data"),
-        (["RUN", "model.context=99"], "model.context=99: RUN reads 8 at most"),
-        (["RUN", "model.context=x"], "model.context=x: a whole number of tokens is wanted"),
-        (["RUN", "--text", "no.txt"], "--text no.txt: there is no such file"),
-        (["RUN", "data.paths=TEXT"], "RUN: its text is another than the one it was trained on"),
-        (["CHECKPOINT"], "CHECKPOINT: has no text of its own; type --text FILE, or a corpus"),
-        (["CHECKPOINT", "COPY", "data=stories"], "exported: two folders have this name"),
-        (["EMPTY", "--text", "TEXT"], "EMPTY: "),
-        (["NOTHING"], "there is no model in it, config.yaml of a run or config.json of"),
-        (["TEXT"], "text.txt: is a file; name a run, a study of several runs, or a folder that"),
-        (["RUN", "--text", "BLANK"], "blank.txt: is empty"),
-        (["BARE", "--text", "TEXT"], "has no tokenizer.json; save the model's tokenizer into it"),
-        (["RUN", "--baseline", "norm=dyt"], "--baseline dyt: no variant is that"),
-    ],
-)
-def test_what_cannot_be_is_one_line(words, said, tmp_path):
-    meant = {
-        "RUN": small.run_of("study=pair", "norm=rmsnorm", "seed=0"),
-        "CHECKPOINT": small.checkpoint(),
-        "COPY": tmp_path / "exported",
-        "EMPTY": tmp_path / "empty",
-        "TEXT": small.home() / "text.txt",
-        "NOTHING": tmp_path / "nothing",
-        "BARE": tmp_path / "bare",
-        "BLANK": tmp_path / "blank.txt",
-        "data.paths=TEXT": f"data.paths={tmp_path / 'other.txt'}",
-    }
-    (tmp_path / "other.txt").write_text("the dog jumps back\n" * 60)
-    shutil.copytree(small.checkpoint(), meant["COPY"])
-    for name in ("EMPTY", "NOTHING", "BARE"):
-        meant[name].mkdir()
-    meant["BLANK"].touch()
-    shutil.copy(meant["COPY"] / "config.json", meant["BARE"])
-    shutil.copy(meant["COPY"] / "tokenizer.json", meant["EMPTY"])
-    write_json(tmp_path / "empty" / "config.json", {})
-    # Some are answered before a model is loaded.
-    read = subjects_of if words[0] == "BARE" or "BLANK" in words else loaded
-    with pytest.raises((ConfigError, InputError)) as raised:
-        read(*(meant.get(word, word) for word in words))
-    for name, path in meant.items():
-        said = said.replace(name, str(path)) if name in ("RUN", "CHECKPOINT", "EMPTY") else said
-    assert said in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
 def test_models_that_cannot_be_measured_are_left_out_by_name_and_the_rest_is_measured():
     found = subjects_of(small.study())
 
-    def measure(subject, one):
-        if subject.name in ("layernorm", *refused):
-            raise Unmeasured(subject, "it has no scale")
+    def measure(one, tell):
+        if one.config.norm.type in ("layernorm", *refused):
+            raise Unmeasured("it has no scale")
         return one.tokens_read
 
     refused = []
@@ -159,7 +102,7 @@ def test_models_that_cannot_be_measured_are_left_out_by_name_and_the_rest_is_mea
     ]
     assert (measured.baselines, measured.missing["layernorm"][1]) == ({}, "it has no scale")
     refused.append("rmsnorm")
-    with pytest.raises(Unmeasured, match="rmsnorm-pre-.*-s0-.*: it has no scale"):
+    with pytest.raises(ConfigError, match="rmsnorm-pre-.*-s0-.*: it has no scale"):
         found.measure(tell_nobody, measure)
 
 
@@ -177,7 +120,7 @@ def test_how_much_text_was_read_is_said_and_that_it_is_little(text, typed, said,
     (tmp_path / "text.txt").write_text(text)
     folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
     found = subjects_of(folder, *typed, "--text", tmp_path / "text.txt")
-    assert found.measure(tell_nobody, lambda subject, one: one)[0].notices == [said]
+    assert found.measure(tell_nobody, lambda one, tell: one)[0].notices == [said]
 
 
 def test_a_damaged_run_of_a_study_is_left_out_by_name(tmp_path):
@@ -192,49 +135,55 @@ def test_a_damaged_run_of_a_study_is_left_out_by_name(tmp_path):
 # --------------------------------------------------------------------------------- over seeds
 
 
-def numbers_with(differences):
-    return {
-        "rmsnorm": {seed: {"share": float(seed)} for seed in differences},
-        "layernorm": {seed: {"share": seed + x} for seed, x in differences.items()},
-    }
+def rows_with(differences):
+    return [
+        {"model": name, "seed": seed, "share": seed + x * (name == "layernorm")}
+        for name in ("rmsnorm", "layernorm")
+        for seed, x in differences.items()
+    ]
+
+
+SHARE = {"share": Number("share", format=".3f", compared=True)}
+
+
+def differences_of(found, rows, numbers=SHARE):
+    comparisons = compare_numbers(found, rows, numbers)
+    analysis = Analysis("shares", "Shares", numbers)
+    return difference_rows(Outcome(analysis, rows, comparisons=comparisons))[1:]
 
 
 def test_paired_differences_have_the_interval_of_student():
-    found = subjects_of(small.study())
-    quantities = {"share": Quantity("share", 3)}
-    numbers = numbers_with(PER_SEED)
-    (row,) = difference_rows(found, compare_numbers(found, numbers, quantities), quantities)[1:]
+    found, rows = subjects_of(small.study()), rows_with(PER_SEED)
+    (row,) = differences_of(found, rows)
     values = np.array([*PER_SEED.values()])
     mean, half = values.mean(), 4.302653 * values.std(ddof=1) / 3**0.5  # t of 2, 97.5 %
     t = mean / (values.std(ddof=1) / 3**0.5)
     p = 1 - t / (t * t + 2) ** 0.5  # Student's with two degrees of freedom, two-sided
     interval = f"{mean - half:+.3f} to {mean + half:+.3f}"
     assert row == ["layernorm - rmsnorm", "share", f"{mean:+.3f}", interval, "3", f"{p:.2g}"]
-    assert mean_rows(numbers, quantities)[1][2] == f"1.000 ± {4.302653 / 3**0.5:.3f}"
-    assert numbers_csv(numbers).decode().splitlines()[:2] == ["model,seed,share", "rmsnorm,0,0.0"]
+    assert number_rows(rows, SHARE)[1][2] == f"1.000 ± {4.302653 / 3**0.5:.3f}"
+    assert csv_of(rows).decode().splitlines()[:2] == ["model,seed,share", "rmsnorm,0,0.0"]
+    assert read_rows(csv_of(rows).decode()) == rows
 
 
 def test_holm_counts_every_difference_of_the_command():
-    found = subjects_of(small.study())
-    one, two = Quantity("one"), Quantity("two")
-    numbers = {
-        name: {seed: {"one": x["share"], "two": x["share"]} for seed, x in seeds.items()}
-        for name, seeds in numbers_with(PER_SEED).items()
-    }
-    alone = compare_numbers(found, numbers, {"one": one})["layernorm", "one"]
-    both = compare_numbers(found, numbers, {"one": one, "two": two})["layernorm", "one"]
+    found, one = subjects_of(small.study()), Number("one", compared=True)
+    rows = [{**row, "one": row["share"], "two": row["share"]} for row in rows_with(PER_SEED)]
+    numbers = {"one": one, "two": one}
+    (alone,) = compare_numbers(found, rows, {"one": one}).values()
+    both = compare_numbers(found, rows, numbers)["layernorm", "rmsnorm", "one"]
     assert both.p_holm == pytest.approx(2 * alone.p_holm)
-    quantities = {"one": one, "two": two}
-    rows = difference_rows(found, compare_numbers(found, numbers, quantities), quantities)[1:]
-    assert [row[-1] for row in rows] == [f"{2 * alone.p_holm:.2g}"] * 2
+    shown = differences_of(found, rows, numbers)
+    assert [row[-1] for row in shown] == [f"{2 * alone.p_holm:.2g}"] * 2
 
 
 def test_two_seeds_have_no_interval_and_a_run_that_failed_takes_the_difference():
-    found = subjects_of(small.study())
-    quantities = {"share": Quantity("share", 3)}
-    few = numbers_with({0: 0.5, 1: 0.7})
-    (row,) = difference_rows(found, compare_numbers(found, few, quantities), quantities)[1:]
+    found, few = subjects_of(small.study()), rows_with({0: 0.5, 1: 0.7})
+    (row,) = differences_of(found, few)
     assert row[2:] == ["+0.600", "", "2", ""]
     failed = replace(found, missing={"layernorm": {2: "diverged"}})
-    (row,) = difference_rows(failed, compare_numbers(failed, few, quantities), quantities)[1:]
+    (row,) = differences_of(failed, few)
+    assert row[2:4] == ["failed", ""]
+    diverged = [*few, {"model": "layernorm", "seed": 2, "diverged": "the loss is nan at step 5"}]
+    (row,) = differences_of(found, diverged)
     assert row[2:4] == ["failed", ""]

@@ -1,9 +1,6 @@
 """A norm in the place of another in a trained model: its weights, the tuning, and the control."""
 
-import csv
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 import small_studies as small
@@ -14,9 +11,11 @@ from transformer_norms import build_model, load
 from transformer_norms.analysis.norm_removal import main as remove_norms
 from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
 from transformer_norms.analysis.norm_tuning import Cost, Timetable, Tuning
-from transformer_norms.analysis.trained.subjects import Subject, Subjects
-from transformer_norms.analysis.trained.swap import Swapped, check_swaps, files, main, those_ended
+from transformer_norms.analysis.outcome import Outcome, of_kind, read_rows
+from transformer_norms.analysis.rendering import page
+from transformer_norms.analysis.trained.swap import ANALYSIS, Swappable, main
 from transformer_norms.analysis.trained.tunable import read_tunable
+from transformer_norms.analysis.trained.tuned_models import rows_of
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
@@ -164,66 +163,53 @@ def test_the_command_shows_one_run_and_nothing_where_its_norm_is_swapped_for_its
 ):
     run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
     assert main([str(run), "norm=rmsnorm", *STEPS, "--out", str(tmp_path)]) == 0
-    *lines, facts = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    *_, facts = capsys.readouterr().out.splitlines()
     (numbers,) = json.loads(facts)["numbers"]
     assert numbers["before"] == numbers["swapped"]
     assert numbers["tuned"] == numbers["control"] != numbers["before"]
     assert numbers["gap"] == 0
-    assert "(one model: no interval)" in (tmp_path / "swap.md").read_text()
+    assert "±" not in (tmp_path / "swap.md").read_text()  # of one model there is no interval
 
 
-def test_a_tuning_that_diverged_is_named_and_takes_the_difference_of_its_variant():
-    members = [Subject("mine", seed, Path(), "", lambda: None) for seed in range(3)]
+def test_a_tuning_that_diverged_is_named_and_takes_no_part_in_the_mean():
     control = Tuning({"before": 0, "tuned": 9}, {"before": 2.0, "tuned": 1.5}, [2.0] * 9)
     ended = Tuning({"swapped": 0, "tuned": 9}, {"swapped": 3.0, "tuned": 1.75}, [2.0] * 9)
     failed = Tuning({"swapped": 0}, {"swapped": 3.0}, [2.0] * 4, "the loss is nan at step 5")
-    costs = [Cost("mine", n, t, control) for n, t in enumerate((ended, ended, failed))]
-    runs = [Swapped(m, "", cost, []) for m, cost in zip(members, costs, strict=True)]
-    left = those_ended(Subjects(members), runs)
-    assert left.members == members[:2]
-    assert left.missing == {"mine": {2: "diverged (swapped: the loss is nan at step 5)"}}
-    made = files(left, runs, "")
-    assert "| mine | 2 | 2.0000 | 3.0000 | 1.7500 | 1.5000 | 0.2500 |" in made["swap.md"].decode()
-    last = made["swap.csv"].decode().splitlines()[-1]
-    assert last == "mine,2,2.0,3.0,,1.5,,swapped: the loss is nan at step 5"
-    alone = files(those_ended(Subjects(members[2:]), runs[2:]), runs[2:], "")["swap.md"].decode()
-    assert "mine s2: diverged (swapped: the loss is nan at step 5)" in alone
-    assert len(made["swap_curves.csv"].splitlines()) == 1 + 3 * 9
-
-
-def test_a_variant_in_which_nothing_can_be_swapped_is_left_out_by_name():
-    pre = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    post = small.run_of("study=ends", "placement=post")  # without a norm before the head
-    members = [Subject(f.name, 0, f, "", lambda: None) for f in (pre, post)]
-    tunables = [read_tunable(subject.folder, STEPS) for subject in members]
-    subjects, ready = check_swaps(Subjects(members), tunables, ["final_norm=layernorm"])
-    assert (subjects.names, len(ready)) == ([pre.name], 1)
-    assert subjects.notices == [
-        f"LEFT OUT: {post.name} (seed 0): final: there is no norm that another one could replace",
-        f"tuned on {4 * 16 * small.CONTEXT} tokens of text, validated on 60",
+    rows = [
+        {"model": "mine", "seed": seed, **row}
+        for seed, tuning in enumerate((ended, ended, failed))
+        for row in rows_of(Cost(tuning, control), "swapped")
     ]
+    shown = page(Outcome(ANALYSIS, rows))
+    assert "| mine | 2 | 2.0000 | 3.0000 | 1.7500 | 1.5000 | +0.2500 |" in shown
+    assert "- mine s2: diverged (swapped: the loss is nan at step 5)" in shown
+    alone = [row for row in rows if row["seed"] == 2]
+    assert "mine s2: diverged" in page(Outcome(ANALYSIS, alone))
+    assert len(of_kind(rows, "step")) == 3 * 9
+
+
+def test_a_variant_in_which_nothing_can_be_swapped_is_left_out_by_name(capsys):
+    pre = small.run_of("study=ends", "placement=pre")
+    post = small.run_of("study=ends", "placement=post")  # without a norm before the head
+    assert main([str(pre.parent), "final_norm=layernorm", *STEPS, "--baseline", "none"]) == 0
+    lines = " ".join(capsys.readouterr().out.splitlines())
+    why = "final: there is no norm that another one could replace"
+    assert f"LEFT OUT: post (seed 0): {why}" in lines
+    assert f"tuned on {4 * 16 * small.CONTEXT} tokens of text, validated on 60" in lines
     with pytest.raises(ConfigError, match="final: there is no norm"):
-        check_swaps(Subjects(members[1:]), tunables[1:], ["final_norm=layernorm"])
+        Swappable(read_tunable(post, STEPS), ["final_norm=layernorm"])
 
 
 @pytest.mark.nightly
-def test_the_command_compares_a_study_over_paired_seeds(capsys, tmp_path):
-    words = [str(small.study()), "norm=derf", *STEPS, "--out", str(tmp_path)]
-    assert main(words) == 0
-    *lines, facts = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert sum(line.startswith("layernorm - rmsnorm") for line in lines) == 1
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [f"swap{end}" for end in (".csv", ".md", ".svg", "_curves.csv", "_norms.csv")]
-    with open(tmp_path / "swap.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(json.loads(facts)["numbers"]) == 6
+def test_the_command_compares_a_study_over_paired_seeds(tmp_path):
+    assert main([str(small.study()), "norm=derf", *STEPS, "--out", str(tmp_path)]) == 0
+    rows = of_kind(read_rows((tmp_path / "swap.csv").read_text()), "model")
+    assert len(rows) == 6
     for row in rows:
-        assert float(row["gap"]) == float(row["tuned"]) - float(row["control"])
-    gaps = torch.tensor([float(row["gap"]) for row in rows if row["model"] == "rmsnorm"]).double()
+        assert row["gap"] == row["tuned"] - row["control"]
+    gaps = torch.tensor([row["gap"] for row in rows if row["model"] == "rmsnorm"]).double()
     half = 4.302652729911275 * gaps.std().item() / 3**0.5  # t of 2 degrees at 97.5 %
-    assert f"{gaps.mean():.4f} ± {half:.4f} |" in (tmp_path / "swap.md").read_text()
+    assert f"{gaps.mean():+.4f} ± {half:.4f} |" in (tmp_path / "swap.md").read_text()
 
 
 @pytest.mark.parametrize("make", [small.gpt2, pytest.param(small.llama, marks=pytest.mark.nightly)])
@@ -235,7 +221,7 @@ def test_a_folder_of_transformers_is_swapped_and_loses_its_norms(make, capsys, t
     capsys.readouterr()
     steps = ["trainer.steps=8", "schedule.warmup=1", "--start", "1", "--gap", "1"]
     assert remove_norms([str(folder), *steps, *typed]) == 0
-    assert "the same logits in float64" in capsys.readouterr().out
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["numbers"][0]["rounding"] < 1e-12
     tuned = load(tmp_path / f"{folder.name}-swapped")
     assert {type(m).__name__ for m in tuned.modules() if isinstance(m, KINDS)} == {"DyT"}
     without = load(tmp_path / f"{folder.name}-folded")
@@ -244,61 +230,8 @@ def test_a_folder_of_transformers_is_swapped_and_loses_its_norms(make, capsys, t
     assert sample(tmp_path / f"{folder.name}-swapped", "the", 3)
     one = read_tunable(folder, [*typed[-2:], *STEPS], text)
     fresh = swap_norms(one.model, compose_swapped(one.config, ["norm=dyt"]))[0]
-    with open(tmp_path / "out/swap.csv") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = of_kind(read_rows((tmp_path / "out/swap.csv").read_text()), "model")
     for model, stage in ((fresh, "swapped"), (tuned, "tuned")):
         nats, tokens = one.trainer(model, one.config).evaluate(one.windows())
         assert tokens == 60
-        assert nats / tokens == pytest.approx(float(row[stage]), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["RUN", *STEPS], "type the norm that comes in, such as norm=dyt"),
-        (["RUN", "norm=dytt"], "did you mean 'dyt'"),
-        (["RUN", "norm=dyt", "model.width=9"], "there is no key of an analysis 'model.width'"),
-        (["RUN", "norm=dyt", "--text", "TEXT"], "is a run, which is tuned on its own text"),
-        (["FOREIGN", "norm=dyt"], "has no text of its own; type --text FILE"),
-        pytest.param(
-            ["GPT2", "norm=dyt", "--text", "TEXT", "model.context=99"],
-            "reads 8 at most",
-            marks=pytest.mark.nightly,
-        ),
-        (["FOREIGN", "norm=dyt", "--text", "TEXT", "data=pydocs"], "data names a text, too"),
-        (["UNFINISHED", "norm=dyt"], "no run in it is finished; runs are preempted"),
-        (["OTHER", "norm=dyt"], "its tokens are others than those it was trained on"),
-        (["RUN", "norm=dyt", "--save", "SAVED"], "-swapped is there already; name another folder"),
-    ],
-)
-def test_what_cannot_be_is_one_line_and_nothing_is_written(words, said, capsys, tmp_path):
-    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    (tmp_path / "saved" / f"{run.name}-swapped").mkdir(parents=True)
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "config.json").write_text("{}")
-    (tmp_path / "foreign" / "tokenizer.json").write_text("{}")
-    meant = {
-        "RUN": run,
-        "GPT2": small.gpt2() if "GPT2" in words else "",
-        "FOREIGN": tmp_path / "foreign",
-        "TEXT": small.home() / "text.txt",
-        "SAVED": tmp_path / "saved",
-        "UNFINISHED": changed(run, tmp_path, "summary.json", '"finished"', '"preempted"'),
-        "OTHER": changed(run, tmp_path, "summary.json", '"fingerprint": "', '"fingerprint": "0'),
-    }
-    out = tmp_path / "out"
-    assert main([*(str(meant.get(word, word)) for word in words), "--out", str(out)]) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert sum("transformer-norms" in line or said in line for line in err.splitlines()) == 1
-    assert not out.exists()
-
-
-def changed(run, home, name, old, new):
-    """A copy of a run in which one file says something else."""
-    copy = home / f"{len(list(home.iterdir()))}" / Path(run).name
-    shutil.copytree(run, copy)
-    text = (copy / name).read_text()
-    assert text.count(old) == 1
-    (copy / name).write_text(text.replace(old, new))
-    return copy
+        assert nats / tokens == pytest.approx(row[stage], rel=1e-6)

@@ -1,17 +1,14 @@
 """Small models as the analyses of trained models get them, and their streams put together here."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from combinations import combined
 
-from transformer_norms.analysis.trained.subjects import Loaded, Subject
+from transformer_norms.analysis.trained.subjects import Loaded
 from transformer_norms.config.building import build_model
 
 WIDTH, DEPTH, CONTEXT, VOCAB = 12, 3, 6, 17
 SIZES = f"model=nano model.width={WIDTH} model.heads=2 model.depth={DEPTH} model.context={CONTEXT}"
-SUBJECT = Subject("mine", 0, Path(), "built", lambda: None)
 
 
 def no_tokenizer():

@@ -74,7 +74,7 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
 @pytest.mark.parametrize("blocks", [4, 16])
 def test_a_difference_of_trained_models_is_the_mean_of_its_pairs(analysis, blocks):
     asked, home = trained.ASKED[analysis], HERE / analysis
-    with open(home / f"blocks_{blocks}" / f"{analysis}_runs.csv") as file:
+    with open(home / f"blocks_{blocks}" / f"{analysis}.csv") as file:
         values = {(r["model"], r["seed"]): float(r[asked.primary]) for r in csv.DictReader(file)}
     one, other = {"norm": ("rmsnorm", "layernorm"), "placement": ("hybrid", "pre")}[
         asked.baseline.partition("=")[0]
@@ -84,8 +84,7 @@ def test_a_difference_of_trained_models_is_the_mean_of_its_pairs(analysis, block
     assert len(names) == (3 if one == "rmsnorm" else 2)
     for name in names:
         pairs = [values[name, seed] - values[name.replace(one, other), seed] for seed in "01234"]
-        digits = asked.quantities[asked.primary].digits
-        assert f"{name} {fmean(pairs):+.{digits}f} (95 % interval" in text
+        assert f"{name} {asked.number.show_signed(fmean(pairs))} (95 % interval" in text
 
 
 @pytest.mark.parametrize("analysis", trained.ASKED)
@@ -98,13 +97,14 @@ def test_a_declared_difference_has_the_p_of_each_family_that_it_may_be_counted_i
     ]
     p, means = {}, {}
     for blocks in (4, 16):
-        with open(home / f"blocks_{blocks}" / f"{analysis}_runs.csv") as file:
+        with open(home / f"blocks_{blocks}" / f"{analysis}.csv") as file:
             models = {(row["model"], row["seed"]): row for row in csv.DictReader(file)}
         for name in {name for name, _ in models}:
             if not (changed := set(name.split()) & set(one.split())):
                 continue
             base = name.replace(changed.pop(), other)
-            for key in asked.quantities:
+            numbers = asked.analysis.numbers.items()
+            for key in (key for key, one in numbers if one.compared and key in models[name, "0"]):
                 pairs = [float(models[name, s][key]) - float(models[base, s][key]) for s in "01234"]
                 p[blocks, name, key] = stats.ttest_1samp(pairs, 0).pvalue
                 means[blocks, name, key] = f"{name} - {base}", pairs
@@ -132,8 +132,8 @@ def test_a_declared_difference_has_the_p_of_each_family_that_it_may_be_counted_i
     for place in declared:
         name, pairs = means[place]
         half = stats.t.ppf(1 - 0.025 / len(declared), 4) * stats.sem(pairs)
-        digits = asked.quantities[asked.primary].digits
-        wide = f"{fmean(pairs) - half:+.{digits}f} to {fmean(pairs) + half:+.{digits}f}"
+        ends = (fmean(pairs) - half, fmean(pairs) + half)
+        wide = " to ".join(map(asked.number.show_signed, ends))
         own = [row for row in rows if row[:2] == [str(place[0]), name] and len(row) == 9]
         assert [row[4:] for row in own] == [[wide, *(f"{one[place]:.2g}" for one in families)]]
 

@@ -1,5 +1,5 @@
-"""Analyses beside training, each a command: `python -m transformer_norms.analysis.NAME`.
+"""Analyses, each a command: `transformer-norms analysis NAME`.
 
-Each prints a table and writes files. commands/dispatch.py lists them; those of trained models lie
-in trained/, but for norm_removal.
+outcome.py says what an analysis declares and computes, rendering.py shows it, command.py runs it.
+Analyses that reproduce one paper are in the folder experiments/analyses of the repository.
 """

@@ -1,31 +1,27 @@
-"""The parts that the analyses share: from the arguments to the printed answer and its files."""
+"""How an analysis is run: from its arguments to the printed outcome and its files."""
 
 import json
-import os
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
+from transformer_norms.analysis.outcome import Analysis, Outcome, Row
+from transformer_norms.analysis.rendering import check_folder, facts, terminal, write_outcome
+from transformer_norms.analysis.trained.over_seeds import compare_numbers
+from transformer_norms.analysis.trained.subjects import Loaded, read_subjects
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
-from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell
-from transformer_norms.report.figures import figure_bytes, pyplot
-from transformer_norms.storage.files import storage_error
-from transformer_norms.text_tables import paragraph as paragraph
 
-# Measures what was typed. Returns the text to print and what the JSON line holds.
-Analysis = Callable[[Namespace, Tell], tuple[str, dict[str, Any]]]
-
-
+# Measures one model. Yields its rows, and sentences that the outcome shall end with. The tell is
+# called with what is being done, how much of it is done, and how much there is.
+Measure = Callable[[Loaded, Tell, Namespace], Iterable[Row | str]]
 _ENDING = """
 Example:
-  {prog} {example}
+  %(prog)s {example}
 
 Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage, 130 Ctrl-C.
 """
-
-OF_SUBJECTS = """
+_OF_SUBJECTS = """
 MODEL is a run, a study of several runs, or a folder that transformers loads.
 A run or a study is named by its path or by a part of its name below ./runs.
 A run is measured on its own validation text, a folder of transformers on the
@@ -37,38 +33,19 @@ model.context for shorter windows of text.
 """
 
 
-def analysis_parser(
-    name: str, description: str | None, out: str, example: str, epilog: str = ""
-) -> Parser:
-    """The parser of `transformer-norms analysis NAME`; `out` is the help of --out."""
-    prog = f"{PROGRAM} analysis {name}"
-    epilog += _ENDING.format(prog=prog, example=example)
-    parser = Parser(prog=prog, description=description, epilog=epilog)
-    parser.add_argument("--out", type=typed_path, metavar="DIR", help=out)
+def analysis_parser(about: str | None, example: str, epilog: str = "", name: str = "") -> Parser:
+    """The parser of an analysis. `name` is that of a command of the package."""
+    prog = {"prog": f"{PROGRAM} analysis {name}"} if name else {}
+    parser = Parser(description=about, epilog=epilog + _ENDING.format(example=example), **prog)
+    parser.add_argument("--out", type=typed_path, metavar="DIR", help="also write .csv, .md, .svg")
     return parser
 
 
-def run_analysis(
-    parser: Parser,
-    arguments: Sequence[str] | None,
-    analyse: Analysis,
-    when_stopped: str = "stopped",
-) -> int:
-    """Reads the arguments, measures under a live line, prints the text and last the JSON line.
-
-    Returns the exit code. A folder `--out` that cannot be written is refused before measuring.
-    """
-
-    def body() -> int:
-        typed = parser.parse_intermixed_args(arguments)
-        if typed.out:
-            check_folder(typed.out)
-        with Live() as tell:
-            text, facts = analyse(typed, tell)
-        print_line(f"{text}\n{json.dumps(facts)}")
-        return 0
-
-    return run_command(body, when_stopped)
+def models_parser(about: str | None, example: str = "runs/main --out DIR") -> Parser:
+    """The parser of an analysis of trained models."""
+    parser = analysis_parser(about, example, _OF_SUBJECTS)
+    add_subjects(parser)
+    return parser
 
 
 def add_subjects(parser: Parser) -> None:
@@ -82,45 +59,63 @@ def add_subjects(parser: Parser) -> None:
     )  # fmt: skip
 
 
-def check_folder(folder: Path) -> None:
-    """Raises ConfigError if `folder` can be no folder, StorageError if it may not be written."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise ConfigError(f"{folder}: {nearest} is a file; name a folder")
-    if not os.access(nearest, os.W_OK):
-        raise storage_error(folder, f"{nearest} cannot be written to")
+def run_analysis(
+    parser: Parser,
+    arguments: Sequence[str] | None,
+    analyse: Callable[[Namespace, Tell], Outcome],
+    when_stopped: str = "stopped",
+) -> int:
+    """Reads the arguments, measures under a live line, writes the files, prints the outcome and
+    last the JSON line.
+
+    Returns the exit code. A folder `--out` that cannot be written is refused before measuring.
+    """
+
+    def body() -> int:
+        typed = parser.parse_intermixed_args(arguments)
+        if typed.out:
+            check_folder(typed.out)
+        with Live() as tell:
+            outcome = analyse(typed, tell)
+            paths = [*write_outcome(outcome, typed.out), *outcome.saved]
+        print_line(f"{terminal(outcome)}\n{json.dumps({**facts(outcome), 'files': paths})}")
+        return 0
+
+    return run_command(body, when_stopped)
 
 
-def saved_folder(home: Path, folder: Path, by: str) -> Path:
-    """The folder in `home` for what an analysis makes of the model in `folder`."""
-    return home / f"{folder.resolve().name}-{by}"
+def run_on_models(
+    analysis: Analysis, measure: Measure, parser: Parser, arguments: Sequence[str] | None = None
+) -> int:
+    """Runs an analysis that measures one trained model after the other. Returns the exit code."""
+    return run_analysis(parser, arguments, partial(measure_models, analysis, measure))
 
 
-def check_saved(home: Path | None, folders: Sequence[Path], by: str) -> None:
-    """Raises ConfigError if a model cannot be written into the folder that --save names."""
-    if home is None:
-        return
-    check_folder(home)
-    outs = [saved_folder(home, folder, by) for folder in folders]
-    for out in outs:
-        if out.exists() or outs.count(out) > 1:
-            why = "is there already" if out.exists() else "would be written twice"
-            raise ConfigError(f"--save {home}: {out} {why}; name another folder")
+def measure_models(analysis: Analysis, measure: Measure, typed: Namespace, tell: Tell) -> Outcome:
+    """The rows of all models that are typed, with the differences of variants."""
 
+    def measure_one(loaded: Loaded, tell: Tell) -> tuple[list[Row | str], int]:
+        return list(measure(loaded, tell, typed)), loaded.tokens_read
 
-def svg_bytes(drawing: Any) -> bytes:
-    """The drawing as an SVG. It is closed."""
-    data = figure_bytes(drawing, "svg")
-    pyplot().close(drawing)
-    return data
-
-
-def set_decades(axes: Any) -> None:
-    """Numbers all decades, and parts of decades where the axis has few of them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = axes.get_ylim()
-    parts = (1,) if high / low > 1e3 else (1, 2, 5) if high / low > 10 else (1, 2, 3, 5, 7)
-    axes.yaxis.set_major_locator(LogLocator(subs=parts))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    subjects, found = read_subjects(typed, tell).measure(tell, measure_one)
+    rows: list[Row] = []
+    said: dict[str, dict[str, None]] = {}  # the variants of which a sentence is said
+    origins: list[str] = []
+    for subject, (measured, tokens) in zip(subjects.members, found, strict=True):
+        rows += [{**subject.columns, **row} for row in measured if not isinstance(row, str)]
+        for sentence in (each for each in measured if isinstance(each, str)):
+            said.setdefault(sentence, {})[subject.name] = None
+        origins.append(f"{subject.origin}; measured on {tokens} tokens")
+    remarks = [
+        sentence if len(names) == len(subjects.names) else f"{', '.join(names)}: {sentence}"
+        for sentence, names in said.items()
+    ]
+    return Outcome(
+        analysis,
+        rows,
+        subjects.words,
+        subjects.notices,
+        [*remarks, *subjects.notes],
+        origins,
+        compare_numbers(subjects, rows, analysis.numbers),
+    )

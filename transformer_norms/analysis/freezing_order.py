@@ -13,6 +13,7 @@ from transformer_norms.analysis.norm_freezing import (
     norm_stages,
 )
 from transformer_norms.analysis.norm_tuning import BEFORE, TUNED, Cost, Timetable
+from transformer_norms.analysis.outcome import Rows
 from transformer_norms.analysis.trained.tunable import Tunable
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
@@ -78,7 +79,7 @@ class Removal(Timetable):
 
 
 class Removable:
-    """A trained model whose norms are to be removed.
+    """A trained model whose norms are to be removed. `saved` is the config of what is left.
 
     Raises ConfigError if it has norms that are not folded here, or if the last one would go after
     the last step.
@@ -88,7 +89,7 @@ class Removable:
         self.tunable, folder = tunable, tunable.folder
         try:
             self.order = FreezingOrder(norm_stages(tunable.model), start, gap)
-            self.normless: Config = compose_normless(tunable.own, tunable.model)
+            self.saved: Config = compose_normless(tunable.own, tunable.model)
         except ValueError as error:
             raise ConfigError(f"{folder}: {error}") from None
         if self.order.end >= tunable.config.trainer.steps:
@@ -97,14 +98,15 @@ class Removable:
                 f"step {self.order.end}; more steps, or a smaller --start or --gap"
             )
 
-    def remove(self, name: str, tell: Tell) -> tuple[Cost, Transformer | None]:
+    rows: Rows = ()
+
+    def change(self, title: str, tell: Tell) -> tuple[Cost, Transformer | None]:
         """Tunes twice, folds, and compares. Returns the cost, and the model without norms.
 
         The model is None if its tuning diverged. Raises ConfigError if folding has changed what the
         model computes.
         """
-        tunable, order, seed = self.tunable, self.order, self.tunable.seed
-        title = name if seed is None else f"{name} s{seed}"
+        tunable, order = self.tunable, self.order
         removed, frozen = tunable.tune(
             copy.deepcopy(tunable.model),
             tunable.config,
@@ -114,8 +116,8 @@ class Removable:
         )
         control, _ = tunable.tune_control(order.stages, title, tell)
         if removed.diverged:
-            return Cost(name, seed, removed, control), None
-        folded = fold_norms(frozen, self.normless)
+            return Cost(removed, control), None
+        folded = fold_norms(frozen, self.saved)
         exact = copy.deepcopy(frozen).double().cpu().eval()
         rounding = largest_difference(exact, folded, next(iter(tunable.windows()))[:, :-1])
         if not rounding < EXACT:
@@ -123,4 +125,4 @@ class Removable:
                 f"{tunable.folder}: folding has changed the logits, by {rounding:.0e} of the "
                 "largest; a fault of this program, or a norm of your own"
             )
-        return Cost(name, seed, removed, control, rounding), folded
+        return Cost(removed, control, rounding), folded

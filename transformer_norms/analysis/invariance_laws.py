@@ -192,11 +192,6 @@ class Change:
     def holds(self) -> bool:
         return self.ideal < HOLDS_BELOW
 
-    @property
-    def real(self) -> float:
-        """The change of the norm as it is trained."""
-        return self.ideal if self.own is None else self.own
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -207,22 +202,11 @@ class Answers:
     """
 
     name: str
-    formula: str
-    source: str
     eps: float | None
     small_eps: float | None
     learned: str
     mean_square: float
     changes: Mapping[str, Change]
-
-    @property
-    def nearly(self) -> bool:
-        """Whether a change is so small that an eps in the norm's code may cause it."""
-        return any(HOLDS_BELOW <= change.ideal < LITTLE for change in self.changes.values())
-
-    @property
-    def verdicts(self) -> tuple[bool, ...]:
-        return tuple(change.holds for change in self.changes.values())
 
 
 def measure_norms(overrides: Iterable[str] = (), tell: Tell = tell_nobody) -> list[Answers]:
@@ -261,7 +245,7 @@ def _read_norms(overrides: Sequence[str]) -> list[Values]:
 
 def _measure_norm(name: str, values: Values, layer: Layer) -> Answers:
     config = _compose(values)
-    spec, eps = config.norm, config.norm.get("eps")
+    eps = config.norm.get("eps")
     small = None if eps is None else _compose_small_eps(values)
     changes = {}
     for law in LAWS:
@@ -271,8 +255,6 @@ def _measure_norm(name: str, values: Values, layer: Layer) -> Answers:
     size = next(law for law in LAWS if law.key == "size")
     return Answers(
         name=name,
-        formula=str(spec.get("formula") or ""),
-        source=str(spec.get("source") or ""),
         eps=eps,
         small_eps=None if small is None else small.norm.eps,
         learned=_learned_numbers(config),

@@ -186,15 +186,3 @@ def _value(
 
 def _tensors(norm: nn.Module) -> dict[str, Tensor]:
     return dict(chain(norm.named_parameters(), norm.named_buffers()))
-
-
-def swap_rows(swaps: Sequence[Swap]) -> list[list[str]]:
-    """A heading, and a row for the norms that are alike."""
-    counts: dict[Swap, int] = {}
-    for swap in swaps:
-        counts[swap] = counts.get(swap, 0) + 1
-    rows = [["norms", "site", "before", "after", "carried over", "at its start", "left out"]]
-    for swap, count in counts.items():
-        words = (" ".join(names) for names in (swap.carried, swap.started, swap.left))
-        rows.append([str(count), swap.site, swap.before, swap.after, *words])
-    return rows

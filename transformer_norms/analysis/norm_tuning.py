@@ -1,4 +1,4 @@
-"""Training on while a model's norms change, and the same training beside it in which they stay."""
+"""Training on while a model's norms change, and the same training in which they stay."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -65,27 +65,20 @@ def tune(trainer: Trainer, timetable: Timetable, tell: Callable[[int, int], None
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of changing a model's norms: the tuning in which they change, beside the control.
-    `seed` is None where there is one model of a kind.
+    """The cost of changing a model's norms: the tuning in which they change, and the control.
 
     `rounding` is the largest difference between logits before and after folding, in float64, over
     the largest logit. It is None where nothing was folded.
     """
 
-    name: str
-    seed: int | None
     changed: Tuning
     control: Tuning
     rounding: float | None = None
 
     @property
-    def title(self) -> str:
-        return self.name if self.seed is None else f"{self.name} s{self.seed}"
-
-    @property
     def steps(self) -> dict[str, int]:
         """The step of each stage that was reached, in their order."""
-        return {**self.changed.steps, **self.control.steps}
+        return {BEFORE: 0, **self.changed.steps, **self.control.steps}
 
     @property
     def gap(self) -> float | None:

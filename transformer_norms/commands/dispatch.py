@@ -38,21 +38,12 @@ class Command(NamedTuple):
 
 
 ANALYSES = {
-    "collapse": Command("analysis.trained.collapse", "noise on norms, and the loss on longer text"),
     "coordinate_check": Command(
         "analysis.coordinate_check", "whether a rate that fits one width fits all"
     ),
-    "depth_use": Command("analysis.trained.depth_use", "what each block of a model is worth"),
     "fold": Command("analysis.trained.fold", "gains and centring of norms, moved into the weights"),
-    "init_gradients": Command(
-        "analysis.init_gradients", "gradients and streams before training, by depth"
-    ),
     "invariances": Command("analysis.invariances", "what each norm is invariant to"),
-    "mean_drift": Command(
-        "analysis.trained.mean_drift", "the mean of the stream, and what centring removes"
-    ),
     "norm_removal": Command("analysis.norm_removal", "a trained run with its norms taken out"),
-    "quantization": Command("analysis.trained.quantization", "the loss with rounded matrices"),
     "swap": Command("analysis.trained.swap", "a trained model tuned on with another norm"),
 }
 COMMANDS = {
@@ -62,9 +53,7 @@ COMMANDS = {
     "sample": Command("sample", "writes text with a trained run"),
     "runs": Command("commands.runs", "lists runs, and compares two"),
     "plan": Command("plan.__main__", "says what a run or a sweep will cost; starts nothing"),
-    "analysis": Command(
-        "", "mean drift, quantization, depth use, collapse, fold, swap, and more", ANALYSES
-    ),
+    "analysis": Command("", "coordinate check, invariances, fold, norm removal, swap", ANALYSES),
     "tracking": Command("tracking.__main__", "sends runs to Weights & Biases"),
     "export": Command("hf.__main__", "writes a run as a folder that transformers loads"),
     "data": Command("data.__main__", "prepares the tokens of a run ahead of it"),

@@ -1,4 +1,4 @@
-"""Analyses of trained models: what a model does with its norms and with its depth.
+"""Analyses of trained models.
 
-`subjects` gives every analysis its models and their text, `over_seeds` the tables over seeds.
+`subjects` gives every analysis its models and their text, `over_seeds` the differences of variants.
 """

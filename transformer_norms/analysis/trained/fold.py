@@ -1,4 +1,4 @@
-"""Moves gains, biases and centring of norms into the matrices beside them, exactly."""
+"""Moves gains, biases and centring of norms into the matrices next to them, exactly."""
 
 # As SliceGPT (Ashkboos et al. 2024, arXiv:2401.15024) makes RMSNorm of LayerNorm before it slices,
 # and QuaRot (arXiv:2404.00456) takes gains out before it rotates. norm_removal folds with the same
@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from transformer_norms.analysis.command import (
-    analysis_parser,
-    check_folder,
-    paragraph,
-    run_analysis,
-)
+from transformer_norms.analysis.command import analysis_parser, run_analysis
 from transformer_norms.analysis.folded_model import (
     EXACT,
     Folded,
@@ -32,6 +26,18 @@ from transformer_norms.analysis.folded_model import (
     stored_dtype,
 )
 from transformer_norms.analysis.norm_folding import NormFold
+from transformer_norms.analysis.outcome import (
+    KIND,
+    MODEL,
+    Analysis,
+    Number,
+    Outcome,
+    Row,
+    Rows,
+    View,
+    of_kind,
+)
+from transformer_norms.analysis.rendering import check_folder
 from transformer_norms.analysis.trained.subjects import (
     check_tokenizer,
     find_model,
@@ -47,12 +53,9 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell, say
-from transformer_norms.report.writing import write_files
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.summary import read_summary
-from transformer_norms.text_tables import csv_table, markdown_list, markdown_table, text_table
 
-TITLE = "Norms folded into the weights"
 EPILOG = f"""
 MODEL is a run, by its folder or a part of its name below ./runs, a folded run, or
 a folder that transformers wrote. A gain and a bias go into the matrices that read
@@ -62,20 +65,57 @@ What stays is named, with the reason. A tied head that takes in a gain becomes a
 matrix of its own. The logits before and after are compared in float64 on tokens
 at random: if they differ by more than {EXACT:g} of the largest, nothing is written.
 """
-HEADING = ["site", "blocks", "norm", "moved", "is now"]
-LEGEND = (
-    "moved: the gain and the bias, into the matrices that read the norm; centring, into those that "
-    "write its input. is now: the norm that is left."
-)
-LIMITS = (
-    "The model is the same function in evaluation. Dropout, and training on, act on other weights.",
-    "Weights are saved in the precision of the run: in float32 they are rounded once more.",
+
+
+def alike(rows: Rows) -> Rows:
+    """A row for the norms of a site at which the same was done, in the same way."""
+    groups: dict[tuple[str, ...], list[int | None]] = {}
+    for row in of_kind(rows, "norm"):
+        key = (row["site"], row["norm"], row.get("moved") or "-", row["now"])
+        groups.setdefault(key, []).append(row.get("block"))
+    return [
+        {"site": site, "blocks": numbers(blocks), "norm": norm, "moved": moved, "now": now}
+        for (site, norm, moved, now), blocks in groups.items()
+    ]
+
+
+ANALYSIS = Analysis(
+    "fold",
+    "Norms folded into the weights",
+    numbers={
+        "rounding": Number(
+            "difference",
+            f"the largest one between logits before and after, in float64, over the largest logit "
+            f"(allowed: below {EXACT:g})",
+            ".1e",
+        ),
+        "saved": Number("as saved", "the same in float32, as the model is saved", ".1e"),
+        "unfolded": Number("unfolded", "the same for the model before, in float32", ".1e"),
+    },
+    views=(
+        View(
+            alike,
+            ("site", "blocks", "norm"),
+            {
+                "moved": Number(
+                    "moved",
+                    "the gain and the bias, into the matrices that read the norm; centring, into "
+                    "those that write its input",
+                ),
+                "now": Number("is now", "the norm that is left"),
+            },
+        ),
+    ),
+    limits=(
+        "The model is the same function in evaluation. Dropout, and training on, act on other "
+        "weights.",
+        "Weights are saved in the precision of the run: in float32 they are rounded once more.",
+    ),
 )
 
 
 def make_parser() -> Parser:
-    out = "also write fold.csv and fold.md"
-    parser = analysis_parser("fold", __doc__, out, "rmsnorm_eps5 --save folded", EPILOG)
+    parser = analysis_parser(__doc__, "rmsnorm_eps5 --save folded", EPILOG, "fold")
     parser.add_argument("model", metavar="MODEL", help="the model; see below")
     parser.add_argument(
         "--save", type=typed_path, metavar="FOLDER", help="a new folder for the folded model"
@@ -90,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_analysis(make_parser(), arguments, analyse)
 
 
-def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
+def analyse(typed: Namespace, tell: Tell) -> Outcome:
     if typed.save is not None:
         check_folder(typed.save)
         if typed.save.exists():
@@ -98,20 +138,21 @@ def analyse(typed: Namespace, tell: Tell) -> tuple[str, dict[str, Any]]:
     tell(f"loading {typed.model}", 0, 0)
     subject = read_subject(typed.model, typed.plugins, typed.save is not None)
     tell(f"folding {typed.model}", 0, 0)
-    tokens = probe_tokens(subject.model)
-    folded = fold_gains(subject.model, tokens)
+    folded = fold_gains(subject.model, probe_tokens(subject.model))
     if not folded.rounding < EXACT:
         raise ConfigError(
             f"{typed.model}: folding has changed the logits, by {folded.rounding:.0e} of the "
             "largest, and nothing is written; a fault of this program, or a class of your own"
         )
-    remarks = sentences(subject.model, folded, tokens)
-    paths = write_files(typed.out, files(subject, folded, remarks)) if typed.out else []
+    rows = [
+        {MODEL: subject.name, **differences(subject.model, folded)},
+        *({KIND: "norm", MODEL: subject.name, **row_of(fold)} for fold in folded.folds),
+    ]
+    saved = [] if typed.save is None else [str(typed.save)]
     if typed.save is not None:
         subject.save(folded.model, typed.save)
-        paths.append(str(typed.save))
-    text = "\n".join([text_table(rows(folded.folds)), "", *map(paragraph, (LEGEND, *remarks))])
-    return text, {"rounding": folded.rounding, "files": paths}
+    remarks = sentences(subject.model, folded)
+    return Outcome(ANALYSIS, rows, subject.name, (), remarks, saved=saved)
 
 
 # ------------------------------------------------------------------------------------ what is read
@@ -174,20 +215,21 @@ def _of_transformers(folder: Path, saves: bool) -> Subject:
     return Subject(folder, model, words)
 
 
-# --------------------------------------------------------------------------- tables and sentences
+# ---------------------------------------------------------------------------- rows and sentences
 
 
-def rows(folds: Sequence[NormFold]) -> list[list[str]]:
-    """A heading, and a row for each site at which the same was done in the same way."""
-    groups: dict[tuple[str, ...], list[NormFold]] = {}
-    for fold in folds:
-        key = (fold.site.title, norm_text(fold.before), fold.moved or "-", norm_text(fold.after))
-        groups.setdefault(key, []).append(fold)
-    lines = [
-        [site, numbers([fold.site.block for fold in own]), norm, moved, now]
-        for (site, norm, moved, now), own in groups.items()
-    ]
-    return [HEADING, *lines]
+def row_of(fold: NormFold) -> Row:
+    """A site of a block: its norm, what was moved where, and the norm that is left."""
+    return {
+        "site": fold.site.title,
+        "block": None if fold.site.block is None else fold.site.block + 1,
+        "norm": norm_text(fold.before),
+        "moved": fold.moved,
+        "into": " ".join(fold.into),
+        "centred": " ".join(fold.centred),
+        "now": norm_text(fold.after),
+        "why": "; ".join(fold.why),
+    }
 
 
 def norm_text(content: Mapping[str, Any]) -> str:
@@ -197,8 +239,8 @@ def norm_text(content: Mapping[str, Any]) -> str:
 
 
 def numbers(blocks: Sequence[int | None]) -> str:
-    """Blocks, counted from 1, as `1-3, 6`."""
-    counted = sorted({block + 1 for block in blocks if block is not None})
+    """Blocks as `1-3, 6`."""
+    counted = sorted({block for block in blocks if block is not None})
     runs: list[list[int]] = []
     for number in counted:
         if runs and runs[-1][-1] == number - 1:
@@ -208,12 +250,14 @@ def numbers(blocks: Sequence[int | None]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def sentences(model: Transformer, folded: Folded, tokens: Tensor) -> list[str]:
-    """Says what stays and why, what became of the head, and the proof."""
+def sentences(model: Transformer, folded: Folded) -> list[str]:
+    """Says what stays and why, and what became of the head."""
     reasons: dict[tuple[str, str], list[int | None]] = {}
     for fold in folded.folds:
         for why in fold.why:
-            reasons.setdefault((fold.site.title, why), []).append(fold.site.block)
+            reasons.setdefault((fold.site.title, why), []).append(
+                None if fold.site.block is None else fold.site.block + 1
+            )
     lines = []
     for (site, why), blocks in reasons.items():
         where = numbers(blocks)
@@ -221,48 +265,19 @@ def sentences(model: Transformer, folded: Folded, tokens: Tensor) -> list[str]:
         lines.append(f"{site}{f' of {word} {where}' if where else ''}: {why}")
     if model.head is None and folded.model.head is not None:
         lines.append("the head was tied to the embedding, and is now a matrix of its own")
-    return [*lines, proof(model, folded, tokens)]
+    return lines
 
 
-def proof(model: Transformer, folded: Folded, tokens: Tensor) -> str:
-    """The differences between logits, in float64, and of what is saved."""
-    line = (
-        "proof: the largest difference between logits before and after, in float64, over the "
-        f"largest logit: {folded.rounding:.1e} (allowed: below {EXACT:g})"
-    )
+def differences(model: Transformer, folded: Folded) -> Row:
+    """The differences between logits in float64, and those of what is saved in float32."""
     if stored_dtype(folded.config) == torch.float64:
-        return line
-    exact = copy.deepcopy(model).double().cpu().eval()
+        return {"rounding": folded.rounding}
+    exact, tokens = copy.deepcopy(model).double().cpu().eval(), probe_tokens(model)
     before, after = (
         largest_difference(exact, copy.deepcopy(one).float().cpu().eval(), tokens)
         for one in (model, folded.model)
     )
-    return f"{line}; in float32, as saved: {after:.1e} (the model before: {before:.1e})"
-
-
-# ------------------------------------------------------------------------------------- the files
-
-
-def files(subject: Subject, folded: Folded, remarks: Sequence[str]) -> dict[str, bytes]:
-    """The contents of fold.csv and fold.md."""
-    return {"fold.csv": norms_csv(subject.name, folded.folds), "fold.md": page(folded, remarks)}
-
-
-def norms_csv(name: str, folds: Sequence[NormFold]) -> bytes:
-    """A row for each site of each block."""
-    table: list[list[Any]] = ["model site block norm moved into centred now why".split()]
-    for fold in folds:
-        block = None if fold.site.block is None else fold.site.block + 1
-        now, into, centred = norm_text(fold.after), " ".join(fold.into), " ".join(fold.centred)
-        before, why = norm_text(fold.before), "; ".join(fold.why)
-        table.append([name, fold.site.title, block, before, fold.moved, into, centred, now, why])
-    return csv_table(table)
-
-
-def page(folded: Folded, remarks: Sequence[str]) -> bytes:
-    sections = [f"# {TITLE}", markdown_table(rows(folded.folds)), LEGEND, markdown_list(remarks)]
-    sections += ["## What this does not show", markdown_list(LIMITS)]
-    return ("\n\n".join(sections) + "\n").encode()
+    return {"rounding": folded.rounding, "saved": after, "unfolded": before}
 
 
 if __name__ == "__main__":

@@ -120,13 +120,15 @@ class Subject:
     def title(self) -> str:
         return self.name if self.seed is None else f"{self.name} s{self.seed}"
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The first columns of each row that is measured of the model."""
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return {"kind": "model", "model": self.name, **seed}
+
 
 class Unmeasured(ConfigError):
-    """A model that an analysis cannot measure. `why` is what would be said behind its name."""
-
-    def __init__(self, subject: Subject, why: str) -> None:
-        super().__init__(f"{subject.folder}: {why}")
-        self.subject, self.why = subject, why
+    """The reason why an analysis cannot measure a model, as it follows the model's name."""
 
 
 @dataclass(frozen=True)
@@ -165,56 +167,61 @@ class Subjects:
         unasked = [self.study.unasked] if self.study.unasked and len(self.names) > 1 else []
         return [*self.study.damaged, *left, *unasked, *self.study.left_out]
 
+    @property
+    def words(self) -> str:
+        """The one model, or the number of models."""
+        return self.members[0].title if len(self.members) == 1 else f"{len(self.members)} models"
+
     def measure(
-        self, tell: Tell, measure: Callable[[Subject, Loaded], Measured]
+        self, tell: Tell, measure: Callable[[Loaded, Tell], Measured]
     ) -> tuple["Subjects", list[Measured]]:
         """Loads one model after the other, and measures it. Returns the models that were measured,
         with notices, and what was found.
 
-        A model for which `measure` raises Unmeasured is left out. If none is left, it is raised.
+        A model for which `measure` raises Unmeasured is left out. ConfigError if none is left.
         """
         found: list[Measured] = []
         texts: dict[str, list[str]] = {}
-        members, errors = [], list[Unmeasured]()
-        for place, subject in enumerate(self.members, start=1):
-            of_all = f" ({place}/{len(self.members)})" if len(self.members) > 1 else ""
+        reasons: dict[int, str] = {}
+        for place, subject in enumerate(self.members):
+            of_all = f" ({place + 1}/{len(self.members)})" if len(self.members) > 1 else ""
             tell(f"loading {subject.title}{of_all}", 0, 0)
             loaded = subject.load()
             try:
-                found.append(measure(subject, loaded))
+                found.append(measure(loaded, _titled(tell, subject)))
             except Unmeasured as error:
-                errors.append(error)
-                continue
-            members.append(subject)
-            texts.setdefault(_text_line(loaded), []).append(subject.title)
+                reasons[place] = str(error)
+            else:
+                texts.setdefault(_text_line(loaded), []).append(subject.title)
         if not found:
-            raise errors[0]
+            raise ConfigError(f"{self.members[0].folder}: {reasons[0]}")
         lines = [line if len(texts) == 1 else f"{', '.join(names)}: {line}"
                  for line, names in texts.items()]  # fmt: skip
-        return replace(self.without(errors), notices=[*left_out(errors), *lines]), found
+        return self.without(reasons, lines), found
 
-    def without(self, errors: Sequence[Unmeasured]) -> "Subjects":
-        """The models less those that cannot be measured, which are missing then."""
+    def without(self, reasons: Mapping[int, str], notices: Sequence[str] = ()) -> "Subjects":
+        """The models less those that cannot be measured, by their places, which are missing then.
+        Its notices name them, a line for each variant and reason."""
         missing = {name: dict(seeds) for name, seeds in self.missing.items()}
-        for error in errors:
-            if error.subject.seed is not None:
-                missing.setdefault(error.subject.name, {})[error.subject.seed] = error.why
-        gone = [error.subject for error in errors]
-        members = [subject for subject in self.members if subject not in gone]
-        return replace(self, members=members, missing=missing)
+        lines: dict[tuple[str, str], list[int]] = {}
+        for place, why in reasons.items():
+            subject = self.members[place]
+            seeds = lines.setdefault((subject.name, why), [])
+            if subject.seed is not None:
+                seeds.append(subject.seed)
+                missing.setdefault(subject.name, {})[subject.seed] = why
+        members = [each for place, each in enumerate(self.members) if place not in reasons]
+        left_out = [
+            f"LEFT OUT: {name}"
+            + (f" (seed{'s' * (len(own) > 1)} {', '.join(map(str, own))})" if own else "")
+            + f": {why}"
+            for (name, why), own in lines.items()
+        ]
+        return replace(self, members=members, missing=missing, notices=[*left_out, *notices])
 
 
-def left_out(errors: Sequence[Unmeasured]) -> list[str]:
-    """A line for each variant and reason."""
-    seeds: dict[tuple[str, str], list[int]] = {}
-    for error in errors:
-        own = seeds.setdefault((error.subject.name, error.why), [])
-        own += [] if error.subject.seed is None else [error.subject.seed]
-    lines = []
-    for (name, why), own in seeds.items():
-        numbers = f" (seed{'s' * (len(own) > 1)} {', '.join(map(str, own))})" if own else ""
-        lines.append(f"LEFT OUT: {name}{numbers}: {why}")
-    return lines
+def _titled(tell: Tell, subject: Subject) -> Tell:
+    return lambda what, done, total: tell(f"{subject.title}: {what}", done, total)
 
 
 def _text_line(loaded: Loaded) -> str:

@@ -1,0 +1,255 @@
+"""The outcome of an analysis: rows of numbers, and how they are shown and drawn.
+
+An analysis declares its numbers, its tables (`View`) and the panels of its figure once. It computes
+rows. rendering.py makes of both the terminal's text, a page, one CSV file and a figure. The rows of
+a CSV file give the same tables and the same figure again.
+"""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from statistics import fmean
+from typing import Any
+
+from transformer_norms.comparison.statistics import FEWEST, half_interval
+from transformer_norms.comparison.verdict import Comparison
+from transformer_norms.report.figures import GREY, line_style
+from transformer_norms.text_tables import csv_table
+
+# A row is of one kind: of a whole model, where it names none, or of a block, of a step, and so on.
+# `model` names its variant, `seed` its seed, and `diverged` why a model has not all its numbers.
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+KIND, MODEL, SEED, DIVERGED = "kind", "model", "seed", "diverged"
+# Draws one panel of the figure into its axes.
+Panel = Callable[[Any, Rows], None]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a row. `heading` names it in tables, and `meaning` says what it is. `format` is
+    that of Python. Variants are compared over seeds by the numbers that are `compared`."""
+
+    heading: str
+    meaning: str = ""
+    format: str = ".4f"
+    compared: bool = False
+
+    def show(self, value: Any) -> str:
+        if value is None or value != value:
+            return ""
+        return value if isinstance(value, str) else f"{value:{self.format}}"
+
+    def show_signed(self, value: float) -> str:
+        return f"{value:+{self.format.lstrip('+')}}"
+
+    def show_mean(self, values: Sequence[Any]) -> str:
+        """`0.0312 ± 0.0040`: the mean, and half of its 95 % interval from FEWEST values on."""
+        if len(values) == 1 or isinstance(values[0], str) or None in values:
+            return self.show(values[0] if None not in values else None)
+        half = half_interval(values) if len(values) >= FEWEST else None
+        within = "" if half is None else f" ± {half:{self.format.lstrip('+')}}"
+        return self.show(fmean(values)) + within
+
+
+Numbers = Mapping[str, Number]
+
+
+@dataclass(frozen=True)
+class View:
+    """A table of the rows of one kind, or of the rows that a function makes of all rows.
+
+    The columns `by` tell the rows of one model apart, and `numbers` are shown. Of several models a
+    number is its mean over seeds. A view that is `alone` is shown of one model only.
+    """
+
+    rows: str | Callable[[Rows], Rows]
+    by: Sequence[str]
+    numbers: Numbers
+    legend: str = ""
+    alone: bool = False
+
+    def select(self, rows: Rows) -> Rows:
+        return self.rows(rows) if callable(self.rows) else of_kind(rows, self.rows)
+
+    def shown(self, rows: Rows) -> Numbers:
+        """The numbers that a row has."""
+        chosen = self.select(rows)
+        return {key: number for key, number in self.numbers.items()
+                if any(row.get(key) not in (None, "") for row in chosen)}  # fmt: skip
+
+    def columns(self, rows: Rows) -> list[str]:
+        """The columns that tell the rows of the table apart."""
+        several = len(models_of(rows)) > 1 and len(models_of(self.select(rows))) > 0
+        return [MODEL, *self.by] if several and MODEL not in self.by else [*self.by]
+
+    def cells(self, rows: Rows) -> list[list[str]]:
+        """A heading, and a row for each variant and each value of `by`."""
+        by, shown = self.columns(rows), self.shown(rows)
+        groups: dict[tuple[Any, ...], list[Row]] = {}
+        for row in self.select(rows):
+            groups.setdefault(tuple(row[key] for key in by), []).append(row)
+        cells = [
+            [*map(str, place), *(n.show_mean([r.get(k) for r in own]) for k, n in shown.items())]
+            for place, own in groups.items()
+        ]
+        return [[*by, *(number.heading for number in shown.values())], *cells]
+
+    def explanation(self, rows: Rows) -> str:
+        """The legend, with the meaning of each number."""
+        shown = self.shown(rows).values()
+        meanings = "; ".join(f"{n.heading}: {n.meaning}" for n in shown if n.meaning)
+        return " ".join(part for part in (self.legend, f"{meanings}." * bool(meanings)) if part)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A panel of the figure: a number of the rows of one kind over another one. A thin line is a
+    seed, a thick one the mean of a variant. Where `x` is a text, marks take the place of lines.
+
+    `level` is a grey line: a number, or the key of one in each row. `linear` is the size below
+    which a logarithmic `y` is linear, so that it may be negative.
+    """
+
+    rows: str | Callable[[Rows], Rows]
+    x: str
+    y: str
+    xlabel: str
+    ylabel: str
+    log: str = ""  # the logarithmic axes, such as "xy"
+    level: float | str | None = None
+    linear: float | None = None
+
+    def __call__(self, axes: Any, rows: Rows) -> None:
+        chosen = self.rows(rows) if callable(self.rows) else of_kind(rows, self.rows)
+        own = [row for row in chosen if row.get(self.y) is not None]
+        for place, name in enumerate(dict.fromkeys(row[MODEL] for row in rows)):
+            seeds: dict[Any, dict[Any, float]] = {}
+            for row in own:
+                if row[MODEL] == name:
+                    seeds.setdefault(row.get(SEED), {})[row[self.x]] = row[self.y]
+            draw_seeds(axes, list(seeds.values()), name, place)
+        levels = {row[self.level] for row in own} if isinstance(self.level, str) else {self.level}
+        for level in levels - {None}:
+            axes.axhline(level, color=GREY, linewidth=0.8, linestyle=":")
+        self._set_axes(axes, own)
+
+    def _set_axes(self, axes: Any, own: Rows) -> None:
+        axes.set(xlabel=self.xlabel, ylabel=self.ylabel)
+        if "x" in self.log:
+            axes.set_xscale("log")
+        elif own and isinstance(own[0][self.x], int):
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        if self.linear is not None:
+            axes.set_yscale("symlog", linthresh=self.linear)
+        elif "y" in self.log:
+            axes.set_yscale("log", nonpositive="mask")
+            set_decades(axes)
+
+
+def draw_seeds(axes: Any, lines: Sequence[Mapping[Any, float]], name: str, place: int) -> None:
+    """Draws each of `lines` thin, and their mean thick and named."""
+    colour, dashes = line_style(place)
+    marks = bool(lines) and isinstance(next(iter(lines[0])), str)
+    style = {"color": colour, "marker": "o" if marks else "", "fillstyle": "none"}
+    for line in lines if len(lines) > 1 else ():
+        axes.plot([*line], [*line.values()], linestyle="" if marks else "-", linewidth=0.4,
+                  markersize=1.5, **style)  # fmt: skip
+    if lines:
+        places = [at for at in lines[0] if all(at in line for line in lines)]
+        mean = [fmean(line[at] for line in lines) for at in places]
+        axes.plot(places, mean, linestyle="" if marks else dashes, linewidth=1.5, markersize=4.5,
+                  label=name, **style)  # fmt: skip
+
+
+def set_decades(axes: Any) -> None:
+    """Numbers all decades, and parts of decades where the axis has few of them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    parts = (1,) if high / low > 1e3 else (1, 2, 5) if high / low > 10 else (1, 2, 3, 5, 7)
+    axes.yaxis.set_major_locator(LogLocator(subs=parts))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The declaration of an analysis. `numbers` are those of each model. They make the first table,
+    whose legend begins with `legend`. `size` is that of the figure in inches."""
+
+    name: str
+    title: str
+    numbers: Numbers = field(default_factory=dict)
+    views: Sequence[View] = ()
+    panels: Sequence[Panel] = ()
+    limits: Sequence[str] = ()
+    legend: str = ""
+    size: Callable[[Rows], tuple[float, float]] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of an analysis, and what is said of them: the `subject` of its title, `notices`
+    before the tables, `remarks` after them, and the `origins` of models. `comparisons` has the
+    differences of variants over seeds, by a pair of variants and a number. `saved` are the folders
+    of models that the analysis wrote."""
+
+    analysis: Analysis
+    rows: Rows
+    subject: str = ""
+    notices: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    comparisons: Mapping[tuple[str, str, str], Comparison] = field(default_factory=dict)
+    saved: Sequence[str] = ()
+
+
+# ------------------------------------------------------------------------------------- the rows
+
+
+def of_kind(rows: Rows, kind: str) -> Rows:
+    return [row for row in rows if row.get(KIND, MODEL) == kind]
+
+
+def models_of(rows: Rows) -> list[tuple[str, Any]]:
+    """The variant and the seed of each model."""
+    return list(dict.fromkeys((row[MODEL], row.get(SEED)) for row in rows if MODEL in row))
+
+
+def ended(rows: Rows) -> Rows:
+    """The rows of whole models that have all their numbers."""
+    return [row for row in of_kind(rows, MODEL) if not row.get(DIVERGED)]
+
+
+def shared(numbers: Numbers, rows: Rows) -> Numbers:
+    """The numbers that all models have."""
+    models = ended(rows)
+    return {
+        key: number for key, number in numbers.items()
+        if models and all(row.get(key) is not None for row in models)
+    }  # fmt: skip
+
+
+def csv_of(rows: Rows) -> bytes:
+    """A row for each row, in full precision, and a column for each key."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return csv_table([keys, *([row.get(key) for key in keys] for row in rows)])
+
+
+def read_rows(text: str) -> list[dict[str, Any]]:
+    """The rows of a CSV file, of which empty cells are left out."""
+    return [
+        {key: cell if key == MODEL else _value(cell) for key, cell in row.items() if cell}
+        for row in csv.DictReader(StringIO(text))
+    ]
+
+
+def _value(cell: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell

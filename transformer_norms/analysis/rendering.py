@@ -1,0 +1,225 @@
+"""Shows an outcome: as text for the terminal, as a page in Markdown, as one CSV file and as SVG."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.analysis.outcome import (
+    DIVERGED,
+    MODEL,
+    SEED,
+    Numbers,
+    Outcome,
+    Rows,
+    View,
+    csv_of,
+    ended,
+    models_of,
+    of_kind,
+    shared,
+)
+from transformer_norms.errors import ConfigError
+from transformer_norms.report.figures import FONT, figure_bytes, pyplot, style_axes
+from transformer_norms.report.writing import write_files
+from transformer_norms.storage.files import storage_error
+from transformer_norms.text_tables import (
+    COLUMNS,
+    markdown_list,
+    markdown_table,
+    paragraph,
+    text_table,
+    wrapped_table,
+)
+
+INTERVAL = "After ±: half of Student's 95 % interval over seeds."
+DIFFERENCES = (
+    "Differences are means over paired seeds, with Student's 95 % interval from three seeds on; p "
+    "is adjusted by Holm over all differences here."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cells of a table, of which the first row is the heading, and its legend. The first `by`
+    columns tell its rows apart."""
+
+    cells: list[list[str]]
+    legend: str
+    by: int
+
+    @property
+    def text(self) -> str:
+        """The table within 80 columns: where it is wider, its columns are in several tables."""
+        parts, columns = [self.cells], range(self.by, len(self.cells[0]))
+        if width(self.cells) > COLUMNS:
+            parts, taken = [], list[int]()
+            for n in columns:
+                if taken and width(self._part([*taken, n])) > COLUMNS:
+                    parts.append(self._part(taken))
+                    taken = []
+                taken.append(n)
+            parts.append(self._part(taken))
+        texts = [text_table(part) if width(part) <= COLUMNS else "\n".join(wrapped_table(part))
+                 for part in parts]  # fmt: skip
+        return "\n\n".join(texts)
+
+    def _part(self, columns: Sequence[int]) -> list[list[str]]:
+        return [[*row[: self.by], *(row[n] for n in columns)] for row in self.cells]
+
+
+def width(cells: list[list[str]]) -> int:
+    return max(map(len, text_table(cells).splitlines()))
+
+
+def write_outcome(outcome: Outcome, folder: Path | None) -> list[str]:
+    """Writes NAME.csv, NAME.md and NAME.svg into the folder, if there is one. Returns the paths."""
+    return [] if folder is None else write_files(folder, files(outcome))
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ConfigError if `folder` can be no folder, StorageError if it may not be written."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"{folder}: {nearest} is a file; name a folder")
+    if not os.access(nearest, os.W_OK):
+        raise storage_error(folder, f"{nearest} cannot be written to")
+
+
+def files(outcome: Outcome) -> dict[str, bytes]:
+    name = outcome.analysis.name
+    drawn = {f"{name}.svg": figure(outcome)} if outcome.analysis.panels else {}
+    return {f"{name}.csv": csv_of(outcome.rows), f"{name}.md": page(outcome).encode(), **drawn}
+
+
+def facts(outcome: Outcome) -> dict[str, Any]:
+    """The numbers of each model, for the JSON line."""
+    return {"numbers": [
+        {MODEL: title(row), **{key: x for key in outcome.analysis.numbers
+                               if (x := row.get(key)) is not None}}
+        for row in of_kind(outcome.rows, MODEL)
+    ]} if outcome.analysis.numbers else {}  # fmt: skip
+
+
+def title(row: Mapping[str, Any]) -> str:
+    seed = row.get(SEED)
+    return f"{row[MODEL]}" if seed is None else f"{row[MODEL]} s{seed}"
+
+
+# ------------------------------------------------------------------------------------ the tables
+
+
+def tables(outcome: Outcome) -> list[Table]:
+    """The numbers of the models, their differences, and what the analysis declares besides."""
+    analysis, rows = outcome.analysis, outcome.rows
+    several = len(models_of(rows)) > 1
+    numbers = shared(analysis.numbers, rows) if several else analysis.numbers
+    legend = View(MODEL, (), numbers, analysis.legend).explanation(rows)
+    found = [
+        Table(
+            number_rows(rows, numbers), f"{legend} {INTERVAL}" if several else legend, 2 * several
+        ),
+        Table(difference_rows(outcome), DIFFERENCES, 6),
+    ]
+    for view in analysis.views:
+        if not (several and view.alone):
+            by = len(view.columns(rows))
+            found.append(Table(view.cells(rows), view.explanation(rows), by))
+    return [table for table in found if len(table.cells) > 1]
+
+
+def number_rows(rows: Rows, numbers: Numbers) -> list[list[str]]:
+    """A heading, and the numbers of one model, or the means of each variant over its seeds."""
+    if not numbers:
+        return []
+    models = of_kind(rows, MODEL)
+    if len(models) == 1:
+        there = {key: n for key, n in numbers.items() if models[0].get(key) is not None}
+        shown = [number.show(models[0][key]) for key, number in there.items()]
+        return [[number.heading for number in there.values()], shown]
+    cells = [[MODEL, "seeds", *(number.heading for number in numbers.values())]]
+    for name in dict.fromkeys(row[MODEL] for row in ended(rows)):
+        own = [row for row in ended(rows) if row[MODEL] == name]
+        means = (n.show_mean([row[key] for row in own]) for key, n in numbers.items())
+        cells.append([name, str(len(own)), *means])
+    return cells
+
+
+def difference_rows(outcome: Outcome) -> list[list[str]]:
+    """A heading, and a row for each difference of a variant from its baseline."""
+    rows = [["difference", "of", "mean", "95 % interval", "seeds", "p"]]
+    for (variant, baseline, key), c in outcome.comparisons.items():
+        number = outcome.analysis.numbers[key]
+        cells = [f"{variant} - {baseline}", number.heading]
+        if c.difference is None:
+            rows.append([*cells, c.verdict, "", str(len(c.seeds)), ""])
+            continue
+        ends = [] if c.low is None or c.high is None else [c.low, c.high]
+        within, p = " to ".join(map(number.show_signed, ends)), c.p_holm
+        cells += [number.show_signed(c.difference), within, str(len(c.seeds))]
+        rows.append([*cells, "" if p is None else f"{p:.2g}"])
+    return rows
+
+
+# ---------------------------------------------------------------------------- the text, the page
+
+
+def terminal(outcome: Outcome) -> str:
+    """Title, notices, tables with their legends, and remarks, within 80 columns."""
+    subject = f": {outcome.subject}" if outcome.subject else ""
+    lines = [*map(paragraph, (f"{outcome.analysis.title}{subject}", *outcome.notices)), ""]
+    for table in tables(outcome):
+        lines += [table.text, "", *([paragraph(table.legend), ""] if table.legend else [])]
+    return "\n".join([*lines, *map(paragraph, _remarks(outcome))]).rstrip("\n")
+
+
+def page(outcome: Outcome) -> str:
+    """The same in Markdown, with the figure, what the analysis does not show, and the models."""
+    analysis = outcome.analysis
+    said = [*outcome.notices, *_remarks(outcome)]
+    sections = [f"# {analysis.title}", *([outcome.subject] if outcome.subject else [])]
+    sections += [markdown_list(said)] if said else []
+    for table in tables(outcome):
+        sections += [markdown_table(table.cells), *([table.legend] if table.legend else [])]
+    sections += [f"![{analysis.title.lower()}]({analysis.name}.svg)"] * bool(analysis.panels)
+    for heading, texts in (
+        ("What this does not show", analysis.limits),
+        ("Models", outcome.origins),
+    ):
+        sections += [f"## {heading}", markdown_list(texts)] if texts else []
+    return "\n\n".join(sections) + "\n"
+
+
+def _remarks(outcome: Outcome) -> list[str]:
+    failed = [row for row in of_kind(outcome.rows, MODEL) if row.get(DIVERGED)]
+    return [*(f"{title(row)}: diverged ({row[DIVERGED]})" for row in failed), *outcome.remarks]
+
+
+# ------------------------------------------------------------------------------------ the figure
+
+
+def figure(outcome: Outcome) -> bytes:
+    """The panels side by side as SVG, with one legend below."""
+    analysis = outcome.analysis
+    count = len(analysis.panels)
+    size = analysis.size(outcome.rows) if analysis.size else (3.4 * count, 3.4)
+    drawing, panels = pyplot().subplots(1, count, figsize=size, layout="constrained", squeeze=False)
+    labels: dict[str, Any] = {}
+    for axes, draw in zip(panels[0], analysis.panels, strict=True):
+        draw(axes, outcome.rows)
+        style_axes(axes)
+        axes.title.set_fontsize(FONT)
+        handles, names = axes.get_legend_handles_labels()
+        labels |= dict(zip(names, handles, strict=True))
+    if labels:
+        drawing.legend(labels.values(), labels, loc="outside lower center", ncols=2,
+                       fontsize=FONT - 1, frameon=False)  # fmt: skip
+    return svg_bytes(drawing)
+
+
+def svg_bytes(drawing: Any) -> bytes:
+    """The drawing as an SVG. It is closed."""
+    data = figure_bytes(drawing, "svg")
+    pyplot().close(drawing)
+    return data
