@@ -339,7 +339,7 @@ def test_the_gain_of_tuning_widens_the_interval_and_has_to_be_exceeded():
     x = 0.02 + 0.005 * draw.normal(size=6)
     sides = pair(outcomes((2 + x).tolist()), outcomes([2.0] * 6), gains=(0.004, 0.007))
     c = compare({"v": sides}, Rules(EFFECT))["v"]
-    plain = compare({"v": sides[:1] + (sides[1]._replace(gain=0.0),)}, Rules(EFFECT))["v"]
+    plain = compare({"v": sides[:1] + (sides[1]._replace(tuning_slack=0.0),)}, Rules(EFFECT))["v"]
     interval = stats.t.interval(0.95, 5, x.mean(), stats.sem(x))
     assert c.low == pytest.approx(interval[0] - 0.004)
     assert c.high == pytest.approx(interval[1] + 0.007)

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer_norms.commands.run_table import CHOSEN
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import nearest
+from transformer_norms.run.reader import CHOSEN
 from transformer_norms.text_tables import show
 
 if TYPE_CHECKING:

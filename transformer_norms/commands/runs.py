@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_norms.commands.conditions import Condition, check_key, read_condition, select
-from transformer_norms.commands.run_table import CHOSEN, differing_keys, run_table
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.config.finding import RUNS, find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, say, track
-from transformer_norms.run.reader import SavedRun, newest_attempts, run_folders
+from transformer_norms.run.reader import (
+    CHOSEN,
+    SavedRun,
+    differing_keys,
+    newest_attempts,
+    run_folders,
+    run_table,
+)
 from transformer_norms.text_tables import (
     COLUMNS,
     csv_table,

@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.commands.conditions import read_condition, select
-from transformer_norms.commands.run_table import CHOSEN, differing_keys, run_table
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.config.finding import find_run, runs_below
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import say
 from transformer_norms.report.fairness import differing_settings, notes_beside, obstacles
-from transformer_norms.run.reader import SavedRun, newest_attempts
+from transformer_norms.run.reader import (
+    CHOSEN,
+    SavedRun,
+    differing_keys,
+    newest_attempts,
+    run_table,
+)
 from transformer_norms.text_tables import printable, show, wrap_text, wrapped_table
 
 _ABOUT = """

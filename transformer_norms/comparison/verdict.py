@@ -53,12 +53,12 @@ _OF_A_SUM: dict[Verdict, Verdict] = {
 
 
 class Side(NamedTuple):
-    """A variant's part in a comparison: `coefficient` x loss. `gain` is the bound of what a better
-    point of the tuned keys could lower the loss, in nats."""
+    """A variant's part in a comparison: `coefficient` x loss. `tuning_slack` is the bound, in
+    nats, of what a better point of the tuned keys could lower the loss."""
 
     coefficient: float
     outcomes: Outcomes
-    gain: float = 0.0
+    tuning_slack: float = 0.0
 
 
 Sides = Sequence[Side]  # their coefficients sum to zero
@@ -229,8 +229,12 @@ def _numbers(sides: Sides, rules: Rules) -> Comparison:
 def _gains(sides: Sides) -> tuple[float, float]:
     """Returns by how much the difference of the variants at their best may lie below that of the
     measured runs, and above it: better points lower the losses on either side."""
-    below = math.fsum(side.coefficient * side.gain for side in sides if side.coefficient > 0)
-    above = math.fsum(-side.coefficient * side.gain for side in sides if side.coefficient < 0)
+    below = math.fsum(
+        side.coefficient * side.tuning_slack for side in sides if side.coefficient > 0
+    )
+    above = math.fsum(
+        -side.coefficient * side.tuning_slack for side in sides if side.coefficient < 0
+    )
     return below, above
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.moderation import ENOUGH, Prior
@@ -21,12 +23,17 @@ from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
 from transformer_norms.report.regime import (
     TUNED_ON,
+    all_failures,
     ngram_lines,
     result_failures,
     trial_failures,
 )
 from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs
-from transformer_norms.run.failure import passed_orders
+from transformer_norms.run.failure import best_ngram, passed_orders
+from transformer_norms.run.reader import make_table, run_row
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
 
@@ -50,6 +57,34 @@ class Findings:
     differences: Mapping[str, Sequence[str]]
     ngrams: Mapping[str, Sequence[float]]
     contrasts: Mapping[str, Comparison]
+
+    @cached_property
+    def table(self) -> "DataFrame":
+        """A row for each attempt: its place in the study, its planned values under `at.KEY` and
+        `tuned.KEY`, how it ended, and its run as `run_row` has it."""
+        failures = all_failures(self.study, self.loss)
+        return make_table([self._attempt(member, failures) for member in self.study.runs])
+
+    def _attempt(self, member: StudyRun, failures: Mapping[Path, str]) -> dict[str, Any]:
+        study, run = self.study, member.run
+        variant = next((v for v in study.variants if v.values == member.variant), None)
+        row = (run_row(run) if run else {}) | {
+            "study": member.folder.parent.name,
+            "run": member.folder.name,
+            "stage": member.stage,
+            "variant": variant.name if variant else "",
+            "seed": member.seed,
+            "status": member.status,
+            "edge": " ".join(variant.tuned.edge if variant and variant.tuned else []),
+            **{f"at.{axis}": member.variant.get(axis) for axis in study.axes},
+            **{f"tuned.{key}": member.tuned.get(key) for key in study.tune},
+        }
+        if run and run.ended and member.counts:
+            order = best_ngram(run.summary, TUNED_ON if member.stage == "tune" else self.loss)
+            row["outcome"] = "failed" if member.folder in failures else "trained"
+            row["failure"] = failures.get(member.folder)
+            row["passed"] = None if order is None else ngram_name(order) if order else "none"
+        return row
 
     @property
     def compared(self) -> list[Variant]:
@@ -89,7 +124,7 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     check_comparable(study)
     loss = _loss_that_counts(study)
     outcomes = result_outcomes(study, loss)
-    gains = _tuning_gains(study, outcomes)
+    gains = _tuning_slack(study, outcomes)
     asked = asked_comparisons(study, outcomes, gains)
     looks = max(2, study.looks) if study.sequential else 1
     prior = _usual_variance(study, asked, noise)
@@ -118,7 +153,7 @@ def compare_also(findings: Findings, contrast: Contrast) -> Comparison | None:
     return compare(asked, findings.rules).get(contrast.text)
 
 
-def _tuning_gains(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, float]:
+def _tuning_slack(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, float]:
     """The bound of what a better point of the tuned keys could gain, in nats, by the name of each
     variant that was tuned, from its tuning runs that trained."""
     failures = trial_failures(study)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell, tell_nobody, track
 from transformer_norms.report import table as tables
@@ -24,11 +23,8 @@ from transformer_norms.report.page import render_page
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
-from transformer_norms.report.regime import TUNED_ON, all_failures
-from transformer_norms.report.study import RowsOf, Study, StudyRun, read_rows
+from transformer_norms.report.study import RowsOf, read_rows
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
-from transformer_norms.run.failure import best_ngram
-from transformer_norms.run.reader import SavedRun
 from transformer_norms.storage.files import remove_leftovers, storage, write_bytes
 from transformer_norms.text_tables import (
     csv_table,
@@ -39,9 +35,13 @@ from transformer_norms.text_tables import (
     show,
 )
 
+# The columns of results.csv behind those of the study: their headings, and their keys in the table.
 _MEASURED = (
-    "val_loss test_loss initial_loss best_val_loss step tokens parameters flops "
-    "tokens_per_second seconds peak_memory identity commit dirty"
+    "val_loss test_loss initial_loss best_val_loss step tokens parameters flops tokens_per_second "
+    "seconds peak_memory identity commit dirty data_fingerprint=data.fingerprint batch_chain "
+    "val_tokens=data.val_tokens context=model.context steps=trainer.steps "
+    "batch_size=trainer.batch_size precision=trainer.precision threads device torch python "
+    "outcome failure passed"
 ).split()
 
 
@@ -134,62 +134,18 @@ def write_files(folder: Path, files: Mapping[str, bytes], flag: str = "--out") -
 
 def _results_csv(findings: Findings) -> bytes:
     """results.csv: a row for each run, planned by a sweep or not, in full precision."""
-    study = findings.study
-    failures = all_failures(study, findings.loss)
-    rows = [
-        _results_row(study, member) | _outcome(member, findings.loss, failures)
-        for member in study.runs
-    ]
-    columns = list(dict.fromkeys(key for row in rows for key in row)) or ["study"]
-    return csv_table([columns, *([row.get(column) for column in columns] for row in rows)])
-
-
-def _results_row(study: Study, member: StudyRun) -> dict[str, Any]:
-    variant = next((v for v in study.variants if v.values == member.variant), None)
-    edge = variant.tuned.edge if variant and variant.tuned else []
-    values = {key: member.variant.get(key) for key in study.axes}
-    return {
-        "study": member.folder.parent.name,
-        "run": member.folder.name,
-        "stage": member.stage,
-        "variant": variant.name if variant else "",
-        **{k: show(v) if isinstance(v, Mapping) else v for k, v in values.items()},
-        **{key: member.tuned.get(key) for key in study.tune},
-        **({"edge": " ".join(edge)} if study.tune else {}),
-        "seed": member.seed,
-        "status": member.status,
-        **(_measurements(member.run) if member.run else {}),
-    }
-
-
-def _outcome(member: StudyRun, loss: str, failures: Mapping[Path, str]) -> dict[str, Any]:
-    """Whether a run that counts trained, and the best n-gram that it has passed."""
-    if member.run is None or not member.ended or member.stage not in ("tune", "result"):
-        return {"outcome": None, "failure": None, "passed": None}
-    order = best_ngram(member.run.summary, TUNED_ON if member.stage == "tune" else loss)
-    return {
-        "outcome": "failed" if member.folder in failures else "trained",
-        "failure": failures.get(member.folder),
-        "passed": None if order is None else ngram_name(order) if order else "none",
-    }
-
-
-def _measurements(run: SavedRun) -> dict[str, Any]:
-    summary = run.summary
-    return {
-        **{name: getattr(summary, name) for name in _MEASURED},
-        "data_fingerprint": summary.data.fingerprint,
-        "batch_chain": summary.batch_chain,
-        "val_tokens": run.value("data.val_tokens"),
-        "context": run.value("model.context"),
-        "steps": run.value("trainer.steps"),
-        "batch_size": run.value("trainer.batch_size"),
-        "precision": run.value("trainer.precision"),
-        "threads": summary.threads,
-        "device": summary.device,
-        "torch": summary.versions.get("torch"),
-        "python": summary.versions.get("python"),
-    }
+    study, table = findings.study, findings.table
+    columns = {name: name for name in ("study", "run", "stage", "variant")}
+    columns |= {axis: f"at.{axis}" for axis in study.axes}
+    columns |= {key: f"tuned.{key}" for key in study.tune} | (
+        {"edge": "edge"} if study.tune else {}
+    )
+    columns |= {"seed": "seed", "status": "status"}
+    columns |= {name.partition("=")[0]: name.rpartition("=")[2] for name in _MEASURED}
+    there = {heading: key for heading, key in columns.items() if key in table}
+    rows = table[[*there.values()]].to_numpy().tolist() if there else []
+    cells = [[show(one) if isinstance(one, Mapping) else one for one in row] for row in rows]
+    return csv_table([[*there] or ["study"], *cells])
 
 
 def _table_md(findings: Findings) -> str:

@@ -5,25 +5,34 @@ All readers of runs use this file. A damaged file raises ConfigError, one line w
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_norms.config import saved
 from transformer_norms.config.finding import find_study
-from transformer_norms.config.tree import chosen_value
+from transformer_norms.config.tree import chosen_value, marked, within
 from transformer_norms.config.tree import flat as flatten
 from transformer_norms.errors import ConfigError, describe_error
-from transformer_norms.kinds import value_at
+from transformer_norms.kinds import Mark, value_at
+from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.run import identity
 from transformer_norms.run.folder import attempt_number
 from transformer_norms.run.metrics import read_metrics
-from transformer_norms.run.summary import read_summary
+from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.reading import is_there, read_json
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 Row = dict[str, Any]
+CHOSEN = "chosen."  # before the key of a value as it was chosen, `auto` included
+_NESTED = ("choices", "data", "versions", "source", "process", "warnings", "start")
+_SUMMARY = [one.name for one in fields(Summary) if one.name not in _NESTED]
+_NOT_IN_IDENTITY = tuple(key for key in marked(Mark.ASIDE) if "*" not in key)
 _MOST_FOLDERS = 100_000
 # The keys of a config that are read by name, besides its identity.
 _READ = (
@@ -159,6 +168,66 @@ def flat_row(run: SavedRun) -> Row:
             if value != {}
         },
     }
+
+
+def make_table(rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
+    """Returns rows as a table of Python's own values, None where a row has no such key."""
+    from pandas import DataFrame
+
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return DataFrame({key: [row.get(key) for row in rows] for key in keys}, dtype=object)
+
+
+def run_row(run: SavedRun) -> Row:
+    """Returns a run as a row: its config under dotted keys, its choices by axis, the numbers of its
+    summary, and where it lies."""
+    config = {key: run.config[key] for key in run.config if key not in ("choices", "chosen")}
+    return {
+        **flatten(config),
+        **{axis: run.value(axis) for axis in run.config["choices"]},
+        **{key: getattr(run.summary, key) for key in _SUMMARY},
+        "data.fingerprint": run.summary.data.fingerprint,
+        "python": run.summary.versions.get("python"),
+        "torch": run.summary.versions.get("torch"),
+        "name": run.folder.name,
+        "study": run.folder.parent.name,
+        "folder": str(run.folder),
+    }
+
+
+def run_table(runs: Sequence[SavedRun]) -> "DataFrame":
+    """Returns a row for each run, with the time of its writing, and with its config and choices as
+    they were chosen."""
+    rows = []
+    for run in runs:
+        chosen = {key: value for key, value in run.config["chosen"].items() if key != "choices"}
+        row = flatten(chosen) | {axis: run.typed(axis) for axis in run.config["choices"]}
+        rows.append({f"{CHOSEN}{key}": value for key, value in row.items()} | run_row(run))
+        rows[-1]["written"] = run.written
+    return make_table(rows)
+
+
+def differing_keys(table: "DataFrame") -> list[str]:
+    """Returns the keys whose chosen values differ: axes first, seeds last.
+
+    A value that a choice brings is left out: `norm.eps` counts where two runs with one norm have
+    another eps. Keys that change no result are left out too, such as trainer.log_every.
+    """
+    columns = {key.removeprefix(CHOSEN): table[key] for key in table if key.startswith(CHOSEN)}
+    texts = {key: column.map(json.dumps) for key, column in columns.items()}
+    chosen = {key: column for key, column in texts.items() if column.nunique() > 1}
+    axes = [axis for axis in AXES_OF_A_RUN if axis in chosen and axis != "tracking"]
+    differing = list(axes)
+    for key, column in chosen.items():
+        if key in AXES_OF_A_RUN or within(key, _NOT_IN_IDENTITY):
+            continue
+        node = key.partition(".")[0]
+        axis = {"architecture": "preset", "trainer": "recipe"}.get(node, node)
+        there = column[column != "null"]
+        by = [chosen[one][there.index] for one in {axis, "recipe"} & {*axes}]
+        if (there.groupby(by or [0] * len(there)).nunique() > 1).any():
+            differing.append(key)
+    return sorted(differing, key=lambda key: key in ("seed", "data.seed"))
 
 
 def run_folders(folder: Path) -> list[Path]:
