@@ -19,7 +19,7 @@ os.environ["WANDB_MODE"] = "offline"
 for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
     os.environ.setdefault(name, "1")
 
-shape_checker.install("transformer_norms")
+shape_checker.install("transformer_norms", "analyses")
 
 # CPU seconds of all workers together, their child processes included: 560 in all. An area is one
 # folder of tests or some.

@@ -105,7 +105,7 @@ def test_the_rows_of_a_csv_file_give_the_tables_of_the_page_again(models, name):
         assert markdown_table(table.cells) in page
 
 
-@pytest.mark.parametrize("name", ["coordinate_check", "invariances", "swap", "depth_use"])
+@pytest.mark.parametrize("name", ["coordinate_check", "init_gradients", "swap"])
 def test_a_command_writes_the_same_bytes_twice(name):
     folders = [made("one", name, again)[1] for again in (0, 1)]
     one, two = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)

@@ -1,8 +1,6 @@
 """Gradients and streams before training: Xiong's laws, numbers by hand, planted powers of depth,
 and the command."""
 
-import csv
-import json
 import math
 from functools import cache
 
@@ -14,16 +12,17 @@ from analyses.init_gradients import (
     OUTPUT,
     SQUARE,
     bound,
-    main,
     measure_variants,
+    outcome,
     read_setting,
+    rows_of,
 )
 from combinations import combined
 from scipy import stats
 
+from transformer_norms.analysis.rendering import figure, tables, terminal
 from transformer_norms.analysis.untrained_models import draw_tokens, fit_law
 from transformer_norms.config.building import build_model
-from transformer_norms.text_tables import escape_markdown
 
 DEEPEST = 16
 SMALL = ("model.depth=1,2", "model.width=4", "model.context=3", "seed=5")
@@ -235,55 +234,31 @@ def test_one_seed_has_no_interval_and_what_has_no_logarithm_no_law():
 # ------------------------------------------------------------------------------------ the command
 
 
-def answer(capsys, *arguments):
-    code = main(list(arguments))
-    out, err = capsys.readouterr()
-    return code, out, err
+def outcome_of(*typed, xiong):
+    setting = read_setting([*typed, "model.depth=2,3", "seed=0", "model.width=8"], xiong=xiong)
+    return outcome(setting, rows_of(measure_variants(setting)))
 
 
-def test_the_command_shows_a_table_and_writes_the_same_bytes_twice(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    typed = ["placement=pre,rezero,residual_dual", "model.depth=2,3", "seed=0", "model.width=8"]
-    written, shown = [], []
-    for folder in ("one", "two/three"):
-        code, out, _ = answer(capsys, *typed[:2], "--xiong", "--out", folder, *typed[2:])
-        assert code == 0
-        *table, last = out.splitlines()
-        paths = json.loads(last)["files"]
-        assert paths == [f"{folder}/init_gradients.{kind}" for kind in ("csv", "md", "svg")]
-        written.append([(tmp_path / path).read_bytes() for path in paths])
-        shown.append(table)
-    assert shown[0] == shown[1]
-    assert written[0] == written[1]
-    assert max(map(len, shown[0])) <= 80
-    rows = {line.split()[0]: line.split()[1:] for line in shown[0] if line}
+def test_the_table_has_slopes_bounds_and_what_has_neither():
+    made = outcome_of("placement=pre,rezero,residual_dual", xiong=True)
+    (table,) = tables(made)
+    rows = {name: cells for name, *cells in table.cells}
     assert rows["pre"][0] == "N^-1/2"
-    assert rows["pre"][-3:] == ["(2.5", "to", "5.5)"]  # 1 + N/2, 1 + 3N/2
-    assert rows["rezero"][:3] == ["none", "0", "0"]
-    assert "two streams of residual_dual, x is measured" in "\n".join(shown[0])
-    found = list(csv.DictReader(written[0][0].decode().splitlines()))
-    assert len(found) == 3 * (2 + 3)  # variants, blocks
-    assert {row["down"] for row in found if row["model"] == "rezero"} == {"0.0"}
-    text, drawn = (data.decode() for data in written[0][1:])
-    keys = (*typed, "mlp=relu", "model.mlp_width=model.width")
-    assert all(f" {escape_markdown(key)}" in text for key in keys)
-    assert all(
-        word in drawn for word in ("pre", "rezero", "slope -1/2", "slope 0", "bounds of pre")
-    )
+    assert rows["pre"][-1].endswith(" (2.5 to 5.5)")  # 1 + N/2, 1 + 3N/2
+    assert rows["rezero"][:-1] == ["", "none", "", "0", "0"]
+    assert "two streams of residual_dual, x is measured" in terminal(made).replace("\n", " ")
+    assert len(made.rows) == 3 * (2 + 3)  # variants, blocks
+    assert {row["down"] for row in made.rows if row["model"] == "rezero"} == {0}
+    assert all(key in made.notices[0] for key in ("mlp=relu", "model.mlp_width=model.width"))
+    drawn = figure(made).decode()
+    words = ("pre", "rezero", "slope -1/2", "slope 0", "bounds of pre")
+    assert [word for word in words if word not in drawn] == []
 
 
-def test_without_xiong_the_models_are_the_configs_own_and_nothing_is_said_to_be_proven(
-    capsys, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    typed = ["norm=rmsnorm,layernorm", "placement=pre", "model.depth=2,3", "seed=0"]
-    typed += ["model.width=8"]
-    code, out, _ = answer(capsys, *typed)
-    assert code == 0
-    assert "-1/2" not in out
-    assert json.loads(out.splitlines()[-1]) == {"files": []}
-    assert not any(tmp_path.iterdir())
-    setting = read_setting(typed)
+def test_without_xiong_the_models_are_the_configs_own_and_nothing_is_said_to_be_proven():
+    typed = ["norm=rmsnorm,layernorm", "placement=pre"]
+    assert "-1/2" not in terminal(outcome_of(*typed, xiong=False))
+    setting = read_setting([*typed, "model.depth=2,3", "seed=0", "model.width=8"])
     assert list(setting.variants) == ["rmsnorm", "layernorm"]
     config = setting.variants["layernorm"][0]
     assert (config.choices.init, config.mlp.activation) == ("mup", "relu2")

@@ -38,11 +38,11 @@ class Loader(_import_hook._JaxtypingLoader):
             return super().get_code(fullname)
 
 
-def install(package: str) -> None:
-    """Checks every module of the package that is imported from now on."""
+def install(*packages: str) -> None:
+    """Checks every module of the packages that is imported from now on."""
     jaxtyping.jaxtyped = decorate
     _import_hook._JaxtypingLoader = Loader
-    jaxtyping.install_import_hook(package, "shape_checker.check")
+    jaxtyping.install_import_hook(packages, "shape_checker.check")
 
 
 def decorate(thing: Any = None, *, typechecker: Callable[..., Any]) -> Any:

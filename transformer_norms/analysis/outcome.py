@@ -70,25 +70,22 @@ class View:
     legend: str = ""
     alone: bool = False
 
-    def select(self, rows: Rows) -> Rows:
-        return self.rows(rows) if callable(self.rows) else of_kind(rows, self.rows)
-
     def shown(self, rows: Rows) -> Numbers:
         """The numbers that a row has."""
-        chosen = self.select(rows)
+        chosen = select(self.rows, rows)
         return {key: number for key, number in self.numbers.items()
                 if any(row.get(key) not in (None, "") for row in chosen)}  # fmt: skip
 
     def columns(self, rows: Rows) -> list[str]:
         """The columns that tell the rows of the table apart."""
-        several = len(models_of(rows)) > 1 and len(models_of(self.select(rows))) > 0
+        several = len(models_of(rows)) > 1 and len(models_of(select(self.rows, rows))) > 0
         return [MODEL, *self.by] if several and MODEL not in self.by else [*self.by]
 
     def cells(self, rows: Rows) -> list[list[str]]:
         """A heading, and a row for each variant and each value of `by`."""
         by, shown = self.columns(rows), self.shown(rows)
         groups: dict[tuple[Any, ...], list[Row]] = {}
-        for row in self.select(rows):
+        for row in select(self.rows, rows):
             groups.setdefault(tuple(row[key] for key in by), []).append(row)
         cells = [
             [*map(str, place), *(n.show_mean([r.get(k) for r in own]) for k, n in shown.items())]
@@ -122,8 +119,7 @@ class Lines:
     linear: float | None = None
 
     def __call__(self, axes: Any, rows: Rows) -> None:
-        chosen = self.rows(rows) if callable(self.rows) else of_kind(rows, self.rows)
-        own = [row for row in chosen if row.get(self.y) is not None]
+        own = [row for row in select(self.rows, rows) if row.get(self.y) is not None]
         for place, name in enumerate(dict.fromkeys(row[MODEL] for row in rows)):
             seeds: dict[Any, dict[Any, float]] = {}
             for row in own:
@@ -211,6 +207,11 @@ class Outcome:
 
 def of_kind(rows: Rows, kind: str) -> Rows:
     return [row for row in rows if row.get(KIND, MODEL) == kind]
+
+
+def select(source: str | Callable[[Rows], Rows], rows: Rows) -> Rows:
+    """The rows of a kind, or those that a function makes of all rows."""
+    return source(rows) if callable(source) else of_kind(rows, source)
 
 
 def models_of(rows: Rows) -> list[tuple[str, Any]]:

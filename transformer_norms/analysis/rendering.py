@@ -26,6 +26,7 @@ from transformer_norms.report.writing import write_files
 from transformer_norms.storage.files import storage_error
 from transformer_norms.text_tables import (
     COLUMNS,
+    escape_markdown,
     markdown_list,
     markdown_table,
     paragraph,
@@ -115,13 +116,10 @@ def tables(outcome: Outcome) -> list[Table]:
     analysis, rows = outcome.analysis, outcome.rows
     several = len(models_of(rows)) > 1
     numbers = shared(analysis.numbers, rows) if several else analysis.numbers
+    cells = number_rows(rows, numbers)
     legend = View(MODEL, (), numbers, analysis.legend).explanation(rows)
-    found = [
-        Table(
-            number_rows(rows, numbers), f"{legend} {INTERVAL}" if several else legend, 2 * several
-        ),
-        Table(difference_rows(outcome), DIFFERENCES, 6),
-    ]
+    legend += f" {INTERVAL}" * any("±" in cell for row in cells for cell in row)
+    found = [Table(cells, legend, 2 * several), Table(difference_rows(outcome), DIFFERENCES, 6)]
     for view in analysis.views:
         if not (several and view.alone):
             by = len(view.columns(rows))
@@ -178,7 +176,7 @@ def page(outcome: Outcome) -> str:
     """The same in Markdown, with the figure, what the analysis does not show, and the models."""
     analysis = outcome.analysis
     said = [*outcome.notices, *_remarks(outcome)]
-    sections = [f"# {analysis.title}", *([outcome.subject] if outcome.subject else [])]
+    sections = [f"# {analysis.title}", escape_markdown(outcome.subject)]
     sections += [markdown_list(said)] if said else []
     for table in tables(outcome):
         sections += [markdown_table(table.cells), *([table.legend] if table.legend else [])]
@@ -188,7 +186,7 @@ def page(outcome: Outcome) -> str:
         ("Models", outcome.origins),
     ):
         sections += [f"## {heading}", markdown_list(texts)] if texts else []
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
 def _remarks(outcome: Outcome) -> list[str]:
