@@ -11,7 +11,7 @@ import torch
 
 from transformer_norms.analysis.command import models_parser
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome, csv_of, read_rows
-from transformer_norms.analysis.rendering import difference_rows, number_rows
+from transformer_norms.analysis.rendering import Table, difference_rows, number_rows
 from transformer_norms.analysis.trained.over_seeds import compare_numbers
 from transformer_norms.analysis.trained.subjects import Unmeasured, read_subjects
 from transformer_norms.errors import ConfigError
@@ -187,3 +187,13 @@ def test_two_seeds_have_no_interval_and_a_run_that_failed_takes_the_difference()
     diverged = [*few, {"model": "layernorm", "seed": 2, "diverged": "the loss is nan at step 5"}]
     (row,) = differences_of(found, diverged)
     assert row[2:4] == ["failed", ""]
+
+
+def test_a_wide_table_is_several_within_80_columns_and_no_number_is_broken():
+    heading = ["model", "seeds", *(f"number {n}" for n in range(7))]
+    rows = [[name, "3", *(f"-{n}.00136 ± 0.00572" for n in range(7))] for name in ("one", "two")]
+    text = Table([heading, *rows], "", 2).text
+    assert max(map(len, text.splitlines())) <= 80
+    for n in range(7):
+        assert text.count(f"-{n}.00136 ± 0.00572") == 2
+    assert [part.split()[0] for part in text.split("\n\n")] == ["model"] * 3
