@@ -95,7 +95,7 @@ def runs_of(study):
 
 
 def skip_charts(monkeypatch):
-    """Leaves out what takes longest of a report: its drawings, but not the places for them."""
+    """Leaves out what takes longest of a page: its drawings, but not the places for them."""
 
     def charts(findings, rows):
         found = {section: [] for section in SECTIONS}
@@ -105,7 +105,6 @@ def skip_charts(monkeypatch):
 
     monkeypatch.setattr(page, "page_charts", charts)
     monkeypatch.setattr(page, "block_drawings", lambda variants: [])
-    skip_files(monkeypatch)
 
 
 def skip_files(monkeypatch):

@@ -15,6 +15,7 @@ from page_studies import (
     panels_of,
     runs_of,
     skip_charts,
+    skip_files,
     tuned_study,
     value,
 )
@@ -68,6 +69,7 @@ class Words(HTMLParser):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     skip_charts(monkeypatch)
+    skip_files(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,7 @@ def tuned(tmp_path_factory):
     tuned_study(study)
     with pytest.MonkeyPatch.context() as patch:
         skip_charts(patch)
+        skip_files(patch)
         path, found = write_report([study])
     return study, Words(path.read_text()), found
 

@@ -9,7 +9,8 @@ from hostile_study import HARMLESS, PAYLOADS, folder_of, make_study
 from page_studies import skip_files
 from page_walk import MARK, Page, spelled
 
-from transformer_norms.report.charts import profiles
+from transformer_norms.report.charts import panels, profiles
+from transformer_norms.report.curves import ALONG
 from transformer_norms.report.writing import write_report
 
 UNSEEN = "\0\x1b\x9b\ufeff\u200b\u2028\u2029\u202e\u2066\ufffd"  # what controls, hides, reverses
@@ -33,6 +34,7 @@ def pages(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         skip_files(patch)
         patch.setattr(profiles, "_PARTS", 6)  # more of them are alike, and take minutes
+        patch.setattr(panels, "ALONG", {"tokens": ALONG["tokens"]})
         for words in (PAYLOADS, HARMLESS):
             study = tmp_path_factory.mktemp("studies") / folder_of(words)
             make_study(study, words)

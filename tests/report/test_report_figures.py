@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.text import Text
+from page_studies import skip_charts
 from run_folders import PRE, edit, folder, make_study, make_sweep, text, tree, tuned, tuning_study
 
 from transformer_norms.config.compose import options
@@ -30,6 +31,7 @@ from transformer_norms.report.writing import write_report
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    skip_charts(monkeypatch)
 
 
 def drawn_by(monkeypatch, room):

@@ -9,13 +9,13 @@ from transformer_norms.report.figures import (
     label_ends,
     line_style,
     mark_failures,
+    short_name,
     style_axes,
     tag,
 )
 from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.regime import shared_lines
 from transformer_norms.report.study import Variant, finite
-from transformer_norms.text_tables import printable
 
 
 def against_panels(findings: Findings) -> Iterator[tuple[str, Any]]:
@@ -58,7 +58,7 @@ def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], ax
     drawn = {name: end for name, end in ends.items() if end}
     ngrams = shared_lines(study, findings.loss)
     label_ends(axes, [*drawn], [*drawn.values()], [*map(names.index, drawn)], ngrams, len(failing))
-    axes.set_xlabel(printable(axis), parse_math=False)
+    axes.set_xlabel(short_name(axis), parse_math=False)
     axes.set_ylabel(f"final {LOSSES[findings.loss]}, nats per token")
     style_axes(axes)
 

@@ -7,7 +7,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from transformer_norms.report.figures import MOST_LINES, label_ends, line_style, style_axes, tag
+from transformer_norms.report.figures import (
+    MOST_LINES,
+    label_ends,
+    line_style,
+    short_name,
+    style_axes,
+    tag,
+)
 from transformer_norms.report.study import Rows, Study, Variant, finite
 from transformer_norms.text_tables import printable
 from transformer_norms.training.measures import MEASURES, Measure, place_of
@@ -89,7 +96,7 @@ class Profile:
         if len(ends) <= MOST_LINES:  # more names would not be read, and take seconds
             label_ends(axes, [*ends], [*ends.values()], places)
         axes.set_xlabel(x)
-        axes.set_ylabel(self.title, parse_math=False)
+        axes.set_ylabel(short_name(self.title), parse_math=False)
         style_axes(axes)
 
 
