@@ -1,20 +1,14 @@
 """The command `tracking`: run folders in Weights & Biases."""
 
 import os
-import re
-import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
 from transformer_norms.config.finding import find_study
-from transformer_norms.errors import ConfigError, hide_secrets
+from transformer_norms.errors import ConfigError
 from transformer_norms.tracking.mirror import resolve_mode, wishes
-
-_SAVE_SECONDS = 30
-
 
 _EPILOG = """
 FOLDER is a run or a study, by its path or by a part of its name below ./runs:
@@ -34,9 +28,6 @@ def make_parser() -> Parser:
     late.set_defaults(
         run=lambda typed: sync(typed.folders, resolve_mode(typed.mode, os.environ), typed.model)
     )
-    panels = commands.add_parser("workspace", help="save panels like the report's in a project")
-    panels.add_argument("project", metavar="[ENTITY/]PROJECT")
-    panels.set_defaults(run=lambda typed: save_workspace(typed.project))
     return parser
 
 
@@ -87,35 +78,6 @@ def _run_folders(folder: Path) -> list[Path]:
     if not runs:
         raise ConfigError(f"{folder}: neither a run folder nor a study with runs in it")
     return runs
-
-
-def save_workspace(project: str) -> int:
-    """Saves the views of a project and prints their URLs; one line says why it cannot."""
-    if not re.fullmatch(r"([\w.-]+/)?[^/\\#?%:\s]{1,128}", project):
-        raise ConfigError(f"{project}: a W&B project is named [ENTITY/]PROJECT")
-    if find_spec("wandb_workspaces") is None:
-        return _refuse("install it first: pip install 'wandb-workspaces>=0.4,<0.5'")
-    if resolve_mode("auto", os.environ) != "online":
-        return _refuse("log in first (wandb login), and leave WANDB_MODE unset")
-    try:  # in a process of its own: without a network W&B tries for minutes, or prompts
-        saving = subprocess.run(
-            [sys.executable, "-m", "transformer_norms.tracking.workspace", project],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_SAVE_SECONDS,
-            encoding="utf-8", errors="replace",
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return _refuse(f"W&B did not answer within {_SAVE_SECONDS} s; is there a network?")
-    if saving.returncode:
-        return _refuse(
-            hide_secrets((saving.stderr.strip().splitlines() or ["no reason was given"])[-1])
-        )
-    print(saving.stdout.strip())
-    return 0
-
-
-def _refuse(why: str) -> int:
-    print(f"no workspace was saved: {why}", file=sys.stderr)
-    return 1
 
 
 if __name__ == "__main__":
