@@ -9,9 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
-from transformer_norms.errors import ConfigError
 from transformer_norms.plan.__main__ import main
-from transformer_norms.plan.fit import fit_batch
 from transformer_norms.plan.memory import memory_of
 from transformer_norms.plan.rehearsal import Stage
 from transformer_norms.plan.sharing import divide_step
@@ -106,35 +104,6 @@ def test_fsdp_holds_a_share_of_everything_and_two_whole_blocks():
         assert memory["update"]["moments"] == pytest.approx(2 * whole / 4, rel=1e-3)
 
 
-def test_fit_finds_the_largest_micro_batch_that_leaves_a_tenth_of_the_device_free():
-    stage = Stage(compose([*TINY, "model.context=256", "trainer.batch_size=24"]), 64)
-    first = divide_step(stage.config, 1, 1)
-    for sequences in (4, 12):
-        peak = memory_of(stage, divide_step(stage.config, 1, 24 // sequences)).peak
-        assert fit_batch(stage, first, peak / 0.8999).sequences == sequences
-    with pytest.raises(ConfigError, match=r"micro-batch of 1 .* less with parallel=fsdp or"):
-        fit_batch(stage, first, 1e8)
-
-
-def test_fit_without_a_number_of_devices_finds_the_fewest_that_hold_the_run(capsys):
-    typed = [*TINY, "model.width=2048", "trainer.batch_size=8", "parallel=fsdp"]
-    for depth, devices in ((4, 1), (16, 2)):
-        plan = planned(capsys, *typed, f"model.depth={depth}", "--accelerator", "T4", "--fit")
-        assert plan["devices"] == devices
-        assert plan["peak_memory"] <= 0.9 * 16e9
-
-
-def test_the_sheet_says_what_fit_has_found(capsys):
-    typed = [*TINY, "parallel=ddp", "trainer.accumulation=8", "--accelerator", "L4", "--fit"]
-    sheets = []
-    for devices in ([], ["--devices", "2"]):
-        assert main([*typed, "--vocab", "64", *devices]) == 0
-        sheets.append(" ".join(capsys.readouterr().out.split()))
-    assert " devices 1, parallel=ddp " in sheets[0]
-    assert " devices 2, parallel=ddp " in sheets[1]
-    assert "trainer.accumulation=2; the config has 8" in sheets[1]
-
-
 def test_the_sheet_of_a_small_model_counts_in_mib(capsys):
     assert main([*TINY, "--vocab", "64"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -171,27 +140,21 @@ def test_a_model_typed_beside_a_sweep_is_planned_and_said(capsys):
     assert "model=nano is in the place of this sweep's" in capsys.readouterr().out
 
 
-def test_a_price_is_printed_in_the_currency_that_was_typed(capsys):
+def test_a_price_is_that_of_the_device_hours(capsys):
     arguments = ["model=nano", "--accelerator", "t4", "--price"]
     hours = planned(capsys, *arguments, "1")["device_hours"]
-    for typed, wanted in (("1e6", None), ("1000000 EUR", "{} EUR"), ("$1000000", "${}")):
-        if wanted is None:
-            assert "one number" in refused(capsys, *arguments, typed)
-        else:
-            assert main([*arguments, typed]) == 0
-            assert wanted.format(f"{1e6 * hours:,.2f}") in capsys.readouterr().out
+    assert main([*arguments, "1e6"]) == 0
+    assert f"{1e6 * hours:,.2f}" in capsys.readouterr().out
 
 
 def test_time_under_ddp_is_arithmetic_and_then_two_exchanges_of_all_gradients(capsys):
     typed = [*TINY, "parallel=ddp", "trainer.batch_size=64", "trainer.precision=bf16"]
     cluster = ("--accelerator", "H100 SXM", "--devices")
-    eight, many = (planned(capsys, *typed, *cluster, count) for count in ("8", "64"))
+    eight = planned(capsys, *typed, *cluster, "8")
     whole = 4 * eight["parameters"]["all"]
     flops = 64 * 32 * eight["flops_per_token"] / (0.4 * 989e12)
     assert eight["exchange_seconds"] == pytest.approx(2 * whole * 7 / 8 / 450e9)
     assert eight["step_seconds"] == pytest.approx(flops / 8 + eight["exchange_seconds"])
-    slices, ring = whole * 56 / 64 / 50e9, whole * 63 / 64 / 400e9
-    assert many["exchange_seconds"] == pytest.approx(slices + ring)
 
 
 @pytest.mark.parametrize(
@@ -200,11 +163,10 @@ def test_time_under_ddp_is_arithmetic_and_then_two_exchanges_of_all_gradients(ca
         (("--accelerator", "H100 SXN"), "did you mean 'H100 SXM'?"),
         (("norm=rmsnrm",), "did you mean 'rmsnorm'?"),
         (("--price", "2.5"), "needs --accelerator"),
-        (("--fit", "sweep=placements", "--accelerator", "L4"), "is for one run"),
         (("--utilisation", "40"), "at most 1"),
         (("--devices", "0"), "at least 1"),
         (("trainer.precision=bf16", "--accelerator", "T4"), "it has fp32"),
-        (("--accelerator", "L4", "--price", "a lot"), "one number is wanted"),
+        (("--accelerator", "L4", "--price", "a lot"), "'a lot' is no number"),
         (("--accelerator", "L4", "--price", "-2"), "0 or above"),
         (("sweep=placement_124m",), "did you mean 'placements_124m'?"),
         (("--devices", "2"), "parallel=ddp or parallel=fsdp"),

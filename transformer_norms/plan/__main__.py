@@ -34,13 +34,10 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("overrides", nargs="*", metavar="RUN | KEY=VALUE", help="the config, as train takes it")
     add("-m", "--multirun", action="store_true", help="plan a sweep over KEY=A,B")
-    add("--devices", type=int, metavar="N", help="how many devices there are (default 1)")
+    add("--devices", type=int, default=1, metavar="N", help="how many there are (default 1)")
     add("--accelerator", metavar="NAME", help='a device by its data sheet, such as "H100 SXM"')
     add("--utilisation", type=float, default=0.4, metavar="SHARE", help="of its peak (default 0.4)")
-    add("--network", type=float, default=50, metavar="GB/S", help="to other machines, by device")
-    add("--price", help="of a device-hour, as 2.5 or '2.5 EUR'")
-    add("--fit", action="store_true",
-        help="find the largest batch on --devices N, or else the fewest devices")  # fmt: skip
+    add("--price", type=float, help="of a device-hour")
     add("--vocab", type=int, metavar="N", help="size (default: the tokenizer's)")
     add("--json", action="store_true", help="numbers in bytes, seconds and FLOPs, for a program")
     return parser
@@ -52,32 +49,27 @@ def _print(arguments: Sequence[str] | None) -> int:
     many = typed.multirun or any(
         text.startswith("sweep=") and text != "sweep=none" for text in typed.overrides
     )
-    _check(typed, many)
+    _check(typed)
     from transformer_norms.config.compose import compose
 
     config = None if many else compose(typed.overrides, "cuda" if typed.accelerator else "auto")
     # The imports below take torch's time: a wrong command is answered before.
     from transformer_norms.plan.of_run import Hardware, plan_run
     from transformer_norms.plan.of_sweep import plan_sweep_of
-    from transformer_norms.plan.price import read_price
     from transformer_norms.plan.sheet import run_lines, sweep_lines
 
-    price = read_price(typed.price) if typed.price else None
-    hardware = Hardware(
-        typed.devices or 1, typed.accelerator, typed.utilisation, typed.network * 1e9
-    )
+    price, hardware = typed.price, Hardware(typed.devices, typed.accelerator, typed.utilisation)
     if config is None:
         sweep = plan_sweep_of(typed.overrides, hardware, typed.vocab)
         values, lines = sweep.values(), sweep_lines(sweep, price)
     else:
-        what = "batch" if typed.devices or config.parallel.type == "none" else "devices"
-        run = plan_run(config, hardware, typed.vocab, what if typed.fit else None)
+        run = plan_run(config, hardware, typed.vocab)
         values, lines = run.values(), run_lines(run, price)
     print_line(json.dumps(values, allow_nan=False) if typed.json else "\n".join(lines))
     return 0
 
 
-def _check(typed: argparse.Namespace, many: bool) -> None:
+def _check(typed: argparse.Namespace) -> None:
     """Raises ConfigError for options that are wrong or do not go together."""
     if typed.accelerator is not None:
         find_accelerator(typed.accelerator)
@@ -86,13 +78,10 @@ def _check(typed: argparse.Namespace, many: bool) -> None:
             raise ConfigError(f"{name} {value}: at least 1 is wanted")
     if not 0 < typed.utilisation <= 1:
         raise ConfigError(f"--utilisation {typed.utilisation:g}: a share above 0, at most 1")
-    if not (typed.network > 0 and math.isfinite(typed.network)):
-        raise ConfigError(f"--network {typed.network:g}: a number of GB/s above 0 is wanted")
-    for name, value in (("--fit", typed.fit), ("--price", typed.price)):
-        if value and not typed.accelerator:
-            raise ConfigError(f"{name}: needs --accelerator NAME, such as --accelerator 'H100 SXM'")
-    if typed.fit and many:
-        raise ConfigError("--fit: is for one run; a sweep says what its fullest run takes")
+    if typed.price is not None and not (typed.price >= 0 and math.isfinite(typed.price)):
+        raise ConfigError(f"--price {typed.price:g}: a number of 0 or above is wanted")
+    if typed.price is not None and not typed.accelerator:
+        raise ConfigError("--price: needs --accelerator NAME, such as --accelerator 'H100 SXM'")
 
 
 if __name__ == "__main__":

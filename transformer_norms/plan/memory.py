@@ -12,7 +12,7 @@ from transformer_norms.training.parallel.ranks import BUCKET
 GIB = 2**30
 # Assumed: the CUDA context and the workspaces of cuBLAS and NCCL; an interpreter with torch.
 REST = {"cuda": 1.5 * GIB, "cpu": 0.4 * GIB}
-FREE = 0.1  # of a device's memory, which --fit leaves to what an allocator cannot use
+FREE = 0.1  # of a device's memory, which an allocator cannot use
 BUFFERS = 3  # of a bucket's size, while ranks add it: what is sent, received and summed
 
 

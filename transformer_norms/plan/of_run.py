@@ -6,7 +6,6 @@ from typing import Any
 from transformer_norms.config.tree import Config
 from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError
-from transformer_norms.plan.fit import fit_batch, fit_devices
 from transformer_norms.plan.memory import Memory, memory_of
 from transformer_norms.plan.rehearsal import Stage
 from transformer_norms.plan.sharing import Layout, divide_step
@@ -21,12 +20,6 @@ class Hardware:
     devices: int = 1
     accelerator: str | None = None
     utilisation: float = 0.4
-    network: float = 50e9
-
-    @property
-    def memory(self) -> float | None:
-        """The bytes of a device, by its data sheet."""
-        return find_accelerator(self.accelerator).memory if self.accelerator else None
 
     def cluster(self, precision: str) -> Cluster | None:
         """Returns the devices with their peak in that precision; ConfigError without one."""
@@ -39,7 +32,7 @@ class Hardware:
                 f"trainer.precision={precision}; it has {' and '.join(accelerator.peaks)}"
             )
         peak = accelerator.peaks[precision]
-        return Cluster(accelerator, self.devices, peak, self.utilisation, self.network)
+        return Cluster(accelerator, self.devices, peak, self.utilisation)
 
 
 @dataclass(frozen=True)
@@ -99,21 +92,14 @@ class RunPlan:
         return values
 
 
-def plan_run(
-    config: Config, hardware: Hardware, vocab_size: int | None = None, fit: str | None = None
-) -> RunPlan:
-    """Returns the plan of a run on this hardware. `fit` finds its batch or its devices first."""
+def plan_run(config: Config, hardware: Hardware, vocab_size: int | None = None) -> RunPlan:
+    """Returns the plan of a run on this hardware."""
     cluster = hardware.cluster(config.trainer.precision)
-    # The accumulation of the config is what --fit batch replaces.
-    layout = divide_step(config, hardware.devices, 1 if fit == "batch" else None)
+    layout = divide_step(config, hardware.devices)
     stage = Stage(config, vocab_size or expected_vocab_size(config.tokenizer))
-    if fit:
-        assert hardware.memory is not None
-        layout = {"batch": fit_batch, "devices": fit_devices}[fit](stage, layout, hardware.memory)
     flops, again = stage.flops_per_token()
     speed = None
     if cluster is not None:
-        cluster = cluster.of(layout.devices)
         tokens = config.trainer.batch_size * config.model.context
         speed = speed_of(cluster, layout, (flops + again) * tokens, stage.sizes())
     return RunPlan(

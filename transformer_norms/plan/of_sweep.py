@@ -63,7 +63,7 @@ def plan_sweep_of(arguments: Sequence[str], hardware: Hardware, vocab: int | Non
     question = request.question
     # A variant is planned at the first of its tuned points: they do not change its size.
     point = question.points[0]
-    alone = Hardware(1, hardware.accelerator, hardware.utilisation, hardware.network)
+    alone = Hardware(1, hardware.accelerator, hardware.utilisation)
     runs = {}
     with Live() as live:
         for number, variant in enumerate(question.variants, 1):

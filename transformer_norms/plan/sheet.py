@@ -5,15 +5,14 @@ from collections.abc import Iterable, Sequence
 from transformer_norms.plan.memory import FREE, GIB
 from transformer_norms.plan.of_run import RunPlan
 from transformer_norms.plan.of_sweep import SweepPlan
-from transformer_norms.plan.price import Price
 from transformer_norms.plan.rehearsal import PARTS
-from transformer_norms.plan.speed import DAY, MACHINE
+from transformer_norms.plan.speed import DAY
 from transformer_norms.text_tables import text_table, wrap_text
 
 Row = Sequence[str]
 
 
-def run_lines(plan: RunPlan, price: Price | None) -> list[str]:
+def run_lines(plan: RunPlan, price: float | None) -> list[str]:
     """Returns the lines of a run's plan."""
     return [
         *_size_lines(plan),
@@ -66,7 +65,7 @@ def _memory_lines(plan: RunPlan) -> list[str]:
     return text_table([heading, *rows]).splitlines()
 
 
-def _time_lines(plan: RunPlan, price: Price | None) -> list[str]:
+def _time_lines(plan: RunPlan, price: float | None) -> list[str]:
     speed, cluster = plan.speed, plan.cluster
     if speed is None or cluster is None or plan.seconds is None:
         return []
@@ -77,8 +76,8 @@ def _time_lines(plan: RunPlan, price: Price | None) -> list[str]:
         ("a step", f"{_seconds(speed.step)}, {_seconds(speed.exchange)} of exchange"),
         ("the run", f"{plan.seconds / DAY:.3g} days, {hours:,.4g} device-hours"),
     ]
-    if price:
-        rows.append(("its cost", price.of(hours)))
+    if price is not None:
+        rows.append(("its cost", f"{hours * price:,.2f}"))
     return ["", *_pairs(rows)]
 
 
@@ -90,12 +89,6 @@ def _memory_notes(plan: RunPlan) -> list[str]:
         notes.append(
             f"{_sized(peak)} GiB {fits} {_sized((1 - FREE) * capacity)}: {1 - FREE:.0%} of the "
             f"{capacity / 1e9:g} GB of the data sheet, since an allocator cannot use all"
-        )
-    asked = plan.layout.micro_batches // plan.layout.pieces
-    if asked != plan.config.trainer.accumulation:  # --fit batch found another
-        notes.append(
-            f"such micro-batches are those of trainer.accumulation={asked}; the config has "
-            f"{plan.config.trainer.accumulation}"
         )
     if plan.layout.parallel == "fsdp" and plan.layout.share > 1:
         notes.append(
@@ -122,32 +115,27 @@ def _time_notes(plan: RunPlan) -> list[str]:
     ]
     if plan.layout.devices > 1:
         way = "while it computes" if plan.layout.parallel == "fsdp" else "after it has computed"
-        network = (
-            ""
-            if cluster.alone
-            else (f" and {cluster.network / 1e9:g} GB/s of each to other machines of {MACHINE}")
-        )
         notes.append(
-            f"assumed: a device exchanges {way}, at {cluster.accelerator.link / 1e9:g} GB/s in its "
-            f"machine{network}"
+            f"assumed: a device exchanges {way}, at {cluster.accelerator.link / 1e9:g} GB/s, as if "
+            "all were in one machine"
         )
     return notes
 
 
-def sweep_lines(plan: SweepPlan, price: Price | None) -> list[str]:
+def sweep_lines(plan: SweepPlan, price: float | None) -> list[str]:
     """Returns the lines of a sweep's plan: its stages, and the run that takes the most memory."""
     fullest = plan.runs[plan.fullest]
     title = f"{plan.request.name}: {plan.request.question.question}".rstrip(": ")
     heading = ["", "runs", "tokens", "FLOPs"]
     if fullest.speed:
-        heading += ["device-hours", "days"] + (["cost"] if price else [])
+        heading += ["device-hours", "days"] + (["cost"] if price is not None else [])
     rows = []
     for stage in plan.stages:
         row = [stage.name, f"{stage.runs:,}", f"{stage.tokens:.4g}", f"{stage.flops:.4g}"]
         if stage.seconds is not None:
             days = stage.seconds / DAY / min(plan.hardware.devices, stage.runs)
             row += [f"{stage.seconds / 3600:,.4g}", f"{days:.3g}"]
-            row += [price.of(stage.seconds / 3600)] if price else []
+            row += [f"{stage.seconds / 3600 * price:,.2f}"] if price is not None else []
         rows.append(row)
     return [
         *wrap_text(title),

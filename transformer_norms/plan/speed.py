@@ -1,49 +1,27 @@
 """The time of a step: its FLOPs at an assumed utilisation, and what devices send to each other."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from transformer_norms.plan.rehearsal import Sizes
 from transformer_norms.plan.sharing import Layout
 from transformer_norms.training.accelerators import Accelerator
 
-MACHINE = 8  # devices in a machine
 DAY = 86400
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`count` accelerators, of which MACHINE are in a machine. `peak` is in FLOP/s of one of them,
-    `utilisation` the share of it that is assumed to be made use of, `network` in bytes per second
-    that each sends to other machines."""
+    """`count` accelerators of one machine. `peak` is in FLOP/s of one of them, `utilisation` the
+    share of it that is assumed to be made use of."""
 
     accelerator: Accelerator
     count: int
     peak: float
     utilisation: float
-    network: float
-
-    def of(self, count: int) -> "Cluster":
-        """Returns a cluster of another number of the same devices."""
-        return replace(self, count=count)
-
-    @property
-    def alone(self) -> bool:
-        """Whether one machine has all of them."""
-        return self.count <= MACHINE
 
     def ring(self, size: float) -> float:
-        """Returns the seconds in which a ring gathers or scatters so many bytes. Between machines
-        it goes through the ports of all devices."""
-        link = self.accelerator.link
-        rate = link if self.alone else min(link, MACHINE * self.network)
-        return size * (self.count - 1) / self.count / rate
-
-    def slices(self, size: float) -> float:
-        """Returns the seconds in which each device sends every other one its slice of so many
-        bytes. Each sends what leaves its machine through its own port."""
-        if self.alone:
-            return self.ring(size)
-        return size * (self.count - MACHINE) / self.count / self.network
+        """Returns the seconds in which a ring gathers or scatters so many bytes."""
+        return size * (self.count - 1) / self.count / self.accelerator.link
 
 
 @dataclass(frozen=True)
@@ -68,8 +46,7 @@ def speed_of(cluster: Cluster, layout: Layout, flops: float, sizes: Sizes) -> Sp
     if layout.devices == 1:
         return Speed(arithmetic, 0.0, overlaps=False)
     if layout.parallel == "ddp":
-        exchange = cluster.slices(sizes.whole) + cluster.ring(sizes.whole)
-        return Speed(arithmetic, exchange, overlaps=False)
+        return Speed(arithmetic, 2 * cluster.ring(sizes.whole), overlaps=False)
     # Blocks are gathered for the forward and for the backward pass of each micro-batch; gradients
     # are scattered once.
     gathered = 2 * (sizes.whole - sizes.outside) + sizes.outside
