@@ -112,8 +112,8 @@ def probe_profiles(study: Study, rows: Mapping[Path, Rows]) -> Iterator[Profile]
     for name in common:
         for step in filter(common[name].__contains__, steps):
             for key in runs[name][0][step]:
-                numbers: list[Any] = [run[step].get(key) for run in runs[name]]
                 place = place_of(key)
+                numbers: list[Any] = [run[step].get(key) for run in runs[name]]
                 if place is None or (place.block or 0) >= _BLOCKS or not all(map(finite, numbers)):
                     continue
                 inside = place.block is not None
