@@ -12,9 +12,9 @@ from run_folders import (
     config_of,
     edit,
     folder_name,
-    make_record,
     make_run,
     make_study,
+    make_sweep,
     planned,
     rows,
     tree,
@@ -73,10 +73,7 @@ def test_the_copy_that_has_ended_counts():
 
 def test_sweeps_of_two_questions_are_no_study(capsys):
     make_study("runs/places", {"pre": PRE, "post": POST})
-    config = config_of(["norm=layernorm"])
-    make_run("runs/norms", config, 2.3)
-    runs = [planned(config, {"norm": "layernorm"})]
-    make_record("runs/norms", runs, axes=["norm"], baseline={"norm": "rmsnorm"})
+    make_sweep("runs/norms", [({"norm": "layernorm"}, 0, 2.3)], baseline={"norm": "rmsnorm"})
     before = tree("runs")
     assert main(["runs/places", "runs/norms"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -98,7 +95,8 @@ def test_typed_runs_that_must_not_be_compared_with_a_sweep_are_refused():
 def test_seeds_typed_after_a_look_are_tested_as_that():
     losses = {"pre": PRE, "post": POST}
     seen = [Seen({"placement": name}, [0, 1, 2]) for name in losses]
-    make_study("runs/grid", losses, looks=[Look(seen, {})])
+    own = [planned(config_of([f"placement={p}"], s), {}).identity for p in losses for s in PRE]
+    make_study("runs/grid", losses, looks=[Look(seen, {}, own)])
     typed("runs/more", {"pre": {3: 2.3}})
     assert not read_study([Path("runs/grid"), Path("runs/more")]).sequential  # no pair was added
     typed("runs/more", {"post": {3: 2.43}})
