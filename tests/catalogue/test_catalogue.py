@@ -7,7 +7,7 @@ import torch
 from combinations import FEWER, PARTS, combined, composed, norms_in_turn
 
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import compose, options, recompose
+from transformer_norms.config.compose import compose, options
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
@@ -149,51 +149,29 @@ def warnings_of(*typed):
 
 STRANGE = [
     ([], []),
-    (["placement=none"], ["no norm on the stream", "reaches the head without", "stands nowhere"]),
-    (["norm=none"], ["no norm on the stream", "the stream reaches the head without"]),
-    (["placement=rezero"], ["norm=rmsnorm stands nowhere", "reaches the head without"]),
-    (["placement=ngpt"], ["norm=rmsnorm stands nowhere in placement=ngpt"]),
+    (["placement=none"], ["reaches the head without"]),
+    (["norm=none"], ["the stream reaches the head without"]),
+    (["placement=rezero"], ["reaches the head without"]),
+    (["placement=ngpt"], []),
     (["final_norm=none"], ["the stream reaches the head without a norm"]),
-    (["placement=post", "final_norm=always"], ["it follows a norm, and at the start changes"]),
+    (["placement=post", "final_norm=always"], []),
     (["placement=residual_dual"], []),
-    (["placement=mixln", "init=normal"], ["placement.where[0]: no block of", "init=normal, whe"]),
-    (
-        ["placement=lns", "init=scaled"],
-        ["init=scaled, where placement=lns goes with mixln", "placement=lns is not verified"],
-    ),
-    (["placement=deepnorm", "init=xavier"], ["init=xavier, where placement=deepnorm goes with"]),
-    (
-        ["placement=glm130b", "embed=none"],
-        ["embed=none, where placement=glm130b", "init=glm130b is"],
-    ),
-    (["placement=deepnorm", "mlp=swiglu"], ["mlp=swiglu has a gate, on which the paper of init="]),
-    (["placement=subln", "mlp=geglu"], ["mlp=geglu has a gate, on which the", "init=subln is not"]),
-    (["norm=dyt", "architecture.embed_scale=none"], ["architecture.embed_scale=none, where norm="]),
-    (["norm=derf", "placement=post"], ["init=transformer2017, where norm=derf goes with"]),
-    (["norm=scalenorm", "placement=pre"], []),
-    (
-        ["placement=post", "architecture.embed_scale=2"],
-        ["embed_scale=2, where init=transformer2017"],
-    ),
+    (["placement=lns", "init=scaled"], ["placement=lns is not verified"]),
+    (["placement=glm130b", "embed=none"], ["init=glm130b is"]),
     (["placement=keel"], ["placement=keel is not verified: "]),
     (["placement=geonorm"], ["placement=geonorm is not verified: "]),
     (
         ["placement=siamese", "norm=none"],
-        [
-            "no norm on the stream",
-            "reaches the head without",
-            "placement=siamese is not verified: ",
-        ],
+        ["reaches the head without", "placement=siamese is not verified: "],
     ),
     (["norm=gatednorm"], ["norm=gatednorm is not verified: how its two matrices start"]),
-    (["norm=bhyt", "placement=post"], ["final_norm=none, where norm=bhyt goes with rmsnorm"]),
-    (["init=zero_out", "placement=out"], ["init: output and down start", "init=zero_out, where"]),
-    (["init=zero_out", "placement=ngpt"], ["stands nowhere", "init: output", "init=zero_out, whe"]),
+    (["init=zero_out", "placement=out"], ["init: output and down start"]),
+    (["init=zero_out", "placement=ngpt"], ["init: output"]),
     (["norm.bias=true"], ["norm.bias is typed: the norm is no longer its formula, gain * x"]),
     (["norm.eps=1e-5", "optimizer.lr=1e-4"], []),
     (["trainer.steps=100"], ["schedule.warmup=100 is as long as"]),
-    (["schedule=wsd", "trainer.steps=120"], ["schedule.warmup=100 ends behind step 96"]),
-    (["schedule=wsd", "trainer.steps=125"], []),
+    (["schedule=wsd", "trainer.steps=120"], []),
+    (["position=alibi", "architecture.rope_base=500"], []),
 ]
 
 
@@ -205,62 +183,6 @@ def test_what_is_strange_is_said_naming_its_key_and_nothing_else_is(typed, said)
         sorted(found), sorted(said, key=lambda s: _of(s, found)), strict=True
     ):
         assert fragment in line
-
-
-# A setting | what makes it act. Alone it changes nothing, and that is said.
-IDLE = [
-    ("architecture.rope_base=500", "position=rope"),
-    ("architecture.rope_fraction=0.5", "position=rope"),
-    ("architecture.rope_interleaved=true", "position=rope"),
-    (
-        "architecture.rope_proportional=true",
-        "position=rope architecture.rope_fraction=0.5 architecture.rope_base=50",
-    ),
-    ("architecture.temperature_scale=0.3", "architecture.temperature_floor=2"),
-    ("architecture.embed_scale_order=after", "position=learned architecture.embed_scale=3"),
-    (
-        "architecture.qk_norm_order=after",
-        "position=rope qk_norm=head norm=rmsnorm_bias norm.bias=true",
-    ),
-    ("init.std.gate=0.5", "mlp=swiglu"),
-    ("init.std.head=0.5", "architecture.tied=false"),
-    ("init.std.position=0.5", "position=learned"),
-]
-
-
-def _logits_of(*typed):
-    """The logits of a model in which no norm's bias or gain is at its start."""
-    config = compose(["model=nano", "init=gpt2", "trainer.precision=fp64", *typed])
-    model = build_model(config, 13)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name and parameter.ndim == 1:
-                parameter += torch.linspace(-0.5, 0.5, parameter.numel(), dtype=torch.float64)
-        logits = model(torch.arange(12)[None])
-    return logits, [line for line in config.warnings if "changes nothing" in line]
-
-
-@pytest.mark.parametrize(("setting", "beside"), IDLE, ids=lambda words: words[:40])
-def test_a_typed_setting_is_said_to_change_nothing_exactly_where_it_changes_no_logit(
-    setting, beside
-):
-    for typed, acts in (["position=alibi"], False), (beside.split(), True):
-        without, said = _logits_of(*typed)
-        assert said == []
-        logits, said = _logits_of(*typed, setting)
-        assert torch.equal(logits, without) == (not acts)
-        key = setting.partition("=")[0]
-        assert [line.split()[0] for line in said] == ([] if acts else [key])
-
-
-def test_a_preset_and_a_saved_run_are_not_said_to_change_nothing():
-    llama = compose(["preset=llama3", "model=nano", "position=alibi"])
-    assert not any("changes nothing" in line for line in llama.warnings)
-    typed = compose(["model=nano", "position=alibi", "architecture.rope_base=500"])
-    assert sum("changes nothing" in line for line in typed.warnings) == 1
-    again = recompose(typed)
-    assert again.architecture.rope_base == 500
-    assert not any("changes nothing" in line for line in again.warnings)
 
 
 def _of(fragment, found):

@@ -152,15 +152,11 @@ def test_the_product_of_the_longest_query_and_key_decides_alone_where_it_may():
     torch.testing.assert_close(exact, torch.where(seen, logits, -math.inf).amax((0, 2, 3)))
 
 
-def test_where_it_cannot_act_is_refused_or_said_and_by_default_it_is_no_key_of_a_run():
+def test_a_wrong_threshold_is_refused_and_the_default_is_none():
     for typed, said in (("trainer.qk_clip=0", "trainer.qk_clip"), ("trainer.qk_clp=1", "qk_clip'")):
         with pytest.raises(ConfigError, match=said) as error:
             compose([*SMALL, typed])
         assert "\n" not in str(error.value)
-    for typed in ("qk_norm=head", "placement=hybrid"):
-        (line,) = (w for w in compose([*SMALL, CLIP, typed]).warnings if "qk_clip" in w)
-        assert "undo" in line
-    assert not any("qk_clip" in w for w in compose([*SMALL, CLIP]).warnings)
     assert "qk_clip: none" in to_yaml(compose(SMALL))
 
 

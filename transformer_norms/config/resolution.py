@@ -83,7 +83,7 @@ def resolve(
     nodes["chosen"] = {"choices": axes, **chosen}
     config = Config(**{name: _freeze(name, node) for name, node in nodes.items()}, warnings=())
     refuse_contradictions(config)
-    lines = [*resolving.notes, *changed, *cautions(config, typed)]
+    lines = [*resolving.notes, *changed, *cautions(config)]
     return replace(config, warnings=tuple(lines))
 
 

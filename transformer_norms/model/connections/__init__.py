@@ -6,9 +6,8 @@
 A connection is a class with `read` and `write`, registered under its name. Each sub-layer has one
 of its own, or each block. Its `enter` makes the streams X of the embedded tokens, before the first
 block, and may read the tokens too. Its `leave` makes one stream of them, behind the last block, and
-ends with the final norm. `parts` names the streams that a probe reads. A connection is `bounded` if
-its streams cannot grow without a norm. The docstrings of `enter`, `read`, `write` and `leave` are
-their formulas, which explain shows.
+ends with the final norm. `parts` names the streams that a probe reads. The docstrings of
+`enter`, `read`, `write` and `leave` are their formulas, which explain shows.
 The connection and the classes of its `enter` and `leave` take by name what they need of these:
 
     width, index, count     features, and the number of this sub-layer or block, from 0, of `count`

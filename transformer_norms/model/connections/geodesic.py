@@ -41,7 +41,7 @@ class Geodesic(nn.Module):
     u = 0 has a gradient.
     """
 
-    enter, leave, bounded = Same, Final, True
+    enter, leave = Same, Final
     largest = math.pi / 4  # the angle
 
     def __init__(self, l: float, *, eps: Epsilon) -> None:  # noqa: E741
