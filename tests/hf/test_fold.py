@@ -13,7 +13,7 @@ from test_hf import CASES, text, theirs_of
 from transformer_norms import build_model, load
 from transformer_norms.analysis import folded_model, norm_folding
 from transformer_norms.analysis.folded_model import fold_gains
-from transformer_norms.analysis.norm_folding import ENDS, norms_in
+from transformer_norms.analysis.norm_folding import ENDS
 from transformer_norms.analysis.outcome import of_kind, read_rows
 from transformer_norms.analysis.trained.fold import main
 from transformer_norms.commands.sampling import sample
@@ -57,9 +57,9 @@ def folded(*typed, norm="layernorm", placement="pre"):
 def left(model):
     """Each norm that is left: its site, its class, and its parameters."""
     norms = {}
-    for path, norm in norms_in(model):
+    for _, norm in model.norms():
         own = " ".join(name for name, _ in norm.named_parameters())
-        norms[norm_folding.site_of(path).title, type(norm).__name__, own] = None
+        norms[norm.place.title, type(norm).__name__, own] = None
     return [*norms]
 
 
@@ -169,7 +169,7 @@ LATENTS = ("architecture.q_rank=10", "architecture.kv_rank=8", "architecture.rop
 def test_norms_on_latents_go_into_the_matrices_behind_and_before_them():
     result = check(*LATENTS, norm="layernorm", placement="pre")
     assert {(kind, own) for _, kind, own in left(result.model)} == {("RMSNorm", "")}
-    sites = {fold.site.title: fold for fold in result.folds if fold.site.block == 1}
+    sites = {fold.place.title: fold for fold in result.folds if fold.place.block == 1}
     behind = {name: [path.rpartition(".")[2] for path in sites[name].into] for name in sites}
     assert behind["attention.q_latent"] == ["query"]
     assert behind["attention.kv_latent"] == ["key", "value"]
@@ -177,7 +177,7 @@ def test_norms_on_latents_go_into_the_matrices_behind_and_before_them():
 
 def test_a_norm_on_a_latent_that_no_equation_names_stays_where_others_stay():
     folds = check(*LATENTS, norm="layernorm", placement="sandwich").folds
-    whys = {why for fold in folds for why in fold.why if fold.site.name.endswith("_latent")}
+    whys = {why for fold in folds for why in fold.why if fold.place.site.endswith("_latent")}
     assert whys == {"no equation names it, and the run's norm stands elsewhere too"}
 
 
@@ -197,7 +197,7 @@ def test_a_norm_that_stays_is_left_as_it_was_and_the_equation_says_so():
 def test_the_last_norm_on_the_stream_goes_into_the_head():
     result = folded(norm="rmsnorm", placement="post")[1]
     (moved,) = [fold for fold in result.folds if fold.into]
-    assert (moved.site.title, moved.site.block, moved.into) == ("mlp.post", 2, ("head",))
+    assert (moved.place.title, moved.place.block, moved.into) == ("mlp.post", 2, ("head",))
     (entry,) = result.config.placement.where
     assert entry["blocks"] == "(i == 2)"
     assert entry["equation"] == {"attention": "norm(x + f(x))", "mlp": "rmsnorm_np(x + f(x))"}
@@ -205,7 +205,7 @@ def test_the_last_norm_on_the_stream_goes_into_the_head():
 
 def test_the_final_norm_goes_into_the_head_where_the_end_of_a_connection_is_that_norm():
     result = check(norm="rmsnorm", placement="geonorm")
-    assert [(fold.site.title, fold.into) for fold in result.folds] == [("final", ("head",))]
+    assert [(fold.place.title, fold.into) for fold in result.folds] == [("final", ("head",))]
     leaves = {kind.leave for kind in CONNECTIONS.values()}
     assert {kind for kind in leaves if not issubclass(kind, ENDS)} == {Join}
 
@@ -243,13 +243,13 @@ REASONS = [
 @pytest.mark.parametrize(("placement", "norm", "site", "why"), REASONS)
 def test_a_norm_that_stays_is_named_with_the_reason(placement, norm, site, why):
     folds = folded(norm=norm, placement=placement)[1].folds
-    reasons = [reason for fold in folds if fold.site.title == site for reason in fold.why]
+    reasons = [reason for fold in folds if fold.place.title == site for reason in fold.why]
     assert [reason for reason in reasons if why in reason], reasons
 
 
 def test_norms_on_queries_and_keys_stay_where_one_key_says_all():
     result = folded("qk_norm=full")[1]
-    reasons = {why for fold in result.folds if fold.site.name == "q" for why in fold.why}
+    reasons = {why for fold in result.folds if fold.place.site == "q" for why in fold.why}
     assert "qk_norm=full says which norm is there, and can say no other" in reasons
     assert result.config.qkv == "layernorm"
     assert isinstance(result.model.blocks[0].attention.f.q.norm, LayerNorm)
@@ -307,7 +307,7 @@ def test_the_command_proves_it_and_leaves_a_model_that_is_loaded_and_sampled(tmp
     (step,) = (saved / "checkpoints").iterdir()
     assert verify(step).extra == {"folded_from": run().name}
     rows = read_rows((out / "fold.csv").read_text())
-    assert len(of_kind(rows, "norm")) == len(list(norms_in(before)))
+    assert len(of_kind(rows, "norm")) == len(before.norms())
     assert main([str(saved)]) == 0  # nothing is left to be moved
     assert compose([f"config={saved}"]).norm.gain == "none"
 

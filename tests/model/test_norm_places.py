@@ -19,7 +19,8 @@ MORE = [
     "preset=deepseek_v3",
     "preset=nanochat",
 ]
-NAMES = {"hidden": "up_norm", "gate": "gate_norm"}  # of the modules at these sites
+NAMES = {"hidden": ("up_norm", "gate_norm")}  # of the modules at this site
+ENDS = {"enter": "enter", "leave": "final"}  # of a connection
 KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
 
 
@@ -30,8 +31,10 @@ def parts_at(model, place):
         owner = getattr(owner, place.sub_layer)
     if place.site.startswith("inside "):
         return [owner.skip, owner.branch]
-    inside = place.site == "gate" or place.site in INSIDE.get(place.sub_layer, ())
-    return [getattr(owner.f if inside else owner, NAMES.get(place.site, place.site))]
+    if place.sub_layer in ENDS:
+        return [getattr(model, ENDS[place.sub_layer])]
+    owner = owner.f if place.site in INSIDE.get(place.sub_layer, ()) else owner
+    return [getattr(owner, name) for name in NAMES.get(place.site, (place.site,))]
 
 
 @pytest.mark.parametrize("typed", [*(f"placement={name}" for name in options("placement")), *MORE])

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from transformer_norms.analysis.norm_folding import NormFold, NormSite, norms_in, site_of
+from transformer_norms.analysis.norm_folding import NormFold
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.overrides import to_dict
 from transformer_norms.config.tree import Config
@@ -13,9 +13,16 @@ from transformer_norms.kinds import plain
 from transformer_norms.model.equation import canonical
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import attention_sites, head_sites, read_placement
+from transformer_norms.model.placement import head_sites, read_placement
 from transformer_norms.model.settings import MADE_BY
-from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site, SubLayerPlan
+from transformer_norms.model.sites import (
+    HEAD_SITES,
+    LATENT_SITES,
+    NormPlace,
+    Site,
+    SubLayerPlan,
+    place_of,
+)
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import option_files
 
@@ -31,56 +38,38 @@ def content_of(node: Content) -> dict[str, Any]:
 
 def norm_folds(model: Transformer) -> list[NormFold]:
     """The norms of a model by site, before anything is moved."""
-    paths: dict[NormSite, list[str]] = {}
-    for path, _ in norms_in(model):
-        paths.setdefault(site_of(path), []).append(path)
+    at: dict[tuple[int | None, str, str], list[tuple[str, NormPlace]]] = {}
+    for path, norm in model.norms():
+        place = place_of(norm)
+        at.setdefault((place.block, place.sub_layer, place.site), []).append((path, place))
     folds = []
-    for site, own in paths.items():
-        word = norm_word(model.config, site)
+    for own in at.values():
+        place = own[0][1]
+        word = "norm" if place.site == "connection" else place.norm
         node = model.config.norm if word == "norm" else model.config.norms.get(word, {})
         content = content_of(node)
-        folds.append(NormFold(site, tuple(own), word, content, content))
+        folds.append(NormFold(place, tuple(path for path, _ in own), word, content, content))
     return folds
 
 
-def norm_word(config: Config, site: NormSite) -> str:
-    """The name by which a config calls the norm at a site: norm is the run's."""
-    if site.name in ("embed", "rows"):
-        return str(config.embed)
-    if site.name == "final":
-        return str(config.final_norm)
-    if site.name == "connection":
-        return "norm"
-    word = placed_site(config, site).norm
-    return str(config.qkv) if word == "norm" and site.name in HEAD_SITES else word
-
-
-def placed_site(config: Config, site: NormSite) -> Site:
-    """Returns what the placement, or qk_norm and v_norm, say of a site inside a block."""
-    plan = _plan(config, site)
-    if site.kind == "attention":
-        return attention_sites(plan, config).get(site.name, Site("none"))
-    return plan.site(site.name)
-
-
-def _plan(config: Config, site: NormSite) -> SubLayerPlan:
+def _plan(config: Config, place: NormPlace) -> SubLayerPlan:
     """Returns what the equation says of the sub-layer, or of the block, that a site belongs to."""
-    assert site.block is not None
+    assert place.block is not None
     placement = read_placement(config.placement)
-    if site.kind == "block":
+    if place.sub_layer == "block":
         return placement.block_plan
-    return placement.plans(site.block, config.model.depth)[site.kind]
+    return placement.plans(place.block, config.model.depth)[place.sub_layer]
 
 
-def _is_unnamed(config: Config, site: NormSite) -> bool:
+def _is_unnamed(config: Config, place: NormPlace) -> bool:
     """Whether a norm stands on a latent without an equation that names it."""
-    return site.name in LATENT_SITES and site.name not in _plan(config, site).sites
+    return place.site in LATENT_SITES and place.site not in _plan(config, place).sites
 
 
-def _by_key(config: Config, site: NormSite) -> Site | None:
+def _by_key(config: Config, place: NormPlace) -> Site | None:
     """Returns what qk_norm and v_norm say of a site."""
     named = head_sites(config.qk_norm, config.v_norm)
-    return named.get(site.name) if site.kind == "attention" else None
+    return named.get(place.site) if place.sub_layer == "attention" else None
 
 
 def expressible(config: Config, folds: Sequence[NormFold]) -> list[NormFold]:
@@ -91,14 +80,14 @@ def expressible(config: Config, folds: Sequence[NormFold]) -> list[NormFold]:
     for fold in folds:
         why = ""
         if _changed(fold) and not (runs_norm and _is_runs_norm(config, fold)):
-            chosen = _by_key(config, fold.site) if fold.site.block is not None else None
-            key = "v_norm" if fold.site.name == "v" else "qk_norm"
+            chosen = _by_key(config, fold.place) if fold.place.block is not None else None
+            key = "v_norm" if fold.place.site == "v" else "qk_norm"
             same = [other for other in folds if _key_of(config, other) == key]
             if chosen and (chosen.share != "head" or not uniform(same)):
                 why = f"{key}={getattr(config, key)} says which norm is there, and can say no other"
-            elif not chosen and fold.site.block is not None and _has_two_streams(config):
+            elif not chosen and fold.place.block is not None and _has_two_streams(config):
                 why = "equations of two streams are not written anew"
-            elif _is_unnamed(config, fold.site):
+            elif _is_unnamed(config, fold.place):
                 why = "no equation names it, and the run's norm stands elsewhere too"
         kept.append(fold.stay(why) if why else fold)
     return kept
@@ -106,9 +95,9 @@ def expressible(config: Config, folds: Sequence[NormFold]) -> list[NormFold]:
 
 def _key_of(config: Config, fold: NormFold) -> str:
     """The key that says which norm stands at q, k and v, or an empty text."""
-    if fold.site.block is None or _by_key(config, fold.site) is None:
+    if fold.place.block is None or _by_key(config, fold.place) is None:
         return ""
-    return "v_norm" if fold.site.name == "v" else "qk_norm"
+    return "v_norm" if fold.place.site == "v" else "qk_norm"
 
 
 def _has_two_streams(config: Config) -> bool:
@@ -116,7 +105,7 @@ def _has_two_streams(config: Config) -> bool:
 
 
 def _is_runs_norm(config: Config, fold: NormFold) -> bool:
-    return fold.word == "norm" and fold.site.name not in HEAD_SITES
+    return fold.word == "norm" and fold.place.site not in HEAD_SITES
 
 
 def _changed(fold: NormFold) -> bool:
@@ -170,13 +159,13 @@ def folded_config(model: Transformer, folds: Sequence[NormFold], biases: Iterabl
         choices["norm"] = _runs_norm(config, own[0], names)
     in_equations: dict[tuple[int, str, str], str] = {}
     for fold in renamed:
-        site, name = fold.site, names.of(fold.after)
-        if site.block is None:
-            choices[{"final": "final_norm"}.get(site.name, site.name)] = name
+        place, name = fold.place, names.of(fold.after)
+        if place.block is None:
+            choices[{"final": "final_norm"}.get(place.site, place.site)] = name
         elif key := _key_of(config, fold):
             choices[key] = name
         else:
-            in_equations[site.block, site.kind, site.name] = name
+            in_equations[place.block, place.sub_layer, place.site] = name
     if in_equations:
         choices["placement"] = _placement(config, in_equations)
     choices["architecture"] = _architecture(config, folds, biases, node["architecture"])

@@ -10,7 +10,7 @@ is then the mean of squares.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +32,9 @@ from transformer_norms.model.initialization import BIASED, FromLatent
 from transformer_norms.model.mlp import MLP, GatedMLP
 from transformer_norms.model.position import Learned as LearnedPosition
 from transformer_norms.model.position import Sinusoidal
+from transformer_norms.model.sites import NormPlace
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.norms import NORMS, nothing
+from transformer_norms.norms import nothing
 from transformer_norms.norms.group_rmsnorm import GroupRMSNorm
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.norms.prmsnorm import PRMSNorm
@@ -70,6 +71,7 @@ STAYS = {
     "k": "no matrix reads it: queries and keys meet in a product",
     "hidden": "an activation reads it",
     "connection": "it is part of how streams are read and joined",
+    "inside": "it is part of a learned matrix",
 }
 ROWS = "rows of the embedding and of the head are normed as they are read"
 
@@ -78,89 +80,42 @@ class Stays(ValueError):
     """Says why a gain, or a mean, stays with its norm."""
 
 
-# ------------------------------------------------------------------------------- where norms stand
-
-
-@dataclass(frozen=True)
-class NormSite:
-    """Where a norm stands. `kind` is attention, mlp, or block for the one that both read; outside
-    of blocks it is empty, and so is `block`. `name` is that of a site, as in sites.py."""
-
-    block: int | None
-    kind: str
-    name: str
-
-    @property
-    def title(self) -> str:
-        return f"{self.kind}.{self.name}" if self.kind else self.name
-
-
-_IN_BLOCK = re.compile(
-    r"blocks\.(\d+)\.(?:(attention|mlp)\.(?:f\.)?)?"
-    r"(pre|out|post|q_latent|kv_latent|q|k|v|head_norm|ctx|mid|up_norm|gate_norm)"
-    r"(?:\.norm|\.heads\.\d+)*"
-)
-
-
-def site_of(path: str) -> NormSite:
-    """The site of the norm with this path in the module tree."""
-    if match := _IN_BLOCK.fullmatch(path):
-        block, kind, name = match.groups()
-        name = "hidden" if name.endswith("_norm") and kind == "mlp" else name
-        return NormSite(int(block), kind or "block", name)
-    if path in ("embed", "rows", "final", "final.norm"):
-        return NormSite(None, "", path.partition(".")[0])
-    block = re.match(r"blocks\.(\d+)\.(attention|mlp)\.", path)
-    return NormSite(int(block[1]) if block else None, block[2] if block else "", "connection")
-
-
-def norms_in(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The path and the module of each norm. A norm inside a norm is a part of it."""
-    kinds: Any = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
-    within = "\0"
-    for path, module in model.named_modules():
-        if isinstance(module, kinds) and not path.startswith(within):
-            within = f"{path}."
-            yield path, module
-
-
 # ------------------------------------------------------------------- the matrices behind and before
 
 
-def readers(model: Transformer, site: NormSite) -> list[str]:
+def readers(model: Transformer, place: NormPlace) -> list[str]:
     """The names of the matrices that read the norm at a site. Raises Stays where others read it."""
     last = (len(model.blocks) - 1, "mlp", "post")
-    ends = model.final is nothing and (site.block, site.kind, site.name) == last
-    if site.name == "final" or ends:
+    ends = model.final is nothing and (place.block, place.sub_layer, place.site) == last
+    if place.site == "final" or ends:
         if model.rows is not nothing:
             raise Stays(ROWS)
-        if site.name == "final" and isinstance(model.final, nn.Module):
-            norms = dict(norms_in(model.final))
-            if "" not in norms and not isinstance(model.final, ENDS):
-                raise Stays(f"{type(model.final).__name__} may do more with it before the head")
+        joins = isinstance(model.final, nn.Module) and not hasattr(model.final, "place")
+        if place.site == "final" and joins and not isinstance(model.final, ENDS):
+            raise Stays(f"{type(model.final).__name__} may do more with it before the head")
         return ["head"]
-    if site.name in STAYS:
-        raise Stays(STAYS[site.name])
-    inside = f"blocks.{site.block}.{site.kind}.f"
-    if site.name == "pre":
-        kinds = READERS if site.kind == "block" else (site.kind,)
-        layer: Any = model.get_submodule(f"blocks.{site.block}")
+    if (site := place.site.partition(" ")[0]) in STAYS:
+        raise Stays(STAYS[site])
+    inside = f"blocks.{place.block}.{place.sub_layer}.f"
+    if place.site == "pre":
+        kinds = READERS if place.sub_layer == "block" else (place.sub_layer,)
+        layer: Any = model.get_submodule(f"blocks.{place.block}")
         skips = (getattr(layer, kind).skip for kind in kinds)
         if any(isinstance(m, AfterNorm) for s in skips for m in _parts_of(s)):
             raise Stays("the skip reads it as well")
-        return [name for kind in kinds for name in _inputs(model, int(site.block or 0), kind)]
+        return [name for kind in kinds for name in _inputs(model, int(place.block or 0), kind)]
     f: Any = model.get_submodule(inside)
-    if site.name in LATENTS:
-        reading = LATENTS[site.name][1]
+    if place.site in LATENTS:
+        reading = LATENTS[place.site][1]
         return [f"{inside}.{name}" for name in reading if getattr(f, name) is not None]
-    if site.name in ("v", "head_norm"):
-        if f.ctx is not nothing or (site.name == "v" and f.head_norm is not nothing):
+    if place.site in ("v", "head_norm"):
+        if f.ctx is not nothing or (place.site == "v" and f.head_norm is not nothing):
             raise Stays("another norm reads it")
-        if site.name == "v" and f.keeps:
+        if place.site == "v" and f.keeps:
             raise Stays("the attention of later blocks reads it as well")
-        if site.name == "v" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
+        if place.site == "v" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
             raise Stays(f"{type(f.attend).__name__} reads it, which may be no weighted mean")
-    return [f"{inside}.{WRITERS[site.kind]}"]
+    return [f"{inside}.{WRITERS[place.sub_layer]}"]
 
 
 def _inputs(model: Transformer, i: int, kind: str) -> list[str]:
@@ -178,7 +133,7 @@ def _inputs(model: Transformer, i: int, kind: str) -> list[str]:
 
 
 def gain_and_constant(
-    model: Transformer, site: NormSite, paths: Sequence[str]
+    model: Transformer, place: NormPlace, paths: Sequence[str]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gain and the constant that the readers of a site meet: a number for each of their
     columns, or one for all. Raises Stays where the constant meets more on its way than numbers."""
@@ -187,10 +142,10 @@ def gain_and_constant(
     whole: Any = model.get_submodule(_whole(paths[0]))
     scale = whole.scale if isinstance(whole, Scaled) else nothing
     inner = whole.norm if isinstance(whole, Scaled) else whole
-    if site.name not in ("v", "head_norm"):
+    if place.site not in ("v", "head_norm"):
         return gains[0], None if biases[0] is None else scale(biases[0])
-    f: Any = model.get_submodule(f"blocks.{site.block}.attention.f")
-    heads = f.kv_heads if site.name == "v" else f.kv_heads * f.groups
+    f: Any = model.get_submodule(f"blocks.{place.block}.attention.f")
+    heads = f.kv_heads if place.site == "v" else f.kv_heads * f.groups
     value_dim = f.output.in_features // (f.kv_heads * f.groups)
 
     def by_head(each: tuple[Tensor, ...]) -> Tensor:
@@ -200,12 +155,12 @@ def gain_and_constant(
         return each[0].expand(whole_width).view(-1, value_dim).expand(heads, -1)
 
     def spread(rows: Tensor) -> Tensor:
-        return rows.repeat_interleave(f.groups, 0) if site.name == "v" else rows
+        return rows.repeat_interleave(f.groups, 0) if place.site == "v" else rows
 
     gain = None if gains[0] is None else spread(by_head(gains)).flatten()
     if biases[0] is None:
         return gain, None
-    if f.attention_gate is not nothing or (site.name == "v" and type(f.attend) is not Softmax):
+    if f.attention_gate is not nothing or (place.site == "v" and type(f.attend) is not Softmax):
         raise Stays("its bias meets a gate or a sink on its way to a matrix")
     return gain, f.head_scale(spread(scale(by_head(biases)))).flatten()
 
@@ -247,35 +202,35 @@ def centre(module: nn.Linear | nn.Embedding, groups: int) -> None:
 # ------------------------------------------------------------------------------------- the writers
 
 
-def writers(model: Transformer, site: NormSite) -> list[str]:
+def writers(model: Transformer, place: NormPlace) -> list[str]:
     """The names of the matrices and tables that alone write the input of a norm. Raises Stays."""
-    if site.name in ("pre", "post", "final"):
+    if place.site in ("pre", "post", "final"):
         return stream_writers(model)
-    if site.name == "embed":
+    if place.site == "embed":
         return _token_writers(model)
-    inside = f"blocks.{site.block}.{site.kind}.f"
-    if site.name == "out":
-        return [f"{inside}.{WRITERS[site.kind]}"]
-    if site.name in LATENTS:
-        return [f"{inside}.{LATENTS[site.name][0]}"]
-    f: Any = model.get_submodule(inside) if site.name != "connection" else None
-    if site.name in ("q", "k"):
+    inside = f"blocks.{place.block}.{place.sub_layer}.f"
+    if place.site == "out":
+        return [f"{inside}.{WRITERS[place.sub_layer]}"]
+    if place.site in LATENTS:
+        return [f"{inside}.{LATENTS[place.site][0]}"]
+    f: Any = model.get_submodule(inside) if place.sub_layer in WRITERS else None
+    if place.site in ("q", "k"):
         turned = f.turn.args[0] is not nothing and f.turn.func is rotate_first
         if turned:
             raise Stays("a rotation stands between it and the matrix that writes it")
-        if site.name == "k" and f.rope_key is not nothing:
+        if place.site == "k" and f.rope_key is not nothing:
             raise Stays("a matrix that all heads share writes a part of its input")
-        if site.name == "k" and f.value is None:
+        if place.site == "k" and f.value is None:
             raise Stays("the matrix that writes its input writes values too")
-        return [f"{inside}.{'query' if site.name == 'q' else 'key'}"]
-    if site.name == "hidden":
+        return [f"{inside}.{'query' if place.site == 'q' else 'key'}"]
+    if place.site == "hidden":
         return [f"{inside}.{name}" for name in READERS["mlp"] if hasattr(f, name)]
-    if site.name in ("v", "head_norm"):
+    if place.site in ("v", "head_norm"):
         if f.values is not nothing:
             raise Stays("values are more than what a matrix writes")
         if f.value is None:
             raise Stays("the matrix that writes its input writes keys too")
-        if site.name == "v":
+        if place.site == "v":
             return [f"{inside}.value"]
         builtin = type(f.attend).forward in (Softmax.forward, Sinks.forward)
         if f.v is nothing and builtin and not isinstance(f.head_norm, AllHeads):
@@ -368,7 +323,7 @@ class NormFold:
     gain and bias, `centred` those that are centred. `why` says what stays, and why. `before` and
     `after` are the settings of the norm, as in its YAML, and `word` is how the config names it."""
 
-    site: NormSite
+    place: NormPlace
     paths: tuple[str, ...]
     word: str
     before: Mapping[str, Any]
@@ -398,8 +353,8 @@ def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
     after = dict(fold.before)
     if any(parameter is not None for parameter in norm._parameters.values()):
         try:
-            into = readers(model, fold.site)
-            _, constant = gain_and_constant(model, fold.site, fold.paths)
+            into = readers(model, fold.place)
+            _, constant = gain_and_constant(model, fold.place, fold.paths)
             without = [name for name in into if name.rpartition(".")[2] not in BIASED]
             if constant is not None and without:
                 raise Stays(f"{without[0].rpartition('.')[2]} can have no bias")
@@ -409,7 +364,7 @@ def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
             why.append(f"its parameters stay: {reason}")
     if type(norm) is LayerNorm:
         try:
-            fold = replace(fold, centred=tuple(writers(model, fold.site)))
+            fold = replace(fold, centred=tuple(writers(model, fold.place)))
             after["type"] = "rmsnorm"
         except Stays as reason:
             why.append(f"its centring stays: {reason}")
@@ -423,7 +378,7 @@ def move(model: Transformer, source: Transformer, folds: Sequence[NormFold]) -> 
     centred: dict[str, int] = {}
     for fold in folds:
         if fold.into:
-            gain, constant = gain_and_constant(source, fold.site, fold.paths)
+            gain, constant = gain_and_constant(source, fold.place, fold.paths)
             for name in fold.into:
                 linear: Any = model.get_submodule(name)
                 absorb(linear, torch.ones(1).double() if gain is None else gain, constant)
@@ -436,10 +391,10 @@ def move(model: Transformer, source: Transformer, folds: Sequence[NormFold]) -> 
 
 def _parts(model: Transformer, fold: NormFold) -> int:
     """Counts the norms that stand side by side on what a matrix writes: one a head, at heads."""
-    if fold.site.name not in ("q", "k", "v", "head_norm"):
+    if fold.place.site not in ("q", "k", "v", "head_norm"):
         return 1
-    f: Any = model.get_submodule(f"blocks.{fold.site.block}.attention.f")
-    inner = _bare(getattr(f, fold.site.name))
+    f: Any = model.get_submodule(f"blocks.{fold.place.block}.attention.f")
+    inner = _bare(getattr(f, fold.place.site))
     if isinstance(inner, AllHeads):
         return 1
-    return int(f.kv_heads * (f.groups if fold.site.name == "q" else 1))
+    return int(f.kv_heads * (f.groups if fold.place.site == "q" else 1))

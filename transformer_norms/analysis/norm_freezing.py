@@ -1,20 +1,20 @@
 """A norm whose length is a number, and how the weights that read it take it in: no norm is left."""
 
 import copy
-import re
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.analysis.folded_model import empty_model
-from transformer_norms.analysis.norm_folding import READERS, absorb, norms_in, readers, site_of
+from transformer_norms.analysis.norm_folding import READERS, absorb, readers
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.settings import MADE_BY
+from transformer_norms.model.sites import NormPlace, place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.norms.parts.affine import wide
@@ -35,11 +35,12 @@ def norm_stages(model: Transformer) -> dict[str, str]:
     Raises ValueError if a norm stands where no weight can take it in: on the stream itself, on a
     query or key on its way to a product, or inside or behind a sub-layer.
     """
-    norms = dict(norms_in(model))
+    norms = dict(model.norms())
     staying = [
-        f"{_site(path)} ({type(norm).__name__}{_inside(path)})"
+        f"{place_of(norm).title} ({type(norm).__name__}{_inside(path)})"
         for path, norm in norms.items()
-        if _stage(path) is None or type(norm) not in FREEZABLE  # a subclass may compute anything
+        if _stage(path, place_of(norm)) is None
+        or type(norm) not in FREEZABLE  # a subclass may compute anything
     ]
     if staying:
         raise ValueError(
@@ -50,14 +51,20 @@ def norm_stages(model: Transformer) -> dict[str, str]:
         raise ValueError("there is no norm in it")
     if any(path.endswith(".value_gate") for path, _ in model.named_modules()):
         raise ValueError("a value gate reads some channels of a norm, which is not folded here")
-    return {path: stage for stage in STAGES for path in norms if _stage(path) == stage}
+    return {
+        path: stage
+        for stage in STAGES
+        for path, norm in norms.items()
+        if _stage(path, place_of(norm)) == stage
+    }
 
 
-def _stage(path: str) -> str | None:
-    """The stage of a norm before a sub-layer or before the head, None for any other norm. A norm
-    that both sub-layers of a parallel block read goes with attention."""
-    place = re.fullmatch(r"(final)|blocks\.\d+\.(?:(attention|mlp)\.)?pre(?:\.norm)?", path)
-    return (place[1] or place[2] or "attention") if place else None
+def _stage(path: str, place: NormPlace) -> str | None:
+    """Returns the stage of a norm before a sub-layer or before the head, None for any other norm. A
+    norm that both sub-layers of a parallel block read goes with attention."""
+    if place.site == "pre":
+        return "attention" if place.sub_layer == "block" else place.sub_layer
+    return "final" if path == "final" else None
 
 
 def _inside(path: str) -> str:
@@ -65,19 +72,9 @@ def _inside(path: str) -> str:
     return ", inside the last step of its connection" if path.startswith("final.") else ""
 
 
-def norm_sites(model: nn.Module) -> list[str]:
-    """The sites of a model's norms, each once."""
-    return list(dict.fromkeys(_site(path) for path, _ in norms_in(model)))
-
-
-def norm_places(model: nn.Module) -> list[tuple[str, str, nn.Module]]:
-    """The path, the site and the module of each norm."""
-    return [(path, _site(path), norm) for path, norm in norms_in(model)]
-
-
-def _site(path: str) -> str:
-    """`blocks.3.attention.f.q` -> attention.q"""
-    return re.sub(r"^blocks\.\d+\.|\.f(?=\.)|\.norm$|\.heads\.\d+", "", path)
+def norm_places(model: Transformer) -> list[tuple[str, str, nn.Module]]:
+    """Returns the path, the site and the module of each norm."""
+    return [(path, place_of(norm).title, norm) for path, norm in model.norms()]
 
 
 # -------------------------------------------------------------------------------------- freezing
@@ -172,7 +169,7 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     """
     architecture = model.config.architecture
     roles = biased(architecture.bias)
-    if any(getattr(norm, "bias", None) is not None for _, norm in norms_in(model)):
+    if any(getattr(norm, "bias", None) is not None for _, norm in model.norms()):
         behind = {role for role, key in FROM_LATENT.items() if getattr(architecture, key) != "none"}
         inputs = {role for group in READERS.values() for role in group} | {"head"}
         roles |= inputs - behind
@@ -182,7 +179,8 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
     config = recompose(own, [*changed, f"architecture.bias={bias}"])
-    if staying := norm_sites(undrawn(config, model.vocab_size)):
+    places = norm_places(undrawn(config, model.vocab_size))
+    if staying := dict.fromkeys(site for _, site, _ in places):
         raise ValueError(f"its placement names norms of its own: {', '.join(staying)}")
     return config
 
@@ -203,7 +201,7 @@ def fold_norms(model: Transformer, config: Config) -> Transformer:
         if isinstance(norm, RemovableNorm):
             matrix = (norm(units) - norm(zeros))[0].mT
             constant = model.get_submodule(path.removesuffix(".norm"))(zeros)[0, 0]
-            for name in readers(folded, site_of(path)):
+            for name in readers(folded, place_of(norm.norm)):
                 linear = folded.get_submodule(name)
                 assert isinstance(linear, nn.Linear)
                 absorb(linear, matrix, constant)

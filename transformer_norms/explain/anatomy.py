@@ -23,13 +23,14 @@ from transformer_norms.model.settings import (
     site_width,
     value_factor,
 )
-from transformer_norms.model.sites import REST_OF_B, SubLayerPlan
+from transformer_norms.model.sites import REST_OF_B, SubLayerPlan, place_of
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
 Values = Mapping[str, float]
 MATRIX = "matrix of rank"
 _SHORT = re.compile(r"\.norm(?=\.|$)|\.heads\.\d+$")  # what a path says twice
 _BLOCK = re.compile(r"^blocks\.\d+\.")
+_OF_ENDS = {"enter": "enter", "leave": "final"}  # what a connection's ends are called
 _SITES = (
     "rows embed pre q_latent kv_latent q k v head_norm ctx hidden mid out post gate final".split()
 )
@@ -288,9 +289,11 @@ class Anatomy:
         connections and learned matrices by module."""
         found: dict[tuple[int | None, str], dict[str, NormAt]] = {}
         for path, norm in self.model.norms():
-            at: Any = norm.place
-            at_site = at.site in _SITES and at.sub_layer != "leave"
+            at = place_of(norm)
             module = _SHORT.sub("", _BLOCK.sub("", path))
+            gate = at.site == "hidden" and module.endswith("gate_norm")
+            site = "gate" if gate else _OF_ENDS.get(at.sub_layer, at.site)
+            at_site = at.site in _SITES
             # A norm that a connection's formula fixes has no file.
             from_file = at_site or at.norm == "norm"
             eps = (
@@ -299,9 +302,9 @@ class Anatomy:
                 else getattr(norm, "length", norm).eps
             )
             text = "-" if eps is None else f"{eps:g}"
-            one = NormAt(at.site, module, at.norm, at.width, 1, _size(norm), text, at.share)
+            one = NormAt(site, module, at.norm, at.width, 1, _size(norm), text, at.share)
             here = found.setdefault((at.block, at.sub_layer), {})
-            key = at.site if at_site else module
+            key = site if at_site else module
             here[key] = replace(one, count=here[key].count + 1) if key in here else one
         return found
 

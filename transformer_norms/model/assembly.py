@@ -121,8 +121,10 @@ class Assembly:
         if not self.placement.connection:
             return nothing, final
         kind = CONNECTIONS[self.placement.connection["type"]]
-        enter = self.connected(kind.enter, "embed", (None, "enter", "enter"))
-        return enter, self.connected(kind.leave, "final", (None, "leave", "final"), final=final)
+        enter = self.connected(kind.enter, "embed", (None, "enter", "connection"))
+        return enter, self.connected(
+            kind.leave, "final", (None, "leave", "connection"), final=final
+        )
 
     def connection(self, kind: Place, i: int, sub_layer: Any = None) -> Any:
         """The connection of the sub-layer `kind` of block i, or of the block itself."""
@@ -292,8 +294,7 @@ class Assembly:
         kind, width = MLPS[self.config.mlp.type], self.sizes.mlp_width
         matrices = ("up", "gate") if kind.gated else ("up",)
         spec, hidden = plan.coefficient("hidden_scale"), "hidden" in plan.sites
-        sites = {"up": "hidden", "gate": "gate"}
-        norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", values, site=sites[name])
+        norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", values)
                  for name in matrices if hidden}  # fmt: skip
         return MLPS.maker(self.config.mlp)(
             width=self.sizes.width,
@@ -316,12 +317,11 @@ class Assembly:
         kind: Place,
         values: Mapping[str, float],
         sub_layer: str = "",
-        site: str = "",
     ) -> Module:
         """Returns the norm at a site of the sub-layer `kind`."""
         at, i = plan.site(name), int(values["i"])
         width = site_width(name, "head", *self.heads[i])
-        norm = self.norm(at.norm, kind, i, sub_layer or kind, site or name)(width)
+        norm = self.norm(at.norm, kind, i, sub_layer or kind, name)(width)
         return norm if at.scale == 1 else Scaled(norm, scale_of(at.scale, width, values))
 
     def head_site(

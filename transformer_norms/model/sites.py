@@ -39,9 +39,8 @@ class NormPlace:
 
     `block` counts from 0, and is None outside of blocks. `sub_layer` is attention or mlp, or
     `block` for both; outside of blocks it is enter or leave for a part of a connection, else empty.
-    `site` is a site of the sub-layer (`gate` is that of W_gate's output), `connection`, `inside
-    NAME` for a learned matrix, rows, embed, enter or final. `norm` is the name of a norm's file, or
-    `norm` for the run's norm.
+    `site` is a site of the sub-layer, `connection`, `inside NAME` for a learned matrix, rows, embed
+    or final. `norm` is the name of a norm's file, or `norm` for the run's norm.
     """
 
     block: int | None
@@ -50,6 +49,15 @@ class NormPlace:
     norm: str
     width: int
     share: str = "head"
+
+    @property
+    def title(self) -> str:
+        return self.site if self.block is None else f"{self.sub_layer}.{self.site}"
+
+
+def place_of(norm: Any) -> NormPlace:
+    place: NormPlace = norm.place
+    return place
 
 
 @dataclass(frozen=True)

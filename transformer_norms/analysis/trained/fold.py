@@ -221,8 +221,8 @@ def _of_transformers(folder: Path, saves: bool) -> Subject:
 def row_of(fold: NormFold) -> Row:
     """A site of a block: its norm, what was moved where, and the norm that is left."""
     return {
-        "site": fold.site.title,
-        "block": None if fold.site.block is None else fold.site.block + 1,
+        "site": fold.place.title,
+        "block": None if fold.place.block is None else fold.place.block + 1,
         "norm": norm_text(fold.before),
         "moved": fold.moved,
         "into": " ".join(fold.into),
@@ -255,8 +255,8 @@ def sentences(model: Transformer, folded: Folded) -> list[str]:
     reasons: dict[tuple[str, str], list[int | None]] = {}
     for fold in folded.folds:
         for why in fold.why:
-            reasons.setdefault((fold.site.title, why), []).append(
-                None if fold.site.block is None else fold.site.block + 1
+            reasons.setdefault((fold.place.title, why), []).append(
+                None if fold.place.block is None else fold.place.block + 1
             )
     lines = []
     for (site, why), blocks in reasons.items():
