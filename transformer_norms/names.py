@@ -139,14 +139,13 @@ _SHOWN = 8
 def suggestion(name: object, known: Iterable[str], kind: str = "") -> str:
     """Returns `did you mean 'rmsnorm'? `, or nothing where no name is near. A word of another
     codebase for a value of the key or axis `kind` comes before names that look alike."""
-    return did_you_mean(theirs(name, kind) or nearest(str(name), known), name)
+    return did_you_mean(theirs(name, kind) or nearest(str(name), known))
 
 
-def did_you_mean(near: Iterable[str], name: object = "") -> str:
-    """Returns `did you mean 'adamw' or 'muon' (Lion is not built)? `, or nothing."""
+def did_you_mean(near: Iterable[str]) -> str:
+    """Returns `did you mean 'adamw' or 'muon'? `, or nothing."""
     names = " or ".join(repr(one) for one in near)
-    remark = other_codebases().remarks.get(spelling(name)) if names else None
-    return f"did you mean {names}{f' ({remark})' if remark else ''}? " if names else ""
+    return f"did you mean {names}? " if names else ""
 
 
 def theirs(name: object, kind: str = "") -> list[str]:
@@ -168,7 +167,6 @@ class OtherCodebases(NamedTuple):
     inner_keys: dict[str, list[str]]
     keys: dict[str, list[str]]
     values: dict[str, dict[str, list[str]]]
-    remarks: dict[str, str]
     goes_with: dict[str, str]
 
 
@@ -180,7 +178,6 @@ def other_codebases() -> OtherCodebases:
         _by_their_word(held["inner_keys"]),
         _by_their_word(held["keys"]),
         {key: _by_their_word(values) for key, values in held["values"].items()},
-        {spelling(word): remark for word, remark in held["remarks"].items()},
         held["goes_with"],
     )
 

@@ -130,7 +130,7 @@ def check_flags(arguments: Sequence[str], flags: Iterable[str]) -> None:
             if not equals:
                 value = following if following and following[0] != "-" else "VALUE"
             near = [one if "=" in one else f"{one}={value}" for one in theirs(key) or [key]]
-            raise ConfigError(f"{text}: {did_you_mean(near, key)}a setting has no dashes")
+            raise ConfigError(f"{text}: {did_you_mean(near)}a setting has no dashes")
 
 
 def parse_one(text: str) -> Override:
@@ -350,7 +350,7 @@ def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed
         allowed = f"keys of {parent} are {names}" if names else f"{parent} has no keys"
     else:
         allowed = f"axes are {', '.join(AXES)}"
-    near = did_you_mean(_near_keys(pair.key, config), last)
+    near = did_you_mean(_near_keys(pair.key, config))
     return f"{pair}: {near}there is no key '{pair.key}'; {allowed}"
 
 
