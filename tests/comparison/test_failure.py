@@ -62,11 +62,7 @@ def test_the_test_loss_is_held_against_the_lines_of_the_test_split():
     assert reason(summary(2.0, test=4.4), loss="test_loss") == "no better than the unigram (4.300)"
 
 
-def test_a_record_without_ngrams_is_judged_by_the_unigram_of_validation_or_by_nothing():
-    old = {"lines": None, "unigram": 3.3}
-    assert reason(summary(3.3, **old)) == "no better than the unigram (3.300)"
-    assert reason(summary(3.3, test=2.0, **old), loss="test_loss") is not None
-    assert reason(summary(2.9, **old), {horizon(summary(1.0))}) is None
+def test_a_record_without_ngrams_is_judged_by_nothing():
     assert reason(summary(9.9, lines=None)) is None
     assert list(ngram_losses(summary(1.0, lines=None), "test_loss")) == []
 

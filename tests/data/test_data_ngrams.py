@@ -195,7 +195,6 @@ def test_a_run_that_diverged_passes_no_n_gram_and_of_one_without_a_loss_nothing_
     assert best_ngram(summary(None, "diverged"), "val_loss") == 0
     assert best_ngram(summary(None, "running"), "val_loss") is None
     assert best_ngram(summary(2.0, ngrams={}), "val_loss") is None
-    assert best_ngram(summary(2.5, ngrams={}, unigram=3.0), "val_loss") == 1
 
 
 def test_the_loss_on_test_is_held_against_the_n_grams_on_test():
@@ -210,5 +209,3 @@ def test_the_lines_of_a_run_are_in_the_order_of_the_n_grams():
         "uniform": 4.0, "unigram": 3.0, "bigram": 2.0, "3-gram": 1.0, "4-gram": 1.1, "5-gram": 1.2,
         "entropy floor": 0.75,
     }  # fmt: skip
-    older = {"ngrams": {}, "unigram": 3.0}
-    assert summary(**older).data.reference_lines() == {"uniform": 4.0, "unigram": 3.0}

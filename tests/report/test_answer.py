@@ -2,16 +2,11 @@
 
 import pytest
 from run_folders import (
-    DATA,
     PRE,
     by_placement,
-    config_of,
     edit,
-    make_record,
-    make_run,
     make_study,
     make_sweep,
-    planned,
 )
 
 from transformer_norms.comparison.sweep_record import Tuned
@@ -90,24 +85,6 @@ def test_a_run_that_finished_above_where_it_began_is_pointed_out(tmp_path):
     (line,) = unusual_runs(findings(read_study([tmp_path])))
     assert "post-s1" in line
     assert "a validation loss of 6.2500, above its initial loss of 5.5000" in line
-
-
-def test_a_run_of_old_that_learned_no_more_than_frequencies_has_failed(tmp_path):
-    runs = []
-    for rate, stage, seed, loss in (
-        (1e-3, "tune", 9, 2.4), (1e-2, "tune", 9, 3.3), (1e-3, "result", 0, 2.4),
-        (1e-3, "result", 1, 3.32), (1e-3, "result", 2, 3.26),
-    ):  # fmt: skip
-        config = config_of(["placement=post"], seed, optimizer__lr=rate)
-        tuned = {"optimizer.lr": rate}
-        runs.append(planned(config, {"placement": "post"}, stage, tuned))
-        data = {"identity": DATA, "fingerprint": "f" * 64, "corpus": DATA, "unigram": 3.3}
-        make_run(tmp_path, config, loss, data=data)
-    grid = {"tune": {"optimizer.lr": [1e-3, 1e-2]}, "tune_seeds": [9]}
-    make_record(tmp_path, runs, baseline={"placement": "post"}, **grid)
-    outcomes = findings(read_study([tmp_path])).outcomes["post"]
-    assert outcomes.losses == {0: 2.4, 2: 3.26}
-    assert outcomes.failed == {1: "no better than the unigram (3.300)"}
 
 
 def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):

@@ -184,7 +184,7 @@ def run_row(run: SavedRun) -> Row:
     config = {key: run.config[key] for key in run.config if key not in ("choices", "chosen")}
     return {
         **flatten(config),
-        **{axis: run.value(axis) for axis in run.config["choices"]},
+        **{axis: run.value(axis) for axis in AXES_OF_A_RUN if axis in run.config["choices"]},
         **{key: getattr(run.summary, key) for key in _SUMMARY},
         "data.fingerprint": run.summary.data.fingerprint,
         "python": run.summary.versions.get("python"),
