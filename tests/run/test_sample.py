@@ -39,7 +39,7 @@ def test_a_prompt_is_utf_8_in_every_locale_and_what_is_not_is_one_line(folder, c
     assert main([str(folder), "--prompt", raw, "--tokens", "1"]) == 0
     assert capsys.readouterr().out.startswith("the „cat“")
     assert main([str(folder), "--prompt", "the \udcff"]) == 2
-    assert "--prompt: is not UTF-8" in capsys.readouterr().err
+    assert "--prompt is not UTF-8" in capsys.readouterr().err
 
 
 def test_the_command_prints_the_prompt_and_what_the_text_taught(folder, capsys):
