@@ -56,14 +56,14 @@ def test_the_version_is_ours_and_torchs(capsys):
         ("export x", "OUT: is missing ("),
         (
             "train --out=~/x",
-            "--out=~/x: did you mean 'study=~/x' (runs are written to runs/STUDY)?",
+            "--out=~/x: did you mean 'study=~/x'?",
         ),
         ("train rmsnorm post", "'rmsnorm': did you mean 'norm=rmsnorm'? a setting is one word"),
         ("train pre-norm", "'pre-norm': did you mean 'placement=pre'? a setting is one word"),
         ("train layer_norm", "'layer_norm': did you mean 'norm=layernorm'? a setting is one word"),
         ("train fp16", "'fp16': did you mean 'trainer.precision=bf16'? a setting is one word"),
         ("train none", "'none' is no KEY=VALUE, "),
-        ("train --resume", "--resume: did you mean 'config=VALUE' (config=RUN resumes its run"),
+        ("train --resume", "--resume: did you mean 'config=VALUE'?"),
         ("train launcher.options=--a=b", "launcher.options=--a=b: cannot be read; a value with"),
         ("train equation=x+f(x)", "equation=x+f(x): cannot be read; an equation is placement."),
         (
