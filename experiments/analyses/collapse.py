@@ -213,7 +213,7 @@ ANALYSIS = Analysis(
 
 @dataclass(frozen=True)
 class Collapse:
-    """What was measured in one model: the loss without noise, and by setting the loss and how far
+    """Holds the measures of one model: the loss without noise, and by setting the loss and how far
     attention moved; the loss by position on windows of several lengths, and on foreign text."""
 
     loss: float

@@ -1,5 +1,5 @@
-"""What each block of a trained model is worth: how far it turns and changes the stream, and the
-loss without it.
+"""Measures the worth of each block of a trained model: how far it turns and changes the stream,
+and the loss without it.
 
     python -m experiments.analyses.depth_use runs/main --out DIR
 """
@@ -120,7 +120,7 @@ ANALYSIS = Analysis(
 
 @dataclass(frozen=True)
 class Depth:
-    """What was measured in one model of N blocks. `angles` [N + 1, N + 1] has the mean angular
+    """Holds the measures of a model of N blocks. `angles` [N + 1, N + 1] has the mean angular
     distance between all boundaries, at last tokens, `of_all` at all tokens. The rest has a number
     for each block: `update`, `rms`, the loss `without` it (nan if later blocks use what it keeps),
     and of the muted block the loss and what it does to the stream."""

@@ -76,7 +76,7 @@ def by_block(rows: Rows) -> Rows:
 
 
 def first_streams(rows: Rows) -> Rows:
-    """Of two streams, x; a stream that enters the first block is x and r alike."""
+    """Returns the rows of x where a model has two streams: both enter the first block alike."""
     return [row for row in of_kind(rows, "stream") if row.get("part") != "r"]
 
 
@@ -154,7 +154,7 @@ ANALYSIS = Analysis(
 
 @dataclass(frozen=True)
 class Drift:
-    """What was measured in one model. `streams` has mean / rms of each token by part and block, in
+    """Holds the measures of one model. `streams` has mean / rms of each token by part and block, in
     order, `norms` the same at each norm's input by its path, `widths` the features that the norm
     reads, `centres` whether it centres."""
 

@@ -1,4 +1,4 @@
-"""What rounding weights and the inputs of matrices to few bits costs a trained model.
+"""Measures the cost of rounding the weights and inputs of matrices to few bits.
 
 python -m experiments.analyses.quantization runs/main --bits 8,4 --out DIR
 """
@@ -197,7 +197,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Rounded:
-    """What was measured in one model: the loss without rounding and by setting, and the inputs of
+    """Holds the measures of one model: the loss without rounding and by setting, and the inputs of
     each matrix by its path."""
 
     loss: float

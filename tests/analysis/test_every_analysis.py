@@ -208,7 +208,7 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """What the words of REFUSED stand for."""
+    """Returns the values that the words of REFUSED name."""
     folder, run = tmp_path_factory.mktemp("refused"), Path(in_full("RUN"))
     for name in (
         "nothing",

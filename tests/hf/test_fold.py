@@ -59,7 +59,7 @@ def left(model):
     norms = {}
     for _, norm in model.norms():
         own = " ".join(name for name, _ in norm.named_parameters())
-        norms[norm.place.title, type(norm).__name__, own] = None
+        norms[norm.norm_place.title, type(norm).__name__, own] = None
     return [*norms]
 
 

@@ -172,7 +172,7 @@ def described(x, met=()):
     if hasattr(x, "__qualname__"):
         return x.__qualname__
     own = dict(vars(x)) if hasattr(x, "__dict__") else {}
-    own.pop("place", None)  # of a norm, which no pass reads
+    own.pop("norm_place", None)  # which no pass reads
     if own.get("keeps") is False:
         own.pop("index", None)  # which is read by those alone that keep something under it
     return type(x).__name__, described(own, met)

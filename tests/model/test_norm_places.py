@@ -6,6 +6,8 @@ from torch import nn
 
 from transformer_norms.config.building import undrawn
 from transformer_norms.config.compose import compose, options
+from transformer_norms.model.assembly import Assembly
+from transformer_norms.model.position import NoPosition
 from transformer_norms.model.sites import INSIDE
 from transformer_norms.norms import NORMS
 
@@ -42,7 +44,7 @@ def test_a_norm_is_where_its_place_says_and_no_norm_is_without_one(typed):
     config = compose([*SMALL, "mlp=swiglu", typed])
     with torch.device("meta"):
         model = undrawn(config, 31)
-    places = {norm: norm.place for _, norm in model.norms()}
+    places = {norm: norm.norm_place for _, norm in model.norms()}
     for norm, place in places.items():
         parts = [part for part in parts_at(model, place) if isinstance(part, nn.Module)]
         assert any(norm is module for part in parts for module in part.modules()), place
@@ -52,3 +54,18 @@ def test_a_norm_is_where_its_place_says_and_no_norm_is_without_one(typed):
         assert type(norm) is NORMS[kind or place.norm]
     inner = {part for norm in places for part in norm.modules()} - places.keys()
     assert {m for m in model.modules() if isinstance(m, KINDS)} - inner == places.keys()
+
+
+def test_a_norm_may_keep_the_word_that_it_was_built_with_as_its_place():
+    class Keeping(nn.RMSNorm):
+        def __init__(self, width):
+            super().__init__(width)
+            self.place = "attention"
+
+    config = compose([*SMALL, "placement=pre"])
+    block = Assembly(config, NoPosition(), Keeping)(0)
+    norms = [module for module in block.modules() if isinstance(module, Keeping)]
+    assert [(norm.place, norm.norm_place.title) for norm in norms] == [
+        ("attention", "attention.pre"),
+        ("attention", "mlp.pre"),
+    ]

@@ -90,7 +90,7 @@ def readers(model: Transformer, place: NormPlace) -> list[str]:
     if place.site == "final" or ends:
         if model.rows is not nothing:
             raise Stays(ROWS)
-        joins = isinstance(model.final, nn.Module) and not hasattr(model.final, "place")
+        joins = isinstance(model.final, nn.Module) and not hasattr(model.final, "norm_place")
         if place.site == "final" and joins and not isinstance(model.final, ENDS):
             raise Stays(f"{type(model.final).__name__} may do more with it before the head")
         return ["head"]

@@ -32,7 +32,7 @@ class Condition(NamedTuple):
     typed: str
 
     def fits(self, value: Any) -> bool:
-        """Whether a run's value is as wanted. A loss that is not known is neither below nor above a
+        """Returns whether a run's value is as wanted. An unknown loss is neither below nor above a
         number."""
         if self.sign in _ORDERS:
             return _is_number(value) and _ORDERS[self.sign](value, float(self.wanted))

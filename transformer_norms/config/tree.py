@@ -165,7 +165,7 @@ def diff(
 
 
 def within(key: str, groups: Iterable[str]) -> bool:
-    """Whether a dotted key is one of the groups, or lies in one."""
+    """Returns whether a dotted key is one of the groups, or lies in one."""
     return any(key == group or key.startswith(f"{group}.") for group in groups)
 
 

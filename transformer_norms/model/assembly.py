@@ -375,7 +375,7 @@ def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Mod
 def put(norm: Module, place: NormPlace) -> Module:
     """Tells a norm its place, where there is a norm."""
     if isinstance(norm, nn.Module):
-        norm.place = place  # type: ignore[assignment]
+        norm.norm_place = place  # type: ignore[assignment]
     return norm
 
 
@@ -383,7 +383,7 @@ def place_fixed_norms(part: Module, place: NormPlace) -> None:
     """Tells the norms inside a connection their place: those that its formula fixes."""
     names = {kind: name for name, kind in NORMS.items()}
     for module in part.modules() if isinstance(part, nn.Module) else ():
-        if type(module) in names and not hasattr(module, "place"):
+        if type(module) in names and not hasattr(module, "norm_place"):
             widths = {parameter.shape[-1] for parameter in module.parameters()} - {1}
             width = widths.pop() if len(widths) == 1 else place.width
             put(module, replace(place, norm=names[type(module)], width=width))

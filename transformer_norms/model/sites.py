@@ -35,7 +35,8 @@ class Site:
 
 @dataclass(frozen=True)
 class NormPlace:
-    """The place of a norm in a model. Assembly writes it on the norm, as `place`.
+    """The place of a norm in a model. Assembly writes it on the norm, as `norm_place`: a norm may
+    keep the word that it was built with as `place`.
 
     `block` counts from 0, and is None outside of blocks. `sub_layer` is attention or mlp, or
     `block` for both; outside of blocks it is enter or leave for a part of a connection, else empty.
@@ -56,7 +57,7 @@ class NormPlace:
 
 
 def place_of(norm: Any) -> NormPlace:
-    place: NormPlace = norm.place
+    place: NormPlace = norm.norm_place
     return place
 
 

@@ -165,8 +165,8 @@ class Transformer(nn.Module):
         return self.cap(self.logit_scale(logits))
 
     def norms(self) -> list[tuple[str, nn.Module]]:
-        """Returns the name and the module of each norm, whose `place` says where it acts."""
-        return [pair for pair in self.named_modules() if hasattr(pair[1], "place")]
+        """Returns the name and the module of each norm; `place_of` says where it acts."""
+        return [pair for pair in self.named_modules() if hasattr(pair[1], "norm_place")]
 
     def new_cache(self) -> list[Cache]:
         return [Cache() for _ in self.blocks]

@@ -1,4 +1,4 @@
-"""What a change of norms costs trained models: each is tuned on, and so is an equal control.
+"""Measures the cost of a change of norms: each changed model is trained on, with an equal control.
 
 The changes are those of swap and of norm_removal.
 """

@@ -1,4 +1,4 @@
-"""What probes measured inside the models: by block at one step, and over training."""
+"""Draws what probes measured inside the models: by block at one step, and over training."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _TICKS = 8  # names of blocks below the axis, at most
 
 @dataclass
 class Profile:
-    """What was measured of one part: variant -> block -> step -> the mean over seeds. `names` are
+    """Holds the means of one part: variant -> block -> step -> the mean over seeds. `names` are
     those of all variants, in the order of their styles."""
 
     measure: str
@@ -84,7 +84,7 @@ class Profile:
         self._finish(axes, ends, "step")
 
     def _has_place(self, value: float) -> bool:
-        """Whether the axis has a place for the value."""
+        """Returns whether the axis has a place for the value."""
         return value > 0 if self.about.log else not isnan(value)
 
     def _finish(self, axes: Any, ends: Mapping[str, tuple[float, float]], x: str) -> None:

@@ -58,8 +58,9 @@ def _planned_run(
 
 
 def _given_up(run: StudyRun, record: SweepRecord, with_results: Sequence[object]) -> bool:
-    """Whether an earlier command planned the run, it has no result, and the newest command does not
-    ask for it. What has a result counts: a report without it would be a choice among results."""
+    """Returns whether an earlier command planned the run, it has no result, and the newest command
+    does not ask for it. A run with a result counts: a report without it would be a choice among
+    results."""
     asked = record.asked
     if asked is None or not run.counts:
         return False
