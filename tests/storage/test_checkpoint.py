@@ -1,10 +1,7 @@
 """Checkpoints: what loads is what was saved, and no damage goes unseen."""
 
-import json
 import random
 import shutil
-import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +12,7 @@ from transformer_norms.errors import NoUsableCheckpoint
 from transformer_norms.run import checkpoint
 from transformer_norms.run.tensor_stream import NonFiniteError
 from transformer_norms.storage.files import remove_leftovers
-from transformer_norms.storage.manifest import DamagedError, build_folder, seal_manifest
-from transformer_norms.training.tensors import load_weights
+from transformer_norms.storage.manifest import DamagedError
 
 RUN = "0123456789abcdef"
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
@@ -280,107 +276,3 @@ def test_a_kill_while_weights_only_are_made_is_harmless(folder: Path) -> None:
     checkpoint.verify(path)
     checkpoint.drop(path, "optimizer")
     assert not optimizer.exists()
-
-
-def _tensor(shape: list[int], start: int, end: int) -> dict[str, object]:
-    return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
-
-
-def _many(count: int) -> str:
-    empty = json.dumps(_tensor([0], 0, 0))
-    return "{" + ", ".join(f'"{i}": {empty}' for i in range(count)) + "}"
-
-
-# Each has a header, the bytes behind it, and the length that it claims if that is another.
-HOSTILE: dict[str, Callable[[], tuple[str, int, int | None]]] = {
-    "a header of 2^60 bytes": lambda: ("{}", 0, 1 << 60),
-    "a header of 2^64 - 1 bytes": lambda: ("{}", 0, (1 << 64) - 1),
-    "a header longer than the file": lambda: ("{}", 0, 9),
-    "overlap": lambda: (json.dumps({"a": _tensor([2], 0, 8), "b": _tensor([2], 4, 12)}), 12, None),
-    "one place for two": lambda: (json.dumps({"a": _tensor([2], 0, 8), "b": _tensor([2], 0, 8)}),
-                                  8, None),
-    "a hole": lambda: (json.dumps({"a": _tensor([2], 0, 8), "b": _tensor([2], 12, 20)}), 20, None),
-    "bytes at the end": lambda: (json.dumps({"a": _tensor([2], 0, 8)}), 12, None),
-    "shape lies": lambda: (json.dumps({"a": _tensor([1 << 40], 0, 8)}), 8, None),
-    "a product beyond 2^64": lambda: (json.dumps({"a": _tensor([1 << 40, 1 << 40], 0, 8)}), 8,
-                                      None),
-    "beyond the end": lambda: (json.dumps({"a": _tensor([1 << 20], 0, 1 << 22)}), 8, None),
-    "negative": lambda: (json.dumps({"a": _tensor([-1], 0, 4)}), 4, None),
-    "no header": lambda: ("[]", 8, None),
-    "deep": lambda: ("[" * 100_000, 8, None),
-    "a hundred thousand tensors": lambda: (_many(100_000), 0, None),
-    "a million tensors": lambda: (_many(1_000_000), 0, None),
-}  # fmt: skip
-MEMORY = 200 * 2**20
-
-
-@pytest.mark.goal("X7")
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.nightly] if "million" in kind else [])
-        for kind in HOSTILE
-    ],
-)
-def test_a_hostile_file_under_a_valid_seal_is_refused(
-    tmp_path: Path, kind: str, measured: Callable[[str], None]
-) -> None:
-    header, size, claimed = HOSTILE[kind]()
-    length = len(header) if claimed is None else claimed
-    path = tmp_path / "step-00000001"
-    _seal(path, struct.pack("<Q", length) + header.encode() + bytes(size))
-    del header
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
-    before, begun = _peak(), time.process_time()
-    with pytest.raises(DamagedError, match="model.safetensors"):
-        _load(path)
-    seconds, memory = time.process_time() - begun, _peak() - before
-    assert seconds < 1  # of the processor
-    assert memory < MEMORY
-    measured(f"{len(HOSTILE)} files, each within 1 s of the processor and 200 MB")
-
-
-def _load(path: Path) -> None:
-    model = torch.nn.ParameterDict({"a": torch.nn.Parameter(torch.ones(2))})
-    with checkpoint.verify(path).open("model") as file:
-        load_weights(model, file)
-
-
-def _peak() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-
-
-@pytest.mark.parametrize("data", [b"", b"x"])
-def test_a_file_without_a_header_is_refused(tmp_path: Path, data: bytes) -> None:
-    _seal(tmp_path / "step-00000001", data)
-    with pytest.raises(DamagedError, match="model.safetensors"):
-        checkpoint.verify(tmp_path / "step-00000001")
-
-
-def _seal(path: Path, data: bytes) -> None:
-    with build_folder(path) as draft:
-        draft.write("model.safetensors", [data])
-        draft.write("state.json", [b"{}"])
-        about = {"schema": 2, "identity": RUN, "step": 1, "finite": True}
-        draft.seal({**about, "files": draft.files, "extra": {}})
-
-
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        {"schema": 3, "step": 1, "files": {"state.json": {"size": 0, "sha256": ""}}, "extra": {}},
-        {"schema": 1, "step": 1, "files": {"../secret": {"size": 0, "sha256": ""}}, "extra": {}},
-        {"schema": 1, "step": -1, "files": {}, "extra": {}},
-        {"schema": 1, "step": "1", "files": [], "extra": {}},
-        {"schema": 1},
-    ],
-)
-def test_a_manifest_that_says_nonsense_under_a_valid_seal_is_refused(
-    tmp_path: Path, manifest: dict[str, object]
-) -> None:
-    path = tmp_path / "step-00000001"
-    path.mkdir()
-    (path / "manifest.json").write_bytes(seal_manifest(manifest))
-    with pytest.raises(DamagedError, match="manifest.json"):
-        checkpoint.verify(path)

@@ -239,17 +239,6 @@ def test_a_renamed_folder_of_another_run_is_refused(home):
     assert load(Path("runs/main", name))  # which may lie anywhere, under any name
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"identity": None}, {"identity": 7}, {"identity": "x" * 16}, {"schema": 3}, {"schema": "2"},
-     {"schema": 1}],
-)  # fmt: skip
-def test_a_manifest_without_a_run_is_refused(home, changed):
-    reseal(newest_of(0), **changed)
-    found, lines = resume()
-    assert (found, len(lines)) == (FIRST, 1)
-
-
 def test_a_run_continues_from_its_origins_newest_checkpoint_that_can_be_used(home, capfd):
     origin = run_of(0, "whole")
     last = origin / "checkpoints" / "step-00000008"

@@ -45,7 +45,6 @@ AT_ONCE = 2**16  # stretches whose hashes fit into a cache of the processor
 INDEX = np.dtype([("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"),
                   ("likeness", "<u8"), ("changed", "?")])  # fmt: skip
 _IDS, _DOCUMENTS = "ids.bin", "documents.bin"
-_NAMES = r"ids\.bin|documents\.bin"
 Result = TypeVar("Result")
 
 
@@ -173,7 +172,7 @@ def store_tokenizer(workplace: Path, tokenizer: Tokenizer, notes: list[str]) -> 
 
 def open_tokenizer(workplace: Path) -> tuple[Tokenizer, list[str]]:
     """Returns the tokenizer and its notes. Raises DamagedError if there is none."""
-    manifest = verify_folder(workplace / "tokenizer", SCHEMA, r"tokenizer\.json")
+    manifest = verify_folder(workplace / "tokenizer", SCHEMA)
     if not isinstance(notes := manifest.get("notes"), list):
         raise DamagedError(f"{workplace / 'tokenizer'} has no notes")
     return open_stored_tokenizer(workplace / "tokenizer"), notes
@@ -203,7 +202,7 @@ def store_run(order: Order) -> tuple[Path, str]:
     damage = ""
     if order.folder.is_dir():
         try:
-            if verify_folder(order.folder, SCHEMA, _NAMES).get("source") != order.source:
+            if verify_folder(order.folder, SCHEMA).get("source") != order.source:
                 raise DamagedError(f"{order.folder} was made of another text")
             return order.folder, damage
         except DamagedError as error:

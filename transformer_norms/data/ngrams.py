@@ -68,7 +68,7 @@ def ngram_facts(
 
 
 def _open(folder: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = verify_folder(folder, SCHEMA, names="")["facts"]
+    facts: dict[str, Any] = verify_folder(folder, SCHEMA)["facts"]
     return facts
 
 

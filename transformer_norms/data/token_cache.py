@@ -40,7 +40,6 @@ from transformer_norms.storage.reading import read_json
 SCHEMA = 2
 PARTS = ("train", "val", "test")
 TOKENIZER = "tokenizer.json"
-_NAMES = r"(train|val|test)\.bin|tokenizer\.json"
 _TWO_BYTES = 2**16  # ids
 _TYPES = "<u2", "<u4"
 _UNFINISHED = ".unfinished"
@@ -198,7 +197,7 @@ def seal_entry(draft: Draft, vocab_size: int, tokenizer: dict, facts: dict) -> N
 
 def open_entry(folder: Path) -> Tokens:
     """Returns the tokens of an entry after its files were verified. Raises DamagedError."""
-    manifest = verify_folder(folder, SCHEMA, _NAMES, _hash_once)
+    manifest = verify_folder(folder, SCHEMA, _hash_once)
     dtype, files, facts = manifest.get("dtype"), manifest["files"], manifest.get("facts")
     if dtype not in _TYPES or not isinstance(facts, dict) or len(files) != len(PARTS) + 1:
         raise DamagedError(f"{folder / MANIFEST} lacks what tokens need")

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.kinds import Measured, Whole
 from transformer_norms.storage.files import write_json
-from transformer_norms.storage.reading import is_there, parse_typed, read_bytes
+from transformer_norms.storage.reading import is_there, read_typed
 
 ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
 FILE = "summary.json"
@@ -140,4 +140,4 @@ def read_summary(folder: Path) -> Summary | None:
     file = folder / FILE
     if not is_there(file):
         return None
-    return parse_typed(read_bytes(file, _LIMIT), str(file), Summary, _LIMIT)
+    return read_typed(file, Summary, _LIMIT)
