@@ -110,7 +110,7 @@ def test_a_command_that_writes_nothing_new_removes_leftovers(tmp_path, what):
 
 def test_the_mirrors_leftovers_go_when_a_view_is_claimed(tmp_path):
     class Blank(View):
-        fields = machine = pictures = dict
+        opening = closing = dict
 
         def __init__(self):
             self.home, self.key, self._lock = tmp_path, "key", None

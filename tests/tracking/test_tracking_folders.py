@@ -1,19 +1,21 @@
 """W&B groups, filters and averages by words that mean what they say, and shows what was drawn."""
 
-from math import nan
 from pathlib import Path
 from typing import Any
 
-import pytest
 from run_folders import config_of, make_record, make_run, planned
 
-from transformer_norms.tracking.folders import ReportView, RunView, draw_probes
+from transformer_norms.tracking.folders import ReportView, RunView
 
 PRE, POST = {"placement": "pre"}, {"placement": "post"}
 
 
 def fields(folder: Path) -> dict[str, Any]:
-    return RunView(folder, "offline").fields()
+    return RunView(folder, "offline").opening()
+
+
+def totals(folder: Path) -> dict[str, Any]:
+    return RunView(folder, "offline").closing().totals
 
 
 def typed(study: Path, overrides: list[str], seed: int = 0, **keys: Any) -> Path:
@@ -50,7 +52,7 @@ def test_what_a_sweep_planned_has_its_label_its_stage_and_its_question(tmp_path:
     assert {one["notes"] for one in shown} == {"Which placement?"}
     beside = fields(typed(tmp_path, ["placement=post"]))
     assert (beside["job_type"], beside["notes"]) == ("train", None)
-    assert ReportView(tmp_path, "offline").fields()["notes"] == "Which placement?"
+    assert ReportView(tmp_path, "offline").opening()["notes"] == "Which placement?"
 
 
 def test_a_later_attempt_is_what_the_first_was_planned_for(tmp_path: Path) -> None:
@@ -102,41 +104,8 @@ def test_a_typed_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path: 
 
 def test_a_diverged_run_counts_as_a_share_of_its_group(tmp_path: Path) -> None:
     values = [
-        RunView(make_run(tmp_path, config_of(seed=seed), loss, status=status), "offline").totals()
+        totals(make_run(tmp_path, config_of(seed=seed), loss, status=status))
         for seed, loss, status in ((0, 2.0, "finished"), (1, None, "diverged"), (2, None, "failed"))
     ]
     assert [value.get("final/diverged") for value in values] == [0, 1, None]
     assert [value.get("val_loss") for value in values] == [2.0, None, None]
-
-
-def test_a_chart_for_each_measure_and_part_has_a_line_for_each_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from matplotlib.axes import Axes
-
-    charts: dict[str, dict[str, tuple[Any, Any]]] = {}
-    draw_title = Axes.set_title
-
-    def set_title(axes: Axes, title: str, **look: Any) -> None:
-        charts[title] = {str(line.get_label()): line.get_data() for line in axes.lines}
-        draw_title(axes, title, **look)
-
-    monkeypatch.setattr(Axes, "set_title", set_title)
-    keys = ["stream_rms/0", "stream_rms/1", "stream_rms/embedding", "gradient_norm/mlp.up/0",
-            "gradient_norm/mlp.down/0", "gradient_norm/mlp.down/1", "unheard_of/0"]  # fmt: skip
-    rows = [
-        {"step": i, "tokens": 8 * i, "train/loss": 1.0, **{f"probe/{key}": i for key in keys}}
-        for i in range(1, 4)
-    ]
-    rows[1]["probe/stream_rms/1"] = None  # type: ignore[assignment]
-    assert draw_probes(rows).startswith("<?xml")
-    assert {title: list(chart) for title, chart in charts.items()} == {
-        "stream, rms": ["block 0", "block 1", "embedding"],
-        "gradient, norm mlp.up": ["block 0"],
-        "gradient, norm mlp.down": ["block 0", "block 1"],
-        "unheard_of": ["block 0"],
-    }
-    tokens, values = charts["stream, rms"]["block 1"]
-    assert list(tokens) == [8, 16, 24]
-    assert list(values) == pytest.approx([1, nan, 3], nan_ok=True)
-    assert draw_probes([{"step": 1, "tokens": 1}]) == ""

@@ -1,4 +1,4 @@
-"""Reads run folders and reports for W&B: names to group by, rows, totals, pictures."""
+"""Reads run folders and reports for W&B: names to group by, rows, totals, drawings."""
 
 import os
 import re
@@ -6,8 +6,6 @@ import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from io import StringIO
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +16,20 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import Attempts, state_of
 from transformer_norms.run.identity import digest
-from transformer_norms.run.metrics import parse_row, read_metrics
+from transformer_norms.run.metrics import parse_row
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.manifest import MANIFEST, seal_without
-from transformer_norms.storage.reading import is_there, open_file, read_json, read_text
-from transformer_norms.tracking.view import View
-from transformer_norms.training.measures import MEASURES, Measure, Place, place_of
+from transformer_norms.storage.reading import open_file, read_json, read_text
+from transformer_norms.tracking.view import Closing, View
 
 _LONGEST_TAG = 64
-_SHOWN = {"train/loss": "loss", "val/loss": "val", "test/loss": "test"}  # in the log
 _NO_MACHINE = {"x_disable_meta": True, "x_disable_stats": True, "x_save_requirements": False,
                "disable_git": True, "disable_code": True, "save_code": False}  # fmt: skip
 
 
 class RunView(View):
-    """Shows a run folder: its rows as they come, then its curve and what was probed."""
+    """Shows a run folder: its rows as they come, then its curve."""
 
     def __init__(self, folder: Path, mode: str, kept: Mapping[str, Any] = {}) -> None:
         self.folder = folder
@@ -42,8 +38,8 @@ class RunView(View):
         files = [self.metrics, folder / "summary.json", self.curve]
         super().__init__(folder.parent, folder.name, files, mode, kept)
 
-    def fields(self) -> dict[str, Any]:
-        """The config has keys to group by (`variant`, `stage`, ...) beside the run's own keys."""
+    def opening(self) -> dict[str, Any]:
+        """The config has keys to group by (`variant`, `stage`, ...) and the run's own keys."""
         run = SavedRun(self.folder)
         plan, record = _plan_of(run) or (None, None)
         stage = plan.stage if plan else "train"
@@ -57,43 +53,16 @@ class RunView(View):
         }
         choices = [f"{axis}={value}" for axis, value in run.config["choices"].items()]
         asked = self.kept.get("tags", "").split(",")
+        command = shlex.split(str(run.summary.process.get("command", "")))
         return {
             "name": self.kept.get("name") or self.name,
             "job_type": stage,
             "tags": [*map(_tag, filter(None, dict.fromkeys([*choices, *asked])))],
             "notes": self.kept.get("notes") or (record.question if record else None),
             "config": {**run.config, **groups},
+            "command": command,
+            "settings": _machine(run.summary) | ({"program": command[0]} if command else {}),
         }
-
-    def machine(self) -> dict[str, Any]:
-        """W&B measures the process that trains, while there is one on this machine. Later the host
-        and the commit of the record are all that is known for certain."""
-        summary = SavedRun(self.folder).summary
-        shown = {**_NO_MACHINE, "host": summary.process.get("host")}
-        if summary.commit:
-            shown |= {"disable_git": False, "git_commit": summary.commit}
-            shown |= {"git_root": str(Path(__file__).parents[2])}
-        if (process := _trainer_here(summary)) is not None:
-            del shown["disable_code"], shown["save_code"]  # the environment decides
-            shown |= {"x_disable_meta": False, "x_disable_stats": False, "x_stats_pid": process}
-            shown |= {"x_save_requirements": True}
-        if command := self.command():
-            shown["program"] = command[0]
-        return shown
-
-    def command(self) -> list[str]:
-        return shlex.split(str(SavedRun(self.folder).summary.process.get("command", "")))
-
-    def console(self, row: Mapping[str, Any] | None = None) -> str:
-        if row is None:
-            return "\n".join(_closing_lines(SavedRun(self.folder).summary))
-        losses = [f"{name} {row[key]:.4f}" for key, name in _SHOWN.items() if key in row]
-        return "  ".join([f"step {row['step']}", *losses]) if losses else ""
-
-    def model(self) -> Any:
-        run = SavedRun(self.folder)
-        asked = self.kept.get("model") or run.config["tracking"].get("model") == "final"
-        return _model_artifact(run, self.id) if asked and run.finished else None
 
     def ended(self) -> bool:
         """A result's curve is drawn after its last summary is written."""
@@ -101,13 +70,6 @@ class RunView(View):
             return False
         stopped = summary.status in ("failed", "preempted")
         return stopped or (summary.ended and self.curve.is_file())
-
-    def totals(self) -> dict[str, Any]:
-        summary = SavedRun(self.folder).summary
-        values = {k: v for k, v in summary.values().items() if isinstance(v, (str, int, float))}
-        if summary.ended:  # a number: its mean over a group is the share
-            values["final/diverged"] = int(summary.status == "diverged")
-        return values
 
     def new_rows(self, anew: bool) -> Iterator[dict[str, Any]] | None:
         if self._file is None or anew:
@@ -119,19 +81,26 @@ class RunView(View):
         return self._read_rows()
 
     def _read_rows(self) -> Iterator[dict[str, Any]]:
-        """Yields each whole line without nulls, which stand for numbers that are not finite."""
+        """Yields each whole line without nulls, which mark numbers that are not finite."""
         while (line := self._file.readline()).endswith(b"\n"):
             row = parse_row(line, str(self.metrics))
             yield {k: v for k, v in row.items() if v is not None and k != "nonfinite"}
         self._file.seek(-len(line), os.SEEK_CUR)
 
-    def pictures(self) -> dict[str, Any]:
-        if not SavedRun(self.folder).ended:
-            return {}
-        pages = {"view/probes": draw_probes(read_metrics(self.metrics))}
-        if is_there(self.curve):
-            pages["view/curve"] = read_text(self.curve)
-        return {key: _drawing(svg) for key, svg in pages.items() if svg}
+    def closing(self) -> Closing:
+        run = SavedRun(self.folder)
+        summary = run.summary
+        curve = run.ended and self.curve.is_file()
+        totals = {k: v for k, v in summary.values().items() if isinstance(v, (str, int, float))}
+        if summary.ended:  # a number: its mean over a group is the share
+            totals["final/diverged"] = int(summary.status == "diverged")
+        keeps = self.kept.get("model") or run.config["tracking"].get("model") == "final"
+        return Closing(
+            {"view/curve": _drawing(read_text(self.curve))} if curve else {},
+            totals,
+            "\n".join(_closing_lines(summary)),
+            _model_artifact(run, self.id) if keeps and run.finished else None,
+        )
 
 
 class ReportView(View):
@@ -140,24 +109,23 @@ class ReportView(View):
     def __init__(self, study: Path, mode: str, kept: Mapping[str, Any] = {}) -> None:
         super().__init__(study, "report", [study / "report.html", study / "curves.svg"], mode, kept)
 
-    def fields(self) -> dict[str, Any]:
+    def opening(self) -> dict[str, Any]:
         questions = dict.fromkeys(record.question for record in _records(self.study))
         return {
             "name": self.study.name,
             "job_type": "report",
             "notes": " ".join(questions) or None,
             "config": {"study": self.study.name, "stage": "report"},
+            "command": [],
+            "settings": _NO_MACHINE,
         }
 
-    def machine(self) -> dict[str, Any]:
-        return _NO_MACHINE
-
-    def pictures(self) -> dict[str, Any]:
+    def closing(self) -> Closing:
         page, curves = self.files
         pictures = {"view/report": _page(read_text(page))}
         if curves.is_file():
             pictures["view/curves"] = _drawing(read_text(curves))
-        return pictures
+        return Closing(pictures)
 
 
 def view_of(folder: Path, mode: str, kept: Mapping[str, Any] = {}) -> View:
@@ -165,11 +133,20 @@ def view_of(folder: Path, mode: str, kept: Mapping[str, Any] = {}) -> View:
     return (RunView if is_run else ReportView)(folder, mode, kept)
 
 
-def _trainer_here(summary: Summary) -> int | None:
-    """Returns the id of the process that trains the run, if it is on this machine."""
+def _machine(summary: Summary) -> dict[str, Any]:
+    """Returns W&B's settings of the machine and the code. W&B measures the process that trains,
+    while there is one on this machine. Later the host and the commit of the record are all that is
+    known for certain."""
     process, host = summary.process.get("pid"), summary.process.get("host")
-    here = host == socket.gethostname() and type(process) is int
-    return process if here and state_of(summary) == "running" else None
+    shown = {**_NO_MACHINE, "host": host}
+    if summary.commit:
+        shown |= {"disable_git": False, "git_commit": summary.commit}
+        shown |= {"git_root": str(Path(__file__).parents[2])}
+    if process and host == socket.gethostname() and state_of(summary) == "running":
+        del shown["disable_code"], shown["save_code"]  # the environment decides
+        shown |= {"x_disable_meta": False, "x_disable_stats": False, "x_stats_pid": process}
+        shown |= {"x_save_requirements": True}
+    return shown
 
 
 def _closing_lines(summary: Summary) -> list[str]:
@@ -245,41 +222,3 @@ def _page(html: str) -> Any:
 def _drawing(svg: str) -> Any:
     """A drawing as a page, without the head of an XML file: W&B's own images are pixels."""
     return _page("".join(svg.partition("<svg")[1:]))
-
-
-def draw_probes(rows: list[dict[str, Any]]) -> str:
-    """Returns an SVG with a chart for each measure and part and a line for each block; '' where
-    nothing was probed. W&B's own charts of many lines would each be an artifact of the run."""
-    charts: dict[tuple[str, str], dict[Place, list[tuple[float, float]]]] = {}
-    for row in rows:
-        for key, value in row.items():
-            if place := place_of(key):
-                chart = place.measure, "" if place.block is None else place.part
-                points = charts.setdefault(chart, {}).setdefault(place, [])
-                points.append((row["tokens"], nan if value is None else value))
-    if not charts:
-        return ""
-    from matplotlib import colormaps, rc_context
-    from matplotlib.figure import Figure
-
-    lines = -(-len(charts) // 3)
-    figure = Figure(figsize=(11, 2.5 * lines))
-    figure.subplots_adjust(0.07, 0.2 / lines, 0.98, 1 - 0.12 / lines, 0.25, 0.5)  # fast, by hand
-    for number, ((measure, part), places) in enumerate(charts.items(), 1):
-        about = MEASURES.get(measure, Measure(measure, ""))
-        axes = figure.add_subplot(lines, 3, number)
-        depth = max([place.block for place in places if place.block is not None], default=0) or 1
-        for place, points in places.items():
-            shade = "grey" if place.block is None else colormaps["viridis"](place.block / depth)
-            name = place.part if place.block is None else f"block {place.block}"
-            axes.plot(*zip(*points, strict=True), color=shade, label=name, linewidth=1)
-        if about.log:
-            axes.set_yscale("log", nonpositive="mask")
-        axes.set_title(f"{about.title} {part}".strip(), fontsize=8, parse_math=False)
-        axes.set_xlabel("tokens", fontsize=7)
-        axes.tick_params(labelsize=7)
-        axes.legend(fontsize=6, frameon=False)
-    svg = StringIO()
-    with rc_context({"svg.hashsalt": "probes"}):  # the same probes are the same file
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return svg.getvalue()

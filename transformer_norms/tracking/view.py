@@ -1,33 +1,43 @@
 """Shows one folder as one W&B run, which is its view.
 
-Live mirroring, `sync` and repair are the same `update`. A view that is not complete is written anew
-from the folder. `<study>/wandb/<id>.json` holds the fingerprint of what a complete view shows.
+Live mirroring and `sync` are the same `update`. `<study>/wandb/<key>.json` holds what a complete
+view shows. A view that is not complete is written whole, from the folder.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import wandb
 
 from transformer_norms.errors import ConfigError, describe_error, hide_secrets
-from transformer_norms.run.metrics import LONGEST, open_plain
 from transformer_norms.storage.files import as_storage_error, remove_leftovers, write_json
 from transformer_norms.storage.locks import Lock, take_lock
-from transformer_norms.storage.reading import read_bytes, read_json
+from transformer_norms.storage.reading import is_there, read_json
 from transformer_norms.tracking import PROJECT
 from transformer_norms.training.measures import PREFIX
 
 _INIT_SECONDS = 20
 _UPLOAD_SECONDS = 300
 _OWN_DATA_DIR = "WANDB_DATA_DIR" not in os.environ
+_IN_LOG = {"train/loss": "loss", "val/loss": "val", "test/loss": "test"}
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What a view shows after its rows."""
+
+    pictures: dict[str, Any]  # for run.log
+    totals: dict[str, Any] = field(default_factory=dict)  # of the W&B run's summary
+    lines: str = ""  # of the W&B run's log
+    model: Any = None  # its artifact
 
 
 class View(ABC):
@@ -54,33 +64,12 @@ class View(ABC):
         self._hidden: set[str] = set()
 
     @abstractmethod
-    def fields(self) -> dict[str, Any]:
-        """Returns the arguments of wandb.init that say what is shown."""
+    def opening(self) -> dict[str, Any]:
+        """Returns the arguments of wandb.init that say what is shown. `settings` are W&B's of the
+        machine and the code, and `command` has the words of the command."""
 
     @abstractmethod
-    def machine(self) -> dict[str, Any]:
-        """Returns W&B's settings of the machine, the code and the process that are shown."""
-
-    @abstractmethod
-    def pictures(self) -> dict[str, Any]:
-        """Returns what is shown beside the rows, for run.log."""
-
-    def totals(self) -> dict[str, Any]:
-        """Returns the values of the W&B run's summary."""
-        return {}
-
-    def command(self) -> list[str]:
-        """Returns the words of the command that is shown."""
-        return []
-
-    def console(self, row: Mapping[str, Any] | None = None) -> str:
-        """Returns the lines of the W&B run's log for a row; without a row, those that it ends with.
-        An empty text is no line."""
-        return ""
-
-    def model(self) -> Any:
-        """Returns the artifact of the model, or None."""
-        return None
+    def closing(self) -> Closing: ...
 
     def ended(self) -> bool:
         """Whether nothing more is to come."""
@@ -96,13 +85,12 @@ class View(ABC):
         try:
             if not self._claim():
                 return False
-            # The folder is read first: what is written meanwhile makes the view incomplete.
-            done = last or self.ended()
-            fingerprint = self._fingerprint() if done else ""
-            if self._run is not None or not (done and self._is_complete(fingerprint)):
+            # The times are read first: what is written meanwhile makes the view incomplete.
+            done, shown = last or self.ended(), self._shown()
+            if self._run is not None or not (done and self._is_complete(shown)):
                 self._log_rows()
                 if done:
-                    self._complete(fingerprint)
+                    self._complete(shown)
         except Exception as error:  # the views of other folders go on
             known = as_storage_error(error, self.home) or error
             self.problem, done = self._note(known), True
@@ -123,14 +111,11 @@ class View(ABC):
             self.home.mkdir(exist_ok=True)
             remove_leftovers(self.home)
             file = self.home / f"{self.key}.lock"
-            if file.is_symlink():
-                raise ConfigError(f"{file}: is a link, and nothing is written through one")
             file.touch()
             self._lock = take_lock(file)
             if self._lock is not None:
                 with suppress(ConfigError):
-                    state = read_json(self._record)
-                    self.state = state if isinstance(state, dict) else self.state
+                    self.state = read_json(self._record)
                 self.kept = self.state.get("kept", {}) | self.kept
         return self._lock is not None
 
@@ -141,19 +126,15 @@ class View(ABC):
             self._lock.release()
             self._lock = None
 
-    def _fingerprint(self) -> str:
-        shown = self.fields() | self.kept
-        digest = hashlib.sha256(json.dumps(shown, default=str).encode())
-        for file in self.files:
-            if file.is_file():
-                digest.update(file.name.encode() + read_bytes(file, LONGEST))
-        return digest.hexdigest()
+    def _shown(self) -> dict[str, Any]:
+        """Returns what tells a view of the folder as it is now from an earlier one."""
+        return {file.name: file.stat().st_mtime_ns for file in self.files if is_there(file)}
 
-    def _is_complete(self, fingerprint: str) -> bool:
+    def _is_complete(self, shown: Mapping[str, Any]) -> bool:
         if any(self.home.glob(f"offline-run-*-{self.id}/*.synced")):
             self.state["mode"] = "online"  # `wandb sync` has uploaded it
-        enough = {"online", self.mode}
-        return self.state.get("fingerprint") == fingerprint and self.state["mode"] in enough
+        known = self.state.get("shown"), self.state.get("kept", {})
+        return known == (shown, self.kept) and self.state["mode"] in ("online", self.mode)
 
     def _log_rows(self) -> None:
         rows = None if self._run is None else self.new_rows(anew=False)
@@ -166,26 +147,23 @@ class View(ABC):
                 if key.startswith(f"{PREFIX}/"):
                     self._run.define_metric(key, step_metric="tokens", hidden=True)
                     self._hidden.add(key)
-            lines, step = self.console(row), row.pop("step")
+            losses = [f"{name} {row[key]:.4f}" for key, name in _IN_LOG.items() if key in row]
+            self.state["step"] = step = row.pop("step")
             self._run.log(row, step=step)
-            self._write_console(lines)
-            self.state["step"] = step
-
-    def _write_console(self, lines: str) -> None:
-        if lines:
-            self._run.write_logs(lines)
+            if losses:
+                self._run.write_logs("  ".join([f"step {step}", *losses]))
 
     def _open(self) -> None:
         """Starts the W&B run. It replaces all that W&B holds under the id: `resume` is unset."""
         self._finish()
-        self.state = {"mode": "", "step": -1} | ({"kept": self.kept} if self.kept else {})
+        self.state = {"mode": "", "step": -1, "kept": self.kept}
         write_json(self._record, self.state)
         for part in self.home.glob(f"*run-*-{self.id}"):
             shutil.rmtree(part, ignore_errors=True)
         mode = "offline" if View.unreached else self.mode
-        fields = self.fields()
+        fields = self.opening()
         try:
-            self._run = self._init(mode, fields)
+            self._run = self._init(mode, **fields)
         except Exception as error:
             # W&B keeps the id of a run that failed to start until its service is torn down, which
             # would end all open runs.
@@ -194,18 +172,19 @@ class View(ABC):
             self._note(error, "W&B is not reached, offline instead: ")
             View.unreached, mode = True, "offline"
             wandb.teardown()
-            self._run = self._init(mode, fields)
+            self._run = self._init(mode, **fields)
         self.open_ids.add(self.id)
         self._hidden.clear()
         self.state["mode"] = mode
         self._run.define_metric("*", step_metric="tokens")
 
-    def _init(self, mode: Any, fields: Mapping[str, Any]) -> Any:
+    def _init(
+        self, mode: Any, *, settings: Mapping[str, Any], command: list[str], **fields: Any
+    ) -> Any:
         if _OWN_DATA_DIR:  # W&B keeps tables there until they are uploaded; the default is ~
             os.environ["WANDB_DATA_DIR"] = str(self.home)
         os.environ.pop("WANDB_RESUME", None)  # which would go on where the old run ends
-        agent = self.kept.get("agent", {})
-        ours, sys.argv = sys.argv, self.command() or sys.argv  # W&B shows the words of sys.argv
+        ours, sys.argv = sys.argv, command or sys.argv  # W&B shows the words of sys.argv
         try:
             return wandb.init(
                 project=self.kept.get("project") or PROJECT,
@@ -220,27 +199,28 @@ class View(ABC):
                     silent=True,
                     console="off",
                     symlink=False,
-                    sweep_id=agent.get("sweep_id"),
+                    sweep_id=self.kept.get("agent", {}).get("sweep_id"),
                     init_timeout=_INIT_SECONDS,
                     finish_timeout=_UPLOAD_SECONDS,
                     finish_timeout_raises=True,
-                    **self.machine(),
+                    **settings,
                 ),
             )
         finally:
             sys.argv = ours
 
-    def _complete(self, fingerprint: str) -> None:
-        if pictures := self.pictures():
-            self._run.log(pictures, step=self.state["step"] + 1)
-        self._write_console(self.console())
-        if model := self.model():
-            self._run.log_artifact(model, aliases=["final", f"step-{self.state['step']}"])
-        totals = self.totals()
-        self._run.summary.update(totals)
-        self._finish(0 if totals.get("status", "finished") in ("finished", "diverged") else 1)
+    def _complete(self, shown: dict[str, Any]) -> None:
+        end, step = self.closing(), self.state["step"]
+        if end.pictures:
+            self._run.log(end.pictures, step=step + 1)
+        if end.lines:
+            self._run.write_logs(end.lines)
+        if end.model:
+            self._run.log_artifact(end.model, aliases=["final", f"step-{step}"])
+        self._run.summary.update(end.totals)
+        self._finish(0 if end.totals.get("status", "finished") in ("finished", "diverged") else 1)
         # Only now does W&B hold the rows for certain.
-        self.state["fingerprint"] = fingerprint
+        self.state["shown"] = shown
         write_json(self._record, self.state)
 
     def _finish(self, code: int = 1) -> None:
@@ -252,7 +232,6 @@ class View(ABC):
     def _note(self, error: Exception, text: str = "") -> str:
         """Writes one line to mirror.log and returns it."""
         line = hide_secrets(text + describe_error(error))
-        file = self.home / "mirror.log"
-        with suppress(OSError), open(file, "a", encoding="utf-8", opener=open_plain) as log:
+        with suppress(OSError), open(self.home / "mirror.log", "a", encoding="utf-8") as log:
             log.write(f"{self.name}: {line}\n")
         return line
