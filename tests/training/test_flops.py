@@ -4,13 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 from trainers import trainer_of
 
-from transformer_norms import compose
-from transformer_norms.config.building import build_model
 from transformer_norms.errors import ConfigError
-from transformer_norms.run import machine
 from transformer_norms.training.accelerators import find_accelerator
 from transformer_norms.training.flops import ATTENTION, flops_per_token, peak, utilisation
 from transformer_norms.training.trainer import Trainer
@@ -161,38 +157,3 @@ def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
     for name, wanted in figures.items():
         found = find_accelerator(name.lower())
         assert (found.memory, found.link) == wanted
-
-
-@pytest.mark.goal("Q5")
-@pytest.mark.parametrize(
-    "choice",
-    [
-        "mlp=gelu architecture.attention_gate=elementwise",
-        "mlp=swiglu model.kv_heads=2 architecture.attention_gate=per_head",
-        "architecture.kv_from_block=0 model.kv_heads=2 architecture.kv_rank=8",
-        "model.kv_heads=H/(1+i) model.head_dim=[20,8] architecture.attention_gate=elementwise",
-        "architecture.q_rank=24 architecture.kv_rank=12 architecture.rope_dim=8 "
-        "architecture.value_dim=20",
-    ],
-)
-def test_the_forecast_of_a_run_has_the_flops_that_its_products_take(choice):
-    """The counter is torch's own, on the model itself."""
-    typed = ["model=nano", "tokenizer=byte", "trainer.steps=10", "trainer.eval_every=0"]
-    config = compose([*typed, "data.val_tokens=3", *choice.split()], device="cpu")
-    tokens = torch.zeros(1, config.model.context, dtype=torch.int64)
-    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, torch.no_grad():
-        build_model(config, 257)(tokens)
-    read = 10 * config.trainer.batch_size * config.model.context
-    counted = 3 * counter.get_total_flops() / config.model.context * (read + 1)
-    assert machine.rough_flops(config) == pytest.approx(counted, rel=1e-3)
-
-
-def test_a_run_of_days_is_announced_and_a_shorter_one_is_not(monkeypatch):
-    monkeypatch.setattr(machine, "product_speed", lambda device, precision: 1e11)
-    large = compose(["model=124m", "tokenizer=gpt2", "trainer.steps=3000"], device="cpu")
-    days = 3000 * 16 * 1024 * 6 * (12 * 12 * 768**2 + 50257 * 768 + 2 * 12 * 768 * 1024)
-    days /= 0.5e11 * 86400
-    assert f"about {days:.0f} days" in machine.days_line([large], 1)
-    assert f"5 runs take about {5 * days:.0f} days" in machine.days_line([large, large], 5)
-    monkeypatch.setattr(machine, "product_speed", None)  # which is not asked for a small run
-    assert machine.days_line([compose(device="cpu")], 20) == ""

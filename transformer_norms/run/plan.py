@@ -22,7 +22,6 @@ from transformer_norms.run.space import check_metrics_size, space_left_to_write
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.files import preflight
 from transformer_norms.storage.reading import real_path
-from transformer_norms.training.schedule import SCHEDULES
 
 
 def prepare_tokens(
@@ -140,10 +139,6 @@ class Plan:
         if files := diff(summary.source, self.code):
             line = f"{typed}: run by other code ({files_text([*files])}), and continued by this one"
             self.warnings.append(line)
-        if line := _change_of_rate(before, self.config):
-            self.warnings.append(f"{typed}: {line}")
-        if line := _what_follows(before, longer):
-            self.warnings.append(f"{typed}: {line}, which follows from the horizon")
         self.origin_identity = summary.identity
         return folder
 
@@ -171,26 +166,4 @@ def _without_optimizer(folder: Path, summary: Summary) -> str:
         "its optimizer's state was deleted, as a sweep keeps only the weights of a finished run. "
         "trainer.keep_optimizer=true beside a sweep keeps the state. For this run, train it again "
         f"(config={file} study=NAME) and go on from that"
-    )
-
-
-def _what_follows(before: Config, longer: Config) -> str:
-    """Says what else a later horizon changes, such as how many tokens of val are read."""
-    old, new = (identity.result_settings(config, {}) for config in (before, longer))
-    old["trainer"]["steps"] = longer.trainer.steps
-    return identity.difference(old, new)
-
-
-def _change_of_rate(before: Config, now: Config) -> str:
-    """Says what a later horizon does to the learning rate, or nothing if it changes no rate of the
-    steps that are done."""
-    schedule, done, steps = SCHEDULES.maker(now.schedule), before.trainer.steps, now.trainer.steps
-    earlier = SCHEDULES.maker(before.schedule)
-    if all(earlier(step, done) == schedule(step, steps) for step in range(done)):
-        return ""
-    last, first = earlier(done - 1, done), schedule(done, steps)
-    return (
-        f"the learning rate goes from {last:.3g} to {first:.3g} of its peak at step {done + 1}, as "
-        f"the {now.choices['schedule']} schedule of {steps} steps has it; a run of {steps} steps "
-        "from its start is another run"
     )

@@ -97,8 +97,6 @@ def _train(
     if summary and summary.ended and processes.count() == 1:
         say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
         return summary.values() | folder
-    if not weights_only and (line := machine.days_line([config], 1)):
-        say(line)
     stopping = member.stopping if member else Stopping()
     try:
         with stopping:

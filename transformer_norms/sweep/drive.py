@@ -118,8 +118,6 @@ class Sweep:
             known = read_known(self.planner, first[0])
             for line in [*self.planner.introduction(first), *power_lines(self.question, known)]:
                 self.board.say(line)
-            if not hasattr(self.launcher, "pilots") and (line := self.planner.days_line(first)):
-                self.board.say(line)
             self._keep_earlier_look(first)
             best = self._run_first_seeds(first)
             if self.question.until_decided:

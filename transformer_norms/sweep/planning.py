@@ -118,14 +118,13 @@ class Jobs:
         if overrides not in self._plans:
             self._plans[overrides] = self._plan(overrides, variant)
         plan = self._plans[overrides]
-        from transformer_norms.run.machine import rough_flops  # imports torch, as _plan does
-
         run = PlannedRun(
             folder=plan.name, identity=plan.hash,
             stage=stage, variant=variant, tuned=tuned, seed=seed,
         )  # fmt: skip
-        config, keys = plan.config, plan.config.trainer
-        work = rough_flops(config)
+        config, keys, sizes = plan.config, plan.config.trainer, plan.config.model
+        # About in proportion to its FLOPs: the progress of a sweep weighs its runs by this.
+        work = keys.steps * keys.batch_size * sizes.context * sizes.depth * sizes.width**2
         # A stack has one model of each run, and knows neither hooks nor what others draw.
         alone = keys.replicas not in ("auto", 1) or keys.qk_clip != "none" or config.model.dropout
         alone = alone or keys.activation_checkpointing or keys.compile not in ("auto", "none")
@@ -208,20 +207,6 @@ class Jobs:
         listed = [f"init={init} ({shorten(', '.join(sorted(n)))})" for init, n in starts.items()]
         typed = "init=mup architecture.tied=true" if len(tied) > 1 else "init=mup"
         return f"the variants start differently: {', '.join(listed)}; for one start, type {typed}"
-
-    def days_line(self, first: Sequence[Job]) -> str:
-        """A line if the study takes days on this machine, or an empty text."""
-        from transformer_norms.run.machine import days_line
-
-        question = self.request.question
-        tuning = question.tune.budget * len(question.tune_seeds) if question.tune else 0
-        total = len(question.variants) * (tuning + question.most_seeds)
-        waiting = {job.overrides: job for job in first if not job.ended}
-        ended = len(first) - len(waiting)
-        configs = [self._plans[overrides].config for overrides in waiting]
-        typed = f"sweep={self.request.name}" if self.request.named else "-m ..."
-        more = f"; transformer-norms plan {typed} says what it costs"
-        return days_line(configs, total - ended, more)
 
     def _plan(self, overrides: Sequence[str], variant: Values) -> Any:
         try:
