@@ -1,4 +1,5 @@
-"""The signals that ask a command to stop, answered from its first line on.
+"""The signals that ask a command to stop, answered from its first line on, and the work that stops:
+after the micro-batch that is being computed, with a checkpoint of the last whole step.
 
 Python calls a signal's handler in the main thread, between two of its own operations: late, where
 that thread imports a library, fits a tokenizer, compiles or waits for another rank, and in the
@@ -20,16 +21,8 @@ from transformer_norms.processes import launched, rank
 TYPE_CHECKING = False  # of typing, whose import takes longer than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Protocol
-
-    class Work(Protocol):
-        """The work that a signal stops: it is the `__self__` of the signal's handler."""
-
-        asked: bool  # to stop
-        saves: bool  # whether its process may not end before it has saved
-
-        def line(self, name: str) -> str: ...  # says that the signal of this name has come
-        def say(self, line: str) -> None: ...
+    from types import FrameType
+    from typing import Any
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -53,7 +46,7 @@ class Watch:
 
     def __init__(self, ends: bool, speaks: bool = True) -> None:
         self.ends, self.speaks = ends, speaks and rank() == 0
-        self.work: Work | None = None  # which handled a signal
+        self.work: Stopping | None = None  # which handled a signal
         self.number = 0  # of the first signal
         self.first, self.idle = _NEVER, _NEVER  # when it came, and since when nothing is to save
         self._said = _thread.allocate_lock()
@@ -64,7 +57,7 @@ class Watch:
         _thread.start_new_thread(self._answer, ())  # importing threading would take a while
 
     @property
-    def asked(self) -> bool:
+    def signalled(self) -> bool:
         return bool(self.work or self.number)
 
     def close(self) -> None:
@@ -75,7 +68,7 @@ class Watch:
 
     def wait(self) -> None:
         """Waits until the line about a signal is printed, but not for a reader that is stuck."""
-        if self.asked and self._said.acquire(timeout=1.0):
+        if self.signalled and self._said.acquire(timeout=1.0):
             self._said.release()
 
     def _answer(self) -> None:
@@ -100,7 +93,7 @@ class Watch:
         self.first, self.number, work = now, number, self.work or work_of(number)
         name = signal.Signals(number).name
         if work is not None:
-            work.asked = True
+            work.stop_requested = True
             _thread.start_new_thread(self._say, (work.say, work.line(name)))
         elif self.ends:
             self._leave(f"{name}: stopped; the same command goes on")
@@ -111,10 +104,10 @@ class Watch:
             say(line)
         self._said.release()
 
-    def _end_idle(self, work: "Work | None") -> None:
+    def _end_idle(self, work: "Stopping | None") -> None:
         """Ends the process where nothing has been there to save for a while."""
         now = time.monotonic()
-        self.idle = _NEVER if work is not None and work.saves else min(self.idle, now)
+        self.idle = _NEVER if work is not None and work.has_unsaved_steps else min(self.idle, now)
         if now - self.idle > GRACE:
             self._leave("stopped; the same command goes on")
 
@@ -137,33 +130,10 @@ def watch_command(speaks: bool = True) -> None:
         signal.signal(number, _leave_to_watch)
 
 
-def watch_work() -> Watch | None:
-    """Answers signals until the watch that is returned is closed; returns None where the process
-    does so already."""
-    global _watch
-    if _watch is not None:
-        return None
-    _watch = Watch(ends=False)
-    return _watch
-
-
-def forget_watch(watch: Watch) -> None:
-    global _watch
-    watch.close()
-    _watch = None
-
-
-def note_work(work: "Work") -> None:
-    """Notes that a signal has been handled by this work, which may be gone by the time that the
-    thread hears of it."""
-    if _watch is not None:
-        _watch.work = _watch.work or work
-
-
 def leave_if_asked() -> None:
     """Ends the process of a command that a signal has stopped. Python's own end would run what
     half-imported libraries have registered, and wait for threads that are at work."""
-    if _watch is not None and _watch.asked:
+    if _watch is not None and _watch.signalled:
         _watch.wait()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
@@ -177,14 +147,103 @@ def handled_signals() -> list[signal.Signals]:
     return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
 
 
-def work_of(number: int) -> "Work | None":
+def work_of(number: int) -> "Stopping | None":
     """Returns the work that handles this signal."""
-    work: Work | None = getattr(signal.getsignal(number), "__self__", None)
-    return work
+    work = getattr(signal.getsignal(number), "__self__", None)
+    return work if isinstance(work, Stopping) else None
 
 
 def _leave_to_watch(*_: object) -> None:
     """Does nothing. A signal has to have a handler for the thread to hear of it."""
+
+
+class Preempted(BaseException):
+    """A signal came before training had anything to save. As with KeyboardInterrupt, no handler of
+    the errors that data or a library may raise catches it."""
+
+
+class Interrupted(Exception):
+    """A signal cut a step short. Nothing of the step counts."""
+
+
+class Stopping:
+    """While entered, a signal sets `stop_requested`, or raises Preempted until `deferring` is set.
+    The process of a command does not end before it has saved where `has_unsaved_steps` is set.
+
+    `say` prints at once that a signal has come. Inside a sweep's, it is the sweep's that speaks.
+    Raises Preempted on entry where a signal has come to the Stopping round it.
+    """
+
+    def __init__(
+        self, say: "Callable[[str], object] | None" = None, what: str = "this run stops"
+    ) -> None:
+        self._say, self.what = say, what
+        self.stop_requested = False
+        self.deferring = self.has_unsaved_steps = False
+        self._raised = False
+        self._watch: Watch | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stopping":
+        import threading
+
+        global _watch
+        if threading.current_thread() is threading.main_thread():
+            handled = handled_signals()
+            if any(work.stop_requested for work in map(work_of, handled) if work):
+                raise Preempted
+            if _watch is None:
+                _watch = self._watch = Watch(ends=False)
+            self._before = {number: signal.signal(number, self._handle) for number in handled}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _watch
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+            if outer := work_of(number):  # of the sweep round this run: it was asked as well
+                outer.stop_requested = outer.stop_requested or self.stop_requested
+        if self._watch:
+            self._watch.close()
+            _watch = None
+
+    def line(self, name: str) -> str:
+        """Returns the line that says that the signal of this name has come."""
+        what = self._outermost.what
+        if self.deferring:
+            return f"{name}: {what} with a checkpoint; once more ends it at once"
+        return f"{name}: {what}; the same command goes on"
+
+    def say(self, line: str) -> None:
+        from transformer_norms.progress import say
+
+        (self._outermost._say or say)(line)
+
+    @property
+    def _outermost(self) -> "Stopping":
+        outers = [getattr(handler, "__self__", None) for handler in self._before.values()]
+        outer = next((outer for outer in outers if isinstance(outer, Stopping)), None)
+        return outer._outermost if outer else self
+
+    def _handle(self, number: int, frame: "FrameType | None") -> None:
+        self.stop_requested = True
+        if _watch is not None:  # this work may be gone by the time that the thread hears of it
+            _watch.work = _watch.work or self
+        if not (self.deferring or self._raised or _must_not_fail(frame)):
+            self._raised = True  # once: a second one would break what the first one unwinds
+            raise Preempted(signal.Signals(number).name)
+
+
+def _must_not_fail(frame: "FrameType | None") -> bool:
+    """Whether an exception would be lost here, or leave half a module behind: in an import, and
+    where Python frees an object. `stop_requested` is looked at later, and a command ends in any
+    case."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") or code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, option_
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.run import Run
-from transformer_norms.training.stopping import Stopping
+from transformer_norms.signals import Stopping
 
 CHOSEN_BY_FILE = [axis for axis in AXES if axis not in ("sweep", "launcher")]
 WIDE = "model.width=1792"  # the groups of group_norm divide deepseek_v3's latents

@@ -5,7 +5,7 @@ PAUSE = """
 import os, time
 from pathlib import Path
 from transformer_norms.run.metrics import MetricsFile
-from transformer_norms.training.stopping import Stopping
+from transformer_norms.signals import Stopping
 
 append, handle, signals = MetricsFile.append, Stopping._handle, []
 

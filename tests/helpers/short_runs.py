@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from transformer_norms import compose, train
 from transformer_norms.run.checkpoint import newest
-from transformer_norms.training.stopping import Stopping
+from transformer_norms.signals import Stopping
 
 TEXT = "".join(
     f"{i} cats sat on {i * i % 97} mats, said the {i % 7}th of them.\n" for i in range(900)
@@ -94,7 +94,7 @@ def stop_at(monkeypatch):
     def stepped(self):
         reason = train_step(self)
         if self.step == current["at"]:
-            current["stopping"].asked = True
+            current["stopping"].stop_requested = True
         return reason
 
     monkeypatch.setattr(Stopping, "__enter__", entered)

@@ -21,9 +21,9 @@ from transformer_norms.run.checkpoint import newest
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.record import Record
 from transformer_norms.run.summary import Summary
+from transformer_norms.signals import Stopping
 from transformer_norms.training.accelerators import ACCELERATORS, Accelerator
 from transformer_norms.training.loss import ModelLoss
-from transformer_norms.training.stopping import Stopping
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_signal_during_validation_loses_nothing(calm, monkeypatch):
         return original_enter(self)
 
     def evaluate(self, windows, stopping=None):
-        current["stopping"].asked = next(times, False)
+        current["stopping"].stop_requested = next(times, False)
         return original(self, windows, stopping)
 
     monkeypatch.setattr(Stopping, "__enter__", enter)

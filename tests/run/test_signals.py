@@ -20,7 +20,7 @@ from warm import CEILING, starting
 from transformer_norms import cli, signals
 from transformer_norms.judge import __main__ as judge
 from transformer_norms.run import checkpoint
-from transformer_norms.training.stopping import Preempted, Stopping
+from transformer_norms.signals import Preempted, Stopping
 
 ROOT = Path(__file__).parents[2]
 TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
@@ -325,9 +325,9 @@ def test_a_signal_before_training_raises_and_one_in_training_asks(number):
     with pytest.raises(Preempted), stopping:
         signal.raise_signal(number)
     with Stopping(print) as stopping:
-        stopping.patient = True
+        stopping.deferring = True
         signal.raise_signal(number)
-        assert stopping.asked
+        assert stopping.stop_requested
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -347,15 +347,15 @@ def test_a_signal_in_an_import_or_a_destructor_is_heard_and_breaks_neither(tmp_p
 
     with Stopping(print) as stopping:
         assert import_module("struck_by_a_signal").whole
-        assert stopping.asked
-        stopping.asked = False
+        assert stopping.stop_requested
+        stopping.stop_requested = False
         Freed()
-        assert stopping.asked
+        assert stopping.stop_requested
 
 
 def test_a_signal_that_came_between_two_runs_of_a_sweep_stops_the_second_one():
     with Stopping(print) as sweep:
-        sweep.patient = True
+        sweep.deferring = True
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Preempted), Stopping(print):
             raise AssertionError("it begins")
@@ -364,13 +364,13 @@ def test_a_signal_that_came_between_two_runs_of_a_sweep_stops_the_second_one():
 def test_a_forked_process_has_its_signals_for_itself(capfd):
     """The signal that ends it is not its parent's."""
     with Stopping(print) as stopping:
-        stopping.patient = True
+        stopping.deferring = True
         child = os.fork()
         if not child:
             os.kill(os.getpid(), signal.SIGTERM)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == signal.SIGTERM
-        assert not stopping.asked
+        assert not stopping.stop_requested
     assert "SIGTERM" not in capfd.readouterr().out
 
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
+from transformer_norms.signals import Interrupted
 from transformer_norms.training import loss as losses
 from transformer_norms.training.parallel.sharding import Sharder
-from transformer_norms.training.stopping import Interrupted
 from transformer_norms.training.tensors import sharded, whole
 
 # Neither the width nor the vocabulary can be cut evenly in 4, and there are fewer heads than ranks.
@@ -133,7 +133,7 @@ def cut_short(ranks, config):
 
     def counted(batch, parts):
         computed.append(len(batch))
-        batches.stopping.asked = len(computed) == 3 and ranks.rank == ranks.count - 1
+        batches.stopping.stop_requested = len(computed) == 3 and ranks.rank == ranks.count - 1
         return backward(batch, parts)
 
     batches.loss.backward = counted

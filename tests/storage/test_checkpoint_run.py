@@ -16,8 +16,8 @@ from transformer_norms import compose, load, train
 from transformer_norms.errors import NoUsableCheckpoint
 from transformer_norms.run import checkpoint
 from transformer_norms.sample import main as sample
+from transformer_norms.signals import Stopping
 from transformer_norms.storage.manifest import seal_manifest
-from transformer_norms.training.stopping import Stopping
 from transformer_norms.training.trainer import Trainer
 
 TYPED = (
@@ -47,7 +47,7 @@ def runs(tmp_path_factory, cache):
 
         def train_step(self):
             reason = step(self)
-            entered[-1].asked = self.step == 4
+            entered[-1].stop_requested = self.step == 4
             return reason
 
         patch.setattr(Trainer, "train_step", train_step)

@@ -15,10 +15,10 @@ from hydra.core.utils import JobReturn, JobStatus
 from sweeps import SHORT, BasicLauncher, begin_elsewhere, here, sweep, trained
 
 from transformer_norms.run.plan import Plan
+from transformer_norms.signals import Stopping
 from transformer_norms.storage import locks
 from transformer_norms.sweep import drive, launching
 from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.training.stopping import Stopping
 
 
 def test_a_signal_while_the_data_is_prepared_ends_the_sweep_and_the_code_says_again(
@@ -141,7 +141,7 @@ def test_a_signal_that_a_finishing_run_hears_ends_the_sweep_too(capsys):
     class Signalled(BasicLauncher):
         def launch(self, job_overrides, initial_job_idx):
             with Stopping() as inner:
-                inner.patient = True
+                inner.deferring = True
                 os.kill(os.getpid(), signal.SIGUSR1)
             return super().launch(job_overrides, initial_job_idx)
 

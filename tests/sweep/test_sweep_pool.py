@@ -9,9 +9,9 @@ from cheap_jobs import run_cheap_job, tries
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.processes import SHARE, cores
+from transformer_norms.signals import Stopping
 from transformer_norms.sweep import pool
 from transformer_norms.sweep.gpus import Mps, visible_gpus
-from transformer_norms.training.stopping import Stopping
 
 # Stands for NVIDIA's program: notes its arguments, its folders, the signals that it ignores, and
 # what it reads.
@@ -67,7 +67,7 @@ def test_a_worker_that_is_killed_at_birth_costs_one_attempt_of_one_job(
 
 def test_a_worker_that_had_a_signal_itself_gets_no_second_one_from_the_pool():
     with Stopping() as run:
-        run.patient = True
+        run.deferring = True
         assert not pool._was_asked()
         os.kill(os.getpid(), signal.SIGUSR1)
         assert pool._was_asked()

@@ -12,7 +12,7 @@ from rank_workers import on_ranks, train_all, train_all_alone
 from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.saved import to_yaml
-from transformer_norms.training.stopping import Stopping
+from transformer_norms.signals import Stopping
 
 VOCABULARY, CONTEXT, THRESHOLD = 31, 16, 1.15
 SMALL = ["model=nano", f"model.context={CONTEXT}", "trainer.batch_size=4", "trainer.threads=1"]

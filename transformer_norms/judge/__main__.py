@@ -29,7 +29,7 @@ from transformer_norms.judge.pairs import train_pair
 from transformer_norms.judge.parties import read_parties
 from transformer_norms.progress import clock, say
 from transformer_norms.run.failure import EFFECT
-from transformer_norms.training.stopping import PREEMPTED, Preempted, Stopping
+from transformer_norms.signals import AGAIN, Preempted, Stopping
 
 CODES = {"better": 0, "not better": 6, "undecided": 7}
 _EPILOG = """
@@ -104,13 +104,13 @@ def make_parser() -> Parser:
 
 def _judge_or_stop(arguments: Sequence[str] | None) -> int:
     stopping = Stopping(what="the runs stop")
-    stopping.saves = True  # those of its children, which nothing else would stop
+    stopping.has_unsaved_steps = True  # those of its children, which nothing else would stop
     try:
         with stopping:
             return _judge(make_parser().parse_args(arguments))
     except (KeyboardInterrupt, Preempted):
         say("stopped; the same command goes on")
-        return PREEMPTED
+        return AGAIN
 
 
 def _judge(typed: argparse.Namespace) -> int:

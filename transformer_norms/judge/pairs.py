@@ -13,7 +13,7 @@ from transformer_norms.judge.parties import code_hash, study_of
 from transformer_norms.progress import say
 from transformer_norms.run.failure import failure
 from transformer_norms.run.summary import Summary, read_summary
-from transformer_norms.training.stopping import PREEMPTED
+from transformer_norms.signals import AGAIN
 
 _TRAIN = "import sys; from transformer_norms.cli import main; sys.exit(main(sys.argv[1:]))"
 _ENDED = (0, 5)  # exit codes of train.py: finished, diverged
@@ -78,7 +78,7 @@ class _Training:
         while _is_busy(answer):
             time.sleep(_BUSY_FOR)
             answer = self.start().wait()
-        if answer.code == PREEMPTED:
+        if answer.code == AGAIN:
             raise KeyboardInterrupt
         if answer.code not in _ENDED:
             raise _ERRORS.get(answer.code, TrainingError)(f"{self.name}: {answer.err}")
@@ -87,7 +87,7 @@ class _Training:
 
 def _is_busy(answer: Answer) -> bool:
     """Whether another process trains the run: the command says so, and gives no JSON line."""
-    return answer.code == PREEMPTED and not answer.out
+    return answer.code == AGAIN and not answer.out
 
 
 def read_pair(seed: int, baseline: Path, candidate: Path) -> Pair:

@@ -15,7 +15,7 @@ from transformer_norms.training.trainer import Trainer
 BitsPerByte = Callable[[str, float], float]  # from a part of the text and its summed nats
 
 
-class Follower:
+class NonWritingRecord:
     """The record of a rank that does not write. It takes part in what all ranks do together, and
     knows the same steps as the record of rank 0."""
 
@@ -44,7 +44,7 @@ class Follower:
     def progress(self, trainer: Trainer) -> None: ...
 
 
-class Record(Follower):
+class Record(NonWritingRecord):
     """The run folder for the trainer. `summary` is written whole at every checkpoint."""
 
     def __init__(

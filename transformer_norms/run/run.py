@@ -36,8 +36,9 @@ from transformer_norms.run.folder import hold_run, path_text, this_process
 from transformer_norms.run.identity import kind_of_kernels
 from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
-from transformer_norms.run.record import Follower, Record
+from transformer_norms.run.record import NonWritingRecord, Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
+from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_bytes, write_json
 from transformer_norms.storage.reading import is_there, read_bytes
 from transformer_norms.training.causality import pass_warnings
@@ -53,7 +54,6 @@ from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.stacks import Member
 from transformer_norms.training.parallel.work_division import Division, divide, divide_again
 from transformer_norms.training.probes import high_losses, measure_start
-from transformer_norms.training.stopping import Preempted, Stopping
 from transformer_norms.training.trainer import Trainer
 
 Follow = Callable[[Path], None]
@@ -104,7 +104,7 @@ def _train(
     except Preempted:
         pass
     except Exception:  # Ctrl-C has ended a process beside this one, for example
-        if stopping.patient or not stopping.asked:
+        if stopping.deferring or not stopping.stop_requested:
             raise
     summary = read_summary(plan.folder)
     known = summary.values() if summary else {"step": 0, "val_loss": None}
@@ -215,7 +215,7 @@ class Run:
     def _train_or_fail(
         self,
         tokens: Tokens,
-        record: Follower,
+        record: NonWritingRecord,
         saved: checkpoint.Checkpoint | None,
         stopping: Stopping,
         live: Live,
@@ -315,7 +315,7 @@ class Run:
         live: Live,
         follow: Follow,
         release: Callable[[], None],
-    ) -> Follower:
+    ) -> NonWritingRecord:
         limit, lengths = self.config.data.val_tokens, tokens.tokenizer.byte_lengths
         following = False
 
@@ -333,16 +333,18 @@ class Run:
             live("step {:.0f}/{:.0f}", trainer.step, trainer.settings.steps, progress)
 
         if not self.ranks.writes:
-            return Follower(summary, bits_per_byte)
+            return NonWritingRecord(summary, bits_per_byte)
         keep = self.config.trainer.keep
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=watch)
 
-    def _train(self, tokens: Tokens, record: Follower, stopping: Stopping, live: Live) -> Summary:
+    def _train(
+        self, tokens: Tokens, record: NonWritingRecord, stopping: Stopping, live: Live
+    ) -> Summary:
         keys = self.config.trainer
         for line in self.warnings:
             say(f"warning: {line}")
-        stopping.patient = True
-        if self.ranks.stop(stopping.asked):
+        stopping.deferring = True
+        if self.ranks.stop(stopping.stop_requested):
             raise Preempted
         results: dict[str, Any] = {"status": self._fit(tokens, record, stopping, live)}
         trainer = self.trainer
@@ -370,7 +372,7 @@ class Run:
             say(f"failed to train: {failure(record.summary, 'val_loss')}")
         return record.summary
 
-    def _fit(self, tokens: Tokens, record: Follower, stopping: Stopping, live: Live) -> str:
+    def _fit(self, tokens: Tokens, record: NonWritingRecord, stopping: Stopping, live: Live) -> str:
         """Trains, and returns how the run ended. The weights before an update that overflowed are
         gone: then it trains again from the newest checkpoint to the step before that update."""
         overflowed: Overflowed | None = None
@@ -401,7 +403,11 @@ class Run:
         )
 
     def _test(
-        self, trainer: Trainer, record: Follower, batches: Iterator[Batch], stopping: Stopping
+        self,
+        trainer: Trainer,
+        record: NonWritingRecord,
+        batches: Iterator[Batch],
+        stopping: Stopping,
     ) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""
         nats = trainer.evaluate(batches, stopping)
@@ -437,7 +443,7 @@ class Run:
         origin. Rank 0 chooses it for all. Raises NoUsableCheckpoint."""
         return self.ranks.on_first(lambda: self._newest_checkpoint(identity))
 
-    def _restore(self, record: Follower, saved: checkpoint.Checkpoint | None) -> None:
+    def _restore(self, record: NonWritingRecord, saved: checkpoint.Checkpoint | None) -> None:
         step, written = (saved.step, saved.state.get("written", saved.step)) if saved else (0, 0)
         written = self.ranks.on_first(lambda: record.rewind(written))
         record.written, record.saved = written, step

@@ -32,6 +32,7 @@ from transformer_norms.comparison.sweep_record import (
 from transformer_norms.config.compose import check_hydra_keys
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings
+from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.storage.files import make_folder
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.sweep.board import Board
@@ -49,7 +50,6 @@ from transformer_norms.sweep.power_table import power_lines, read_known
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.tuning import Pair, Tuner
 from transformer_norms.tracking.mirror import Mirror
-from transformer_norms.training.stopping import Preempted, Stopping
 
 _HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has
@@ -113,7 +113,7 @@ class Sweep:
             except Preempted:
                 self.jobs, self.stopped = first, True
                 return
-            self.stopping.patient = self.stopping.saves = True
+            self.stopping.deferring = self.stopping.has_unsaved_steps = True
             put_damaged_aside(self.path, self.board.say)
             known = read_known(self.planner, first[0])
             for line in [*self.planner.introduction(first), *power_lines(self.question, known)]:
@@ -153,11 +153,11 @@ class Sweep:
         while waiting and not self.stopped:
             busy = []
             batches = make_batches(self.launcher, [job for job in waiting if not job.ended])
-            while batches and not (self.stopped or self.stopping.asked):
+            while batches and not (self.stopped or self.stopping.stop_requested):
                 batch = batches.pop(0)
                 answers = launch(self.launcher, batch, self.request.name, self.board.say)
                 for job, answer in zip(batch, answers, strict=True):
-                    lost = answer["status"] == "lost" and not self.stopping.asked
+                    lost = answer["status"] == "lost" and not self.stopping.stop_requested
                     if lost and len(batch) > 1:
                         batches.append([job])  # alone it breaks the launcher for no other
                         continue
@@ -179,11 +179,13 @@ class Sweep:
                 if job.folder in self.failed and not job.folder.is_dir()]  # fmt: skip
 
     def _note(self, job: Job, answer: Answer) -> None:
-        if answer["status"] == "preempted" or self.stopping.asked:
+        if answer["status"] == "preempted" or self.stopping.stop_requested:
             self.stopped = True
         if remark := answer.get("remark"):
             self.board.say(f"{job}: {remark}")
-        if answer["status"] == "failed" or (answer["status"] == "lost" and not self.stopping.asked):
+        if answer["status"] == "failed" or (
+            answer["status"] == "lost" and not self.stopping.stop_requested
+        ):
             self.failed[job.folder] = answer["error"]
             begun = job.folder.is_dir()
             self.board.tell(job, "failed" if begun else FAILED_AT_START, answer["error"])
@@ -203,12 +205,12 @@ class Sweep:
         self.awaited |= new
         for job in busy:
             for _ in range(_MOST_LOOKS):
-                if self.stopping.asked:
+                if self.stopping.stop_requested:
                     break
                 time.sleep(_LOOK_EVERY)
                 if job.state != "running":
                     break
-        self.stopped = self.stopped or self.stopping.asked
+        self.stopped = self.stopped or self.stopping.stop_requested
         return [job for job in busy if not job.ended]
 
     def _tune(self, tuner: Tuner) -> None:

@@ -14,8 +14,8 @@ from transformer_norms.progress import Say, say
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.folder import path_text
 from transformer_norms.run.summary import ENDED, FILE, read_summary
+from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.sweep.planning import Job
-from transformer_norms.training.stopping import Preempted, Stopping
 
 _LISTED = 8  # runs named in one line
 AGAIN, REFUSED = Busy.exit_code, ConfigError.exit_code

@@ -20,9 +20,9 @@ from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, desc
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.summary import read_summary
+from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.sweep.planning import Job
-from transformer_norms.training.stopping import Preempted, Stopping
 
 # `status` (finished, diverged, preempted, busy, failed, lost: the launcher broke down). Of a job
 # that failed or was lost its `error` in one line and, where there is one, its `traceback`. A
@@ -112,7 +112,7 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
     except BaseException as error:
         return [_failure(error, stop)] * len(jobs)
     finally:
-        if stop.asked and not in_driver:
+        if stop.stop_requested and not in_driver:
             _stopped.set()
 
 
@@ -124,7 +124,7 @@ def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping
     from transformer_norms.run.plan import Plan
     from transformer_norms.training.parallel.stacks import Member, Stack
 
-    stop.patient = stop.saves = True
+    stop.deferring = stop.has_unsaved_steps = True
     device, compiler = configs[0].trainer.device, None
     if device == "cuda":
         torch.compiler.reset()  # the limit of recompilation counts what earlier stacks compiled
@@ -135,7 +135,7 @@ def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping
 
     def pass_on() -> None:
         for member in members:
-            member.stopping.asked = member.stopping.asked or stop.asked
+            member.stopping.stop_requested = member.stopping.stop_requested or stop.stop_requested
 
     with machine.deterministic(device):
         begun = [partial(work, member=one) for work, one in zip(works, members, strict=True)]
@@ -159,7 +159,7 @@ def _failure(error: BaseException, stop: Stopping) -> Answer:
     """Returns the answer of a run that raised this error, while it is handled."""
     if isinstance(error, Busy):
         return {"status": "busy"}
-    if stop.asked or isinstance(error, Preempted):
+    if stop.stop_requested or isinstance(error, Preempted):
         return {"status": "preempted"}
     if known := plugin_error(error):
         return {"status": "failed", "error": str(known)}

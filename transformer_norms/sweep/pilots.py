@@ -23,6 +23,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.run.folder import path_text
+from transformer_norms.signals import Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.storage.reading import is_there, read_typed
@@ -30,7 +31,6 @@ from transformer_norms.sweep.drive import run_sweep
 from transformer_norms.sweep.ending import AGAIN
 from transformer_norms.sweep.launching import Answer
 from transformer_norms.sweep.planning import Job
-from transformer_norms.training.stopping import Stopping
 
 FOLDER = "slurm"  # in the study's folder: the pilots' logs, and what was submitted
 SIGNAL = "USR1"  # from Slurm, before the time limit; a run that gets it saves itself
@@ -63,10 +63,10 @@ class Pilots:
         folder = self.record.parent
         make_folder(folder)
         with Stopping(say, "this command stops waiting") as stop:
-            stop.patient = True
+            stop.deferring = True
             try:
                 submission = self._look_or_submit()
-                while submission and self.settings.wait and not stop.asked:
+                while submission and self.settings.wait and not stop.stop_requested:
                     submission = self._wait(submission, stop)
             except Busy as error:
                 say(str(error))
@@ -107,13 +107,13 @@ class Pilots:
         some progress are submitted anew."""
         ended = sum(job.ended for job in self.jobs)
         while not all(job.ended for job in self.jobs):
-            if stop.asked:
+            if stop.stop_requested:
                 return submission
             if not pilot_states(submission.job):
                 progress = sum(job.ended for job in self.jobs) > ended
                 return self._look_or_submit() if progress else None
             end = time.monotonic() + _LOOK_EVERY
-            while not stop.asked and time.monotonic() < end:
+            while not stop.stop_requested and time.monotonic() < end:
                 time.sleep(0.1)
         return None
 

@@ -28,9 +28,9 @@ from typing import Any
 from transformer_norms import processes, signals
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
+from transformer_norms.signals import Stopping
 from transformer_norms.streams import guard_streams
 from transformer_norms.sweep.gpus import Mps, visible_gpus
-from transformer_norms.training.stopping import Stopping
 
 ATTEMPTS = 2  # of a job whose worker dies
 _LOOK_EVERY = 0.2  # seconds
@@ -103,7 +103,7 @@ class Pool:
         """Runs the jobs and returns their answers. A signal lets the workers save their runs. A
         worker gets the jobs of one of `stacks` at once, which are numbers; by default, one job."""
         with Stopping(what="the runs stop") as stop:
-            stop.patient = stop.saves = True
+            stop.deferring = stop.has_unsaved_steps = True
             return self._run(jobs, stacks or [[number] for number in range(len(jobs))], stop)
 
     def _run(self, jobs: Sequence[Job], stacks: Stacks, stop: Stopping) -> list[Answer]:
@@ -112,7 +112,7 @@ class Pool:
         waiting, attempts = deque(stacks), Counter[int]()
         answers: dict[int, Answer] = {}
         while len(answers) < len(jobs):
-            if stop.asked:
+            if stop.stop_requested:
                 self.stop.touch()
                 answers |= dict.fromkeys(itertools.chain(*waiting), {"status": "preempted"})
                 waiting.clear()
@@ -126,14 +126,18 @@ class Pool:
                     continue
                 given, worker.jobs = worker.jobs, ()
                 for job, answer in zip(given, found, strict=True):
-                    if answer["status"] == "died" and attempts[job] < ATTEMPTS and not stop.asked:
+                    if (
+                        answer["status"] == "died"
+                        and attempts[job] < ATTEMPTS
+                        and not stop.stop_requested
+                    ):
                         waiting.append([job])
                     else:
                         answers[job] = answer
             wait([end for one in self._busy() for end in one.ends], _LOOK_EVERY)
         for answer in answers.values():
             if answer["status"] == "died":
-                answer["status"] = "preempted" if stop.asked else "failed"
+                answer["status"] = "preempted" if stop.stop_requested else "failed"
         return [answers[number] for number in range(len(jobs))]
 
     def close(self) -> None:
@@ -250,4 +254,4 @@ def _was_asked() -> bool:
     """Whether this worker's run is about to stop already. Slurm signals all processes of a job, and
     a second signal would mean "at once"."""
     work = signals.work_of(signal.SIGTERM)
-    return work is not None and work.asked
+    return work is not None and work.stop_requested

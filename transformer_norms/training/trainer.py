@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformer_norms.kinds import is_finite
 from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import Transformer
+from transformer_norms.signals import Interrupted, Stopping
 from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
 from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead
 from transformer_norms.training.loss import Batch
@@ -19,7 +20,6 @@ from transformer_norms.training.optimizer import put_rates_on_device
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probe, Probes, Unprobed
 from transformer_norms.training.settings import TrainerSettings
-from transformer_norms.training.stopping import Interrupted, Stopping
 from transformer_norms.training.tensors import (
     OpenFile,
     load_optimizers,
@@ -91,10 +91,10 @@ class Trainer:
             measured = self.measure(record, stopping)
             if self._due(self.settings.checkpoint_every):
                 self._save(record)
-            stopping.saves = record.saved != self.step
+            stopping.has_unsaved_steps = record.saved != self.step
             if self.step == self.settings.steps or not measured:
                 break
-            if self.ranks.stop(stopping.asked):
+            if self.ranks.stop(stopping.stop_requested):
                 break
             if overflowed is not None and overflowed.step == self.step + 1:
                 return self._record_divergence(record, str(overflowed))
@@ -103,7 +103,7 @@ class Trainer:
                 reason = self.train_step()
             except Interrupted:
                 break
-            stopping.saves = True
+            stopping.has_unsaved_steps = True
             self.seconds += time.perf_counter() - begun
             if reason is not None:
                 return self._record_divergence(record, reason)
@@ -113,7 +113,7 @@ class Trainer:
         if self.ahead is not None and (reason := self.ahead.end()) is not None:
             return self._record_divergence(record, reason)
         self._save(record)
-        stopping.saves = False
+        stopping.has_unsaved_steps = False
         if self.step < self.settings.steps or not measured:
             return "preempted"
         reason = self.divergence.end(self.final, self.best)
@@ -267,7 +267,7 @@ class Trainer:
         try:
             for sum_of_window in self.micro_batches.sums(counted()):
                 nats += sum_of_window.detach().double()
-                if stopping is not None and self.ranks.stop(stopping.asked):
+                if stopping is not None and self.ranks.stop(stopping.stop_requested):
                     return None
         finally:
             self.model.train()

@@ -14,10 +14,10 @@ from math import lcm
 import torch
 from torch import Tensor
 
+from transformer_norms.signals import Interrupted, Stopping
 from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.parallel.ranks import Ranks, add_in_tree
 from transformer_norms.training.parallel.replicas import Replicas, add_gradients, take_gradients
-from transformer_norms.training.stopping import Interrupted, Stopping
 
 
 def micro_batch_count(accumulation: int, replicas: int, ranks: int) -> int:
@@ -51,9 +51,9 @@ class MicroBatches:
         return self.stopping is not None and self.share > 1
 
     @property
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether a signal has come to this rank."""
-        return self.stopping is not None and self.stopping.asked
+        return self.stopping is not None and self.stopping.stop_requested
 
     def backward(self, batch: Batch, step: int) -> Tensor:
         """Leaves the gradient of the mean loss over the batch's tokens in the model's parameters.
@@ -99,7 +99,7 @@ class MicroBatches:
     def _check_signals(self) -> None:
         """Raises Interrupted where a signal has come to this rank. The ranks agree once each has
         come to its end."""
-        if self.interruptible and self.asked:
+        if self.interruptible and self.stop_requested:
             raise Interrupted
 
     def forget_gradients(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_norms import processes
 from transformer_norms.errors import ConfigError, LostRank
 from transformer_norms.progress import say
-from transformer_norms.training.stopping import Preempted
+from transformer_norms.signals import Preempted
 
 T = TypeVar("T")
 # A backend says one of these of a rank that is gone.

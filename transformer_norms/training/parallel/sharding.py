@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import nothing
+from transformer_norms.signals import Interrupted
 from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.parallel.micro_batches import MicroBatches, seed_dropout
 from transformer_norms.training.parallel.ranks import Ranks, add_in_tree
-from transformer_norms.training.stopping import Interrupted
 from transformer_norms.training.tensors import sharded
 
 Parts = Sequence[Tensor]
@@ -161,7 +161,7 @@ class ShardedMicroBatches(MicroBatches):
     def _check_signals(self) -> None:
         """Raises Interrupted on all ranks where a signal has come to any: they compute each
         micro-batch together, and so stop together."""
-        if self.interruptible and self.ranks.any(self.asked):
+        if self.interruptible and self.ranks.any(self.stop_requested):
             raise Interrupted
 
     def check_ranks(self) -> None:

@@ -17,9 +17,9 @@ from torch.func import functional_call
 from torch.nn.utils import get_total_norm
 
 from transformer_norms.errors import describe_error
+from transformer_norms.signals import Stopping
 from transformer_norms.training.loss import Batch, ModelLoss, move_batch
 from transformer_norms.training.parallel.replicas import add_gradients, take_gradients
-from transformer_norms.training.stopping import Stopping
 from transformer_norms.training.tensors import stored_tensors
 
 MOST_FAILURES = 3  # of computing together, until each run computes by itself
