@@ -1,8 +1,6 @@
 """Writes text with a trained run."""
 
-import os
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from os.path import expanduser
 
@@ -21,7 +19,7 @@ Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 3 no usable checkpoint
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} sample", description=__doc__, epilog=_EPILOG)
     parser.add_argument("folder", metavar="RUN", help="the run that writes")
-    parser.add_argument("--prompt", type=_read_text, default="", help="what the text begins with")
+    parser.add_argument("--prompt", default="", help="what the text begins with")
     parser.add_argument("--tokens", type=int, default=200, help="how many to add (default 200)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest")
     parser.add_argument("--top-k", type=int, default=0, help="draw from the K likeliest tokens")
@@ -33,19 +31,6 @@ def make_parser() -> Parser:
         "--plugins", type=expanduser, default="none", help="the folder of a norm of your own"
     )
     return parser
-
-
-def _read_text(typed: str) -> str:
-    """The text of an argument's bytes, which are UTF-8 in every locale."""
-    try:
-        return os.fsencode(typed).decode() if _has_raw_bytes(typed) else typed
-    except UnicodeError:
-        raise ArgumentTypeError("is not UTF-8") from None
-
-
-def _has_raw_bytes(typed: str) -> bool:
-    """Python reads as lone surrogates what the locale's encoding does not spell (PEP 383)."""
-    return any("\udc80" <= sign <= "\udcff" for sign in typed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from transformer_norms.config.compose import options
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.constraint import QKClip
 from transformer_norms.training.causality import lookahead
-from transformer_norms.training.tensors import cut
+from transformer_norms.training.tensors import shard_like
 
 TINY = ["model.width=12", "model.heads=2", "model.head_dim=6", "model.depth=2", "model.context=8"]
 LATENT = [f"architecture.{text}" for text in ("q_rank=5", "kv_rank=4", "rope_dim=2", "value_dim=3")]
@@ -158,7 +158,7 @@ def test_qk_clip_scales_the_turned_part_of_a_query_by_g_and_all_else_by_its_root
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     f = model.blocks[0].attention.f
     with torch.no_grad():
-        QKClip(model, 4.0, cut).clip(torch.tensor([[16.0, 1.0], [1.0, 1.0]]))
+        QKClip(model, 4.0, shard_like).clip(torch.tensor([[16.0, 1.0], [1.0, 1.0]]))
     ratio = (f.query.weight / before["blocks.0.attention.f.query.weight"]).mean(-1)
     assert ratio.tolist() == pytest.approx([0.25, 0.25, *[0.5] * 4, *[1.0] * 6])
     ratio = (f.key.weight / before["blocks.0.attention.f.key.weight"]).mean(-1)

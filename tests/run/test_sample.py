@@ -33,15 +33,6 @@ def folder(tmp_path_factory):
         return Path(train(compose(typed))["folder"]).resolve()
 
 
-@pytest.mark.goal("D5")
-def test_a_prompt_is_utf_8_in_every_locale_and_what_is_not_is_one_line(folder, capsys):
-    raw = "the „cat“".encode().decode("ascii", "surrogateescape")  # under LC_ALL=C
-    assert main([str(folder), "--prompt", raw, "--tokens", "1"]) == 0
-    assert capsys.readouterr().out.startswith("the „cat“")
-    assert main([str(folder), "--prompt", "the \udcff"]) == 2
-    assert "--prompt is not UTF-8" in capsys.readouterr().err
-
-
 def test_the_command_prints_the_prompt_and_what_the_text_taught(folder, capsys):
     assert main([str(folder), "--prompt", "the cat", "--tokens", "40", "--temperature", "0"]) == 0
     out = capsys.readouterr().out

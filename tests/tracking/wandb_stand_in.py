@@ -93,9 +93,7 @@ def study(tmp_path: Path) -> Path:
 def stand_in(study: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     stand_in = StandIn(study)
     monkeypatch.setattr(view.wandb, "init", stand_in.init)
-    monkeypatch.setattr(view.wandb, "teardown", stand_in.teardown)
     monkeypatch.setattr(View, "unreached", False)
-    monkeypatch.setattr(View, "open_ids", set())
     return stand_in
 
 

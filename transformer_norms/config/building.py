@@ -34,7 +34,7 @@ from transformer_norms.training.parallel.sharding import ShardedLoss, ShardedMic
 from transformer_norms.training.recomputation import recompute
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import TrainerSettings
-from transformer_norms.training.tensors import cut, sharded
+from transformer_norms.training.tensors import shard_like, sharded
 from transformer_norms.training.trainer import Trainer, Windows
 
 Shard = Callable[[Any], Any]  # a Sharder, or `nothing` where each process holds the whole model
@@ -46,7 +46,7 @@ def build_model(config: Config, vocab_size: int, shard: Shard = nothing) -> Tran
     `shard`, a Sharder, leaves to each rank its shards, on the Sharder's device."""
     check_config(config)
     model = undrawn(config, vocab_size, shard)
-    rule_of(config.init).apply(model, config.seed, config.model, cut)
+    rule_of(config.init).apply(model, config.seed, config.model, shard_like)
     model.constrain(model)
     return model
 
@@ -143,7 +143,7 @@ def build_trainer(
     settings = config.trainer
     model, compilation = _prepare(model, settings)
     # Before there are replicas, which share what it reads.
-    qk_clip = None if settings.qk_clip == "none" else QKClip(model, settings.qk_clip, cut)
+    qk_clip = None if settings.qk_clip == "none" else QKClip(model, settings.qk_clip, shard_like)
     count = micro_batches or micro_batch_count(settings.accumulation, replicas, ranks.count)
     return Trainer(
         model,

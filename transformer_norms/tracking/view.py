@@ -47,7 +47,6 @@ class View(ABC):
 
     # Shared by the process: after one failed attempt nothing waits for W&B's server again.
     unreached: ClassVar[bool] = False
-    open_ids: ClassVar[set[str]] = set()
 
     def __init__(
         self, study: Path, name: str, files: list[Path], mode: str, kept: Mapping[str, Any]
@@ -156,31 +155,22 @@ class View(ABC):
     def _open(self) -> None:
         """Starts the W&B run. It replaces all that W&B holds under the id: `resume` is unset."""
         self._finish()
-        self.state = {"mode": "", "step": -1, "kept": self.kept}
+        self.state = {"mode": self.mode, "step": -1, "kept": self.kept}
         write_json(self._record, self.state)
         for part in self.home.glob(f"*run-*-{self.id}"):
             shutil.rmtree(part, ignore_errors=True)
-        mode = "offline" if View.unreached else self.mode
         fields = self.opening()
+        if View.unreached and self.mode == "online":
+            raise ConnectionError("W&B was not reached before")
         try:
-            self._run = self._init(mode, **fields)
-        except Exception as error:
-            # W&B keeps the id of a run that failed to start until its service is torn down, which
-            # would end all open runs.
-            if mode == "offline" or self.open_ids:
-                raise
-            self._note(error, "W&B is not reached, offline instead: ")
-            View.unreached, mode = True, "offline"
-            wandb.teardown()
-            self._run = self._init(mode, **fields)
-        self.open_ids.add(self.id)
+            self._run = self._init(**fields)
+        except Exception:
+            View.unreached = True
+            raise
         self._hidden.clear()
-        self.state["mode"] = mode
         self._run.define_metric("*", step_metric="tokens")
 
-    def _init(
-        self, mode: Any, *, settings: Mapping[str, Any], command: list[str], **fields: Any
-    ) -> Any:
+    def _init(self, *, settings: Mapping[str, Any], command: list[str], **fields: Any) -> Any:
         if _OWN_DATA_DIR:  # W&B keeps tables there until they are uploaded; the default is ~
             os.environ["WANDB_DATA_DIR"] = str(self.home)
         os.environ.pop("WANDB_RESUME", None)  # which would go on where the old run ends
@@ -193,7 +183,7 @@ class View(ABC):
                 reinit="create_new",  # else wandb.init returns a run that is open already
                 group=self.kept.get("group") or self.study.name,
                 dir=self.study,
-                mode=mode,
+                mode=self.mode,
                 **fields,
                 settings=wandb.Settings(
                     silent=True,
@@ -225,13 +215,12 @@ class View(ABC):
 
     def _finish(self, code: int = 1) -> None:
         run, self._run = self._run, None
-        self.open_ids.discard(self.id)
         if run is not None:
             run.finish(exit_code=code)
 
-    def _note(self, error: Exception, text: str = "") -> str:
+    def _note(self, error: Exception) -> str:
         """Writes one line to mirror.log and returns it."""
-        line = hide_secrets(text + describe_error(error))
+        line = hide_secrets(describe_error(error))
         with suppress(OSError), open(self.home / "mirror.log", "a", encoding="utf-8") as log:
             log.write(f"{self.name}: {line}\n")
         return line

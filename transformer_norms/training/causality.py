@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import PLUGIN
-from transformer_norms.training.tensors import cut, sharded, whole
+from transformer_norms.training.tensors import shard_like, sharded, whole
 
 TOKENS = 12
 ROUNDING = 1e-3  # in a model that looks ahead, the distance is of the order of 1
@@ -107,7 +107,7 @@ def logits_under_noise(
         for parameter, value in kept:
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
             fan_in = value.shape[-1] if value.dim() > 1 else 1
-            parameter.data += cut(noise.to(value.device) / fan_in**0.5, parameter)
+            parameter.data += shard_like(noise.to(value.device) / fan_in**0.5, parameter)
         under_noise = logits()
     finally:
         for parameter, value in kept:

@@ -71,7 +71,7 @@ def local(tensor: Tensor) -> Tensor:
     return cast("DTensor", tensor).to_local() if sharded(tensor) else tensor
 
 
-def cut(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Returns a whole tensor, which every rank has, in shards where `like` is sharded."""
     if not sharded(like):
         return tensor
