@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -92,62 +93,40 @@ def drop_rights():
 
 
 def _replace(number, target):
-    stream = (sys.stdout, sys.stderr)[number - 1]
-    stream.flush()
+    (sys.stdout, sys.stderr)[number - 1].flush()
     os.dup2(target, number)
     os.close(target)
 
 
-def close_stdout():
-    os.close(1)
-    sys.stdout = sys.__stdout__ = None  # as Python finds it
+def close(*numbers):
+    """Closes streams, as Python finds them."""
+    for number in numbers:
+        os.close(number)
+        name = ("stdout", "stderr")[number - 1]
+        setattr(sys, name, None)
+        setattr(sys, f"__{name}__", None)
 
 
-def close_stderr():
-    os.close(2)
-    sys.stderr = sys.__stderr__ = None
+def fill_stream(*numbers):
+    for number in numbers:
+        _replace(number, os.open("/dev/full", os.O_WRONLY))
 
 
-def fill_stdout():
-    _replace(1, os.open("/dev/full", os.O_WRONLY))
-
-
-def fill_stderr():
-    _replace(2, os.open("/dev/full", os.O_WRONLY))
-
-
-def leave_stdout():
-    """Leaves stdout without a reader, as `| head -0` does."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    _replace(1, writer)
-
-
-def leave_stderr():
-    reader, writer = os.pipe()
-    os.close(reader)
-    _replace(2, writer)
-
-
-def close_both():
-    close_stdout()
-    close_stderr()
-
-
-def leave_both():
-    leave_stdout()
-    leave_stderr()
+def leave(*numbers):
+    """Leaves streams without a reader, as `| head -0` does."""
+    for number in numbers:
+        reader, writer = os.pipe()
+        os.close(reader)
+        _replace(number, writer)
 
 
 STATES = {
-    function.__name__: function
-    for function in (
-        leave_both, close_both, fill_stderr, fill_stdout,
-        close_stdout, close_stderr, leave_stdout, leave_stderr,
-    )
-}  # fmt: skip
-
-
-def write_ascii():
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="ascii", errors="strict")
+    "leave_both": partial(leave, 1, 2),
+    "close_both": partial(close, 1, 2),
+    "fill_stderr": partial(fill_stream, 2),
+    "fill_stdout": partial(fill_stream, 1),
+    "close_stdout": partial(close, 1),
+    "close_stderr": partial(close, 2),
+    "leave_stdout": partial(leave, 1),
+    "leave_stderr": partial(leave, 2),
+}

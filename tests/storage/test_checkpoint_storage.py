@@ -4,15 +4,13 @@ import errno
 import json
 import math
 import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import surroundings
 import torch
 from safetensors.torch import load_file
 
@@ -67,32 +65,6 @@ def test_files_reach_the_disk_before_the_manifest_and_all_before_the_name(
     ]
 
 
-SAVE = "import sys, pathlib, test_checkpoint_storage as t; t.save(pathlib.Path(sys.argv[1]), 1)"
-
-
-@pytest.mark.nightly
-@pytest.mark.goal("C7")
-def test_the_calls_of_the_system_are_in_that_order(tmp_path: Path, measured: Any) -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("needs strace")
-    folder, log = tmp_path / "checkpoints", tmp_path / "calls"
-    command = ["strace", "-f", "-y", "-o", str(log), "-e", "trace=write,fsync,fdatasync,/^rename"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command += [sys.executable, "-c", SAVE, str(folder)]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-    found = re.findall(r"(write|fsync|rename)\w*\(.*?(checkpoints\S*?)[>\"]", log.read_text())
-    steps = [(call, Path(path).name.partition("-step")[0]) for call, path in found]
-    synced = [step for step in steps if step[0] != "write"]
-    order = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
-    assert [name for _, name in synced[:4]] == order
-    assert [call for call, _ in synced] == ["fsync"] * 5 + ["rename", "fsync"]
-    assert synced[-1] == ("fsync", "checkpoints")
-    for name in order:  # nothing is written to a file after it was brought to the disk
-        assert ("write", name) not in steps[steps.index(("fsync", name)) :]
-        assert ("write", name) in steps
-    measured("write and fsync of 4 files, fsync, rename, fsync, by strace")
-
-
 @pytest.mark.goal("D1")
 @pytest.mark.parametrize("failing", range(1, 7))
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
@@ -124,13 +96,8 @@ def test_a_disk_that_refuses_costs_nothing_but_the_new_checkpoint(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with surroundings.small_disk(tmp_path / "disk", 96 << 10) as disk:
+        yield disk
 
 
 @pytest.mark.goal("D1")
@@ -227,15 +194,6 @@ def test_json_is_replaced_at_once_and_never_holds_nan(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"a": NaN}', "[" * 100_000, "\xff"])
-def test_what_is_no_json_is_one_line_with_the_path(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "summary.json"
-    path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match="summary.json") as caught:
-        read_json(path)
-    assert "\n" not in str(caught.value)
-
-
 def test_numbers_that_are_not_finite_become_null_and_are_named(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.jsonl")
     metrics.append({"step": 1, "loss": math.nan, "lr": 0.1, "norms": (1.0, math.inf), "ok": (1, 2)})
@@ -258,15 +216,6 @@ def test_after_a_rewind_and_the_same_rows_the_file_is_the_same(tmp_path: Path) -
     for row in rows[6:]:
         metrics.append(row)
     assert path.read_bytes() == whole
-
-
-@pytest.mark.goal("D4")
-def test_a_torn_last_line_is_left_out_and_gone_when_writing_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2, "loss":')
-    assert read_metrics(path) == [{"step": 1}]
-    MetricsFile(path).append({"step": 2})
-    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
 
 
 def test_a_bad_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path) -> None:

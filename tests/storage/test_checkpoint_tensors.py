@@ -1,9 +1,6 @@
 """Tensors are written one after the other and read by slices, in safetensors' own format."""
 
-import json
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +14,8 @@ import torch
 from safetensors import safe_open
 from torch import distributed, nn
 
-from transformer_norms.run import checkpoint, tensor_stream
+from transformer_norms.run import checkpoint
 from transformer_norms.run.tensor_stream import NonFiniteError, stream, stream_size
-from transformer_norms.storage.files import remove_leftovers
 from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.training.tensors import load_optimizers, load_weights, read_like
 
@@ -52,31 +48,6 @@ def test_a_stream_has_the_bytes_that_the_library_itself_writes(name: str) -> Non
     assert len(written) == stream_size(group)
 
 
-def test_both_readers_of_the_library_find_every_number(tmp_path: Path) -> None:
-    group = {**GROUPS["weights"], **GROUPS["not contiguous"], **GROUPS["no numbers"]}
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"".join(stream(group)))
-    arrays = safetensors.numpy.load_file(path)
-    assert arrays.keys() == group.keys()
-    with safe_open(path, "np") as file:
-        for key, tensor in group.items():
-            assert np.array_equal(arrays[key], tensor.numpy())
-            assert np.array_equal(file.get_tensor(key), tensor.numpy())
-
-
-def test_every_tensor_begins_at_a_multiple_of_the_size_of_its_item() -> None:
-    widths = {torch.uint8: 1, torch.bool: 1, torch.half: 2, torch.float: 4, torch.int32: 4}
-    widths |= {torch.double: 8, torch.int64: 8, torch.bfloat16: 2}
-    group = {f"{i}": torch.ones(3, dtype=dtype) for i, dtype in enumerate(widths)}
-    data = b"".join(stream(group))
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    assert length % 8 == 0
-    for name, width in zip(group, widths.values(), strict=True):
-        start, end = header[name]["data_offsets"]
-        assert (start % width, end - start) == (0, 3 * width)
-
-
 @pytest.mark.goal("N2")
 @pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16, torch.half, torch.double])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -98,37 +69,6 @@ def test_a_number_that_is_not_finite_in_the_last_tensor_leaves_no_trace(tmp_path
             tmp_path, RUN, 2, {"model": {"a": WEIGHT}, "optimizer": bad}, {}, {}, keep=1
         )
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def _save_until_killed(folder: Path, tensors: int) -> None:
-    """Dies by SIGKILL when the last tensor of `tensors` is to be written."""
-    left, whole = iter(range(tensors - 1)), tensor_stream.whole
-
-    def kill_at_the_last(tensor: torch.Tensor) -> torch.Tensor:
-        if next(left, None) is None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return whole(tensor)
-
-    tensor_stream.whole = kill_at_the_last
-    group = {f"{i}": torch.ones(1 << 16) for i in range(tensors)}
-    checkpoint.save(folder, RUN, 2, {"model": group}, {}, {}, keep=1)
-
-
-def test_a_kill_between_two_tensors_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, RUN, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
-    child = multiprocessing.get_context("fork").Process(
-        target=_save_until_killed, args=(tmp_path, 4)
-    )
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    (half,) = tmp_path.glob(".tmp-*/model.safetensors")
-    assert 2 << 18 <= half.stat().st_size < 4 << 18
-    found = checkpoint.newest(tmp_path, RUN, pytest.fail)
-    assert found is not None
-    assert found.step == 1
-    remove_leftovers(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
 # --------------------------------------------------------------- reading

@@ -11,7 +11,7 @@ from transformer_norms.data import CORPORA, TOKENIZERS, prepare
 from transformer_norms.data.token_cache import cache_folder
 from transformer_norms.errors import StorageError
 from transformer_norms.run import checkpoint, run
-from transformer_norms.run.metrics import MetricsFile
+from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.run.record import Record
 
 NIGHTLY = pytest.mark.nightly
@@ -207,6 +207,7 @@ def test_a_report_on_a_full_disk_is_one_line_and_the_runs_stay(command, tmp_path
 def test_a_torn_last_line_is_left_out_and_said(capfd):
     path = Path("metrics.jsonl")
     path.write_text('{"step": 1}\n{"step": 143513, "loss":')
+    assert read_metrics(path) == [{"step": 1}]
     MetricsFile(path).append({"step": 2})
     (line,) = capfd.readouterr().err.splitlines()
     assert line == "metrics.jsonl: a last line that was not written whole is left out"

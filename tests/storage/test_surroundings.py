@@ -42,59 +42,51 @@ def command(capfd):
 
 def full_disk(disk):
     fill(disk)
-    return {"TRANSFORMER_NORMS_CACHE": f"{disk}/cache"}
 
 
 def read_only_disk(disk):
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    return {"TRANSFORMER_NORMS_CACHE": f"{disk}/cache"}
 
 
-def no_home(disk):
-    return {"HOME": "/proc/nobody"}
-
-
-def no_xdg_cache(disk):
-    return {"XDG_CACHE_HOME": "/proc/cache"}
-
-
-def file_for_a_cache(disk):
+def file_in_the_way(disk):
     (disk / "file").write_text("not a folder")
-    return {"TRANSFORMER_NORMS_CACHE": f"{disk}/file"}
 
 
-def file_above_the_cache(disk):
-    (disk / "file").write_text("not a folder")
-    return {"TRANSFORMER_NORMS_CACHE": f"{disk}/file/cache"}
-
-
-def unknown_user(disk):
-    return {}
-
-
-CACHES = (full_disk, read_only_disk, no_home, no_xdg_cache, file_for_a_cache,
-          file_above_the_cache, unknown_user)  # fmt: skip
+OWN = "TRANSFORMER_NORMS_CACHE"
+# What is done to a disk, and the environment, in which {} is the disk.
+CACHES = {
+    "a full disk": (full_disk, {OWN: "{}/cache"}),
+    "a read-only disk": (read_only_disk, {OWN: "{}/cache"}),
+    "no home": (id, {"HOME": "/proc/nobody"}),
+    "no XDG cache": (id, {"XDG_CACHE_HOME": "/proc/cache"}),
+    "a file for a cache": (file_in_the_way, {OWN: "{}/file"}),
+    "a file above the cache": (file_in_the_way, {OWN: "{}/file/cache"}),
+    "an unknown user": (id, {}),
+}
 
 
 @pytest.mark.goal("D2")
-@pytest.mark.parametrize("spoil", CACHES, ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("what", CACHES)
 def test_a_cache_that_cannot_be_written_is_one_line_with_its_path(
-    spoil, command, tmp_path, monkeypatch
+    what, command, tmp_path, monkeypatch
 ):
+    spoil, environment = CACHES[what]
     with small_disk(tmp_path / "disk", 16 << 10) as disk:
-        for name in ("TRANSFORMER_NORMS_CACHE", "XDG_CACHE_HOME", "HOME"):
+        spoil(disk)
+        for name in (OWN, "XDG_CACHE_HOME", "HOME"):
             monkeypatch.delenv(name, raising=False)
-        for name, value in (environment := spoil(disk)).items():
-            monkeypatch.setenv(name, value)
-        if spoil is unknown_user:
+        places = [value.format(disk) for value in environment.values()]
+        for name, place in zip(environment, places, strict=True):
+            monkeypatch.setenv(name, place)
+        if not environment:
             monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
         for typed in (["train", *TINY], ["data", *TINY]):
             code, out, err = command(*typed)
             assert (code, out) == (4, "")
             line = the_line(err)
-            assert line.startswith((*environment.values(), "~"))
-            assert "TRANSFORMER_NORMS_CACHE=FOLDER" in line
-            assert ("is a file" in line) == spoil.__name__.startswith("file_")
+            assert line.startswith((*places, "~"))
+            assert f"{OWN}=FOLDER" in line
+            assert ("is a file" in line) == what.startswith("a file")
 
 
 @pytest.mark.goal("D4")
