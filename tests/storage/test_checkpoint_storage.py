@@ -30,41 +30,6 @@ def save(folder: Path, step: int, size: int = 1000) -> Path:
     return checkpoint.save(folder, RUN, step, content, {"step": step}, {}, keep=2)
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
-    """(call, file name, bytes in the file at that time), in order."""
-    recorded: list[tuple[str, str, int]] = []
-    fsync, rename = os.fsync, os.rename
-
-    def recording_fsync(descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        recorded.append(("fsync", path.name, path.stat().st_size if path.is_file() else 0))
-        fsync(descriptor)
-
-    def recording_rename(source: Path, target: Path) -> None:
-        recorded.append(("rename", target.name, 0))
-        rename(source, target)
-
-    monkeypatch.setattr(os, "fsync", recording_fsync)
-    monkeypatch.setattr(os, "rename", recording_rename)
-    return recorded
-
-
-@pytest.mark.goal("C7")
-def test_files_reach_the_disk_before_the_manifest_and_all_before_the_name(
-    tmp_path: Path, calls: list[tuple[str, str, int]]
-) -> None:
-    path = save(tmp_path / "checkpoints", 1)
-    sizes = {file.name: file.stat().st_size for file in path.iterdir()}
-    order = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
-    assert calls == [
-        *(("fsync", name, sizes[name]) for name in order),
-        ("fsync", f".tmp-{os.getpid()}-step-00000001", 0),
-        ("rename", "step-00000001", 0),
-        ("fsync", "checkpoints", 0),
-    ]
-
-
 @pytest.mark.goal("D1")
 @pytest.mark.parametrize("failing", range(1, 7))
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])

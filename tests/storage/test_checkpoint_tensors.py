@@ -80,35 +80,6 @@ def saved(tmp_path: Path) -> checkpoint.Checkpoint:
     return checkpoint.verify(checkpoint.save(tmp_path, RUN, 1, groups, {}, {}, keep=1))
 
 
-def write_later(path: Path, data: bytes) -> None:
-    """Writes at a time that the file system tells from that of the last change."""
-    before = path.stat().st_mtime_ns
-    while path.stat().st_mtime_ns == before:
-        path.write_bytes(data)
-
-
-def test_a_file_that_was_touched_after_verification_still_loads(
-    saved: checkpoint.Checkpoint,
-) -> None:
-    path = saved.path / "model.safetensors"
-    write_later(path, path.read_bytes())
-    with saved.open("model") as file:
-        assert torch.equal(file.get_tensor("weight"), WEIGHT)
-
-
-def test_bytes_that_change_while_they_are_read_are_refused(saved: checkpoint.Checkpoint) -> None:
-    path = saved.path / "model.safetensors"
-    whole = path.read_bytes()
-
-    def read() -> None:
-        with saved.open("model") as file:
-            assert torch.equal(file.get_tensor("weight"), WEIGHT)
-            write_later(path, whole[:-1] + bytes([whole[-1] ^ 1]))
-
-    with pytest.raises(DamagedError, match="not those that were written"):
-        read()
-
-
 def test_a_file_that_is_cut_short_while_it_is_read_is_an_error_and_no_crash(
     tmp_path: Path,
 ) -> None:

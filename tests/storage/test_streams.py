@@ -4,14 +4,12 @@ import ast
 import io
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from transformer_norms import streams
 from transformer_norms.__main__ import main
-from transformer_norms.commands.dispatch import COMMANDS
 from transformer_norms.commands.terminal import print_line
 from transformer_norms.errors import StorageError
 from transformer_norms.streams import guard_streams, refusal_of
@@ -129,18 +127,6 @@ def test_a_sign_that_the_terminal_lacks_ends_no_command(real_streams, tmp_path):
 def test_what_no_rule_spells_is_named_by_its_number(encoding):
     assert "x ↯ €".encode("ascii", streams.SPELLING) == b"x \\u21af \\u20ac"
     assert "\ud800".encode(encoding, streams.SPELLING) == b"\\ud800"
-
-
-@pytest.mark.goal("D5")
-@NIGHTLY
-@pytest.mark.parametrize("typed", ["explain", "explain --list", *(f"{c} --help" for c in COMMANDS)])
-def test_every_command_prints_where_there_are_only_ascii_letters(typed, real_streams, tmp_path):
-    real_streams(tmp_path / "out", tmp_path / "err", encoding="ascii")
-    with suppress(SystemExit):  # of argparse, which has printed the help
-        assert main(typed.split()) == 0
-    sys.stdout.flush()
-    assert (tmp_path / "out").read_bytes().isascii()
-    assert (tmp_path / "err").read_bytes() == b""
 
 
 @pytest.mark.goal("D5")

@@ -19,7 +19,6 @@ from transformer_norms.storage.files import storage
 from transformer_norms.storage.manifest import (
     DamagedError,
     build_folder,
-    check_hash,
     drop_file,
     name_damage,
     remove_folder,
@@ -41,17 +40,15 @@ class Checkpoint:
     state: dict[str, Any]
     extra: dict[str, Any]
     files: dict[str, dict[str, Any]]
-    stamps: dict[str, tuple[int, ...]]
 
     @contextmanager
     def open(self, name: str) -> Iterator[Any]:
         """Opens stored tensors, of which slices are read when they are asked for.
 
-        Raises DamagedError where the checkpoint keeps weights only, where the file holds no
-        tensors or none that fit, and after the reading, where its bytes are not those that were
-        verified.
+        Raises DamagedError where the checkpoint keeps weights only, and where the file holds no
+        tensors or none that fit.
         """
-        file, described = self.path / (name + _SUFFIX), self.described(name)
+        file = self.check_has(name)
         try:
             # Reading takes the memory of one slice. A memory map takes that of the file, and a file
             # that is cut short meanwhile would kill the process.
@@ -59,22 +56,12 @@ class Checkpoint:
                 yield tensors
         except (SafetensorError, ValueError) as error:
             raise DamagedError(f"{file}: {error}") from None
-        # To hash every file a second time would take longer than to read it.
-        if _stamp(file) != self.stamps[file.name]:
-            check_hash(file, described)
 
-    def described(self, name: str) -> dict[str, Any]:
-        """Returns what the manifest says of stored tensors. Raises DamagedError where there are
-        none of this name."""
+    def check_has(self, name: str) -> Path:
+        """Returns the file of stored tensors. Raises DamagedError where there is none."""
         if (file := name + _SUFFIX) not in self.files:
             raise DamagedError(f"{self.path} has no {file}: it keeps weights only")
-        return self.files[file]
-
-
-def _stamp(file: Path) -> tuple[int, ...]:
-    """Returns what a file system changes whenever a file is written to."""
-    status = file.lstat()
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return self.path / file
 
 
 def save(
@@ -156,7 +143,7 @@ def newest(
             if identity not in (None, saved.identity):
                 raise DamagedError(f"{path} is of another run: {saved.identity}, not {identity}")
             for name in needs:
-                saved.described(name)
+                saved.check_has(name)
         except DamagedError as error:
             warn(f"checkpoint passed over: {error}")
         else:
@@ -183,14 +170,13 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
 
 def verify(path: Path) -> Checkpoint:
     """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError."""
-    stamps = {file.name: _stamp(file) for file in path.glob(f"*{_SUFFIX}")}
     manifest = verify_folder(path, SCHEMA)
     step, identity = manifest["step"], manifest["identity"]
     if path.name != f"step-{step:08d}":
         raise DamagedError(f"{path}: its manifest is of step {step}")
     with name_damage(path):
         state = read_json(path / _STATE)
-    return Checkpoint(path, identity, step, state, manifest["extra"], manifest["files"], stamps)
+    return Checkpoint(path, identity, step, state, manifest["extra"], manifest["files"])
 
 
 def drop(path: Path, name: str) -> None:
