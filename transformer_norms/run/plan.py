@@ -126,7 +126,10 @@ class Plan:
             )
         read_metrics(folder / "metrics.jsonl")  # refuses damaged ones before anything is written
         if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
-            raise ConfigError(f"{typed}: {_without_optimizer(folder, summary)}")
+            raise ConfigError(
+                f"{typed}: it has no checkpoint with the optimizer's state, which a sweep keeps "
+                "with trainer.keep_optimizer=true"
+            )
         file = as_typed("config", str(folder / "config.yaml"))
         before = compose([file, *self._plugins()])
         if (steps := self.config.trainer.steps) <= before.trainer.steps:
@@ -155,15 +158,3 @@ class Plan:
                 f"{typed}: the corpus is not what that run read; {', '.join(changes)} "
                 f"{'differ' if len(changes) > 1 else 'differs'} (data.paths?)"
             )
-
-
-def _without_optimizer(folder: Path, summary: Summary) -> str:
-    """Says why a run has no state of its optimizer to go on with, and how to have it."""
-    if not summary.weights_only:
-        return "there is no checkpoint with the optimizer's state in it"
-    file = path_text(folder / "config.yaml")
-    return (
-        "its optimizer's state was deleted, as a sweep keeps only the weights of a finished run. "
-        "trainer.keep_optimizer=true beside a sweep keeps the state. For this run, train it again "
-        f"(config={file} study=NAME) and go on from that"
-    )

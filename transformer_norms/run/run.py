@@ -47,7 +47,6 @@ from transformer_norms.training.flops import work
 from transformer_norms.training.graphs.compiling import share_kernels
 from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
@@ -195,7 +194,8 @@ class Run:
         self.warnings = [*config.warnings, *self.plan.warnings, *seen]
         alone: dict[str, Any] = {"replicas": 1} if self.member else {}  # others are no replicas
         if before:
-            divided = replace(_division_of(before, keys.accumulation, threads), **alone)
+            parts = before.micro_batches or 1, before.ranks or 1, before.replicas or 1
+            divided = replace(Division(*parts, threads), **alone)
             self.division = divide_again(divided, keys, model, self.ranks, cores)
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
@@ -472,13 +472,6 @@ def _remove_empty(folder: Path) -> None:
     """Removes the folder of a run that has not begun."""
     with suppress(OSError):  # it holds something
         folder.rmdir()
-
-
-def _division_of(before: Summary, accumulation: int, threads: int) -> Division:
-    """Returns how the work was divided before."""
-    replicas = before.replicas or 1
-    count = before.micro_batches or micro_batch_count(accumulation, replicas, 1)
-    return Division(count, before.ranks or 1, replicas, threads)
 
 
 def _progress_text(trainer: Trainer, val_loss: float | None) -> str:
