@@ -128,7 +128,7 @@ def read_typed(path: Path, kind: type[T], limit: int = LONGEST) -> T:
 
     data = read_bytes(path, limit)
     try:
-        value: T = _adapter(kind).validate_json(data)
+        value: T = _adapter(kind).validate_json(data)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -219,13 +219,13 @@ def _check_events(text: str, values_only: bool) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = above.pop()
             sizes[anchor] = size - before
-        elif isinstance(event, yaml.NodeEvent):
+        elif isinstance(event, yaml.CollectionStartEvent):
+            above.append((anchor, size))
+            size += 1
+        elif isinstance(event, yaml.ScalarEvent):
             size += 1
             sizes[anchor] = 1
-            if isinstance(event, yaml.CollectionStartEvent):
-                sizes.pop(anchor)
-                above.append((anchor, size - 1))
-            elif values_only and ("${" in event.value or event.value in ("<<", "???")):
+            if values_only and ("${" in event.value or event.value in ("<<", "???")):
                 raise ConfigError(f"a saved config holds no {event.value[:40]}")
         if len(above) > _DEEPEST:
             raise ConfigError("is nested too deeply")

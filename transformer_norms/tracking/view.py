@@ -51,7 +51,8 @@ class View(ABC):
     def __init__(
         self, study: Path, name: str, files: list[Path], mode: str, kept: Mapping[str, Any]
     ) -> None:
-        self.study, self.name, self.files, self.mode = study, name, files, mode
+        self.study, self.name, self.files = study, name, files
+        self.mode: Any = mode
         self.key = hashlib.sha256(f"{study.name}/{name}".encode()).hexdigest()[:16]
         self.home = study / "wandb"
         self._record = self.home / f"{self.key}.json"
