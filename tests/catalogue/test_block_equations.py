@@ -13,7 +13,7 @@ from written_out import l2norm
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
-from transformer_norms.model.attention import Given
+from transformer_norms.model.attention import ForwardState
 from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.connections.attention_residuals import AttendingSum
@@ -349,7 +349,7 @@ def test_rows_of_a_table_are_added_to_values_as_in_nanochat(gate, v_norm):
             rows = rows / (1 + (-logits).exp())[..., None]
         return norm_of("rmsnorm")(v + rows) if v_norm == "head" else v + rows
 
-    found = f(x, model.position.angles(0, TIME), None, Given(tokens))
+    found = f(x, model.position.angles(0, TIME), None, ForwardState(tokens))
     same_with_gradients(found, written_out.attention(f, x, heads=HEADS, v=values), f)
     assert lookahead(model, 11) == 0
 

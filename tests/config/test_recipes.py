@@ -7,7 +7,7 @@ import torch
 import yaml
 
 from transformer_norms import train
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import choose, complete, compose
 from transformer_norms.config.overrides import parse
 from transformer_norms.config.saved import to_yaml
@@ -80,7 +80,7 @@ PERI = {
 def parameters(recipe: str, vocab_size: int) -> int:
     config = compose([f"recipe={recipe}"])
     with torch.device("meta"):
-        model = undrawn(config, vocab_size)
+        model = build_uninitialized(config, vocab_size)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -10,13 +10,13 @@ import torch
 from combinations import changed, combined
 from omegaconf import OmegaConf
 
-from transformer_norms.config.building import build_model, undrawn
+from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import to_dict
 from transformer_norms.explain.__main__ import main, second_config
 from transformer_norms.explain.anatomy import Anatomy, Factor
 from transformer_norms.explain.explanation import explain
-from transformer_norms.explain.layout import blocks_text, kinds_of_block
+from transformer_norms.explain.layout import SUM, blocks_text, kinds_of_block
 from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
 from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.kinds import Values
@@ -51,7 +51,7 @@ def anatomy_of(*typed, **chosen):
 @cache
 def built(*typed, **chosen):
     """The model before its weights are drawn."""
-    return undrawn(config_of(*typed, **chosen), VOCABULARY)
+    return build_uninitialized(config_of(*typed, **chosen), VOCABULARY)
 
 
 def facts(explanation, title):
@@ -188,7 +188,7 @@ def check_norms(model, anatomy):
 @pytest.mark.parametrize("placement", every_second(1))
 def test_every_factor_is_what_the_built_model_multiplies_by(placement):
     config = config_of(placement=placement)
-    check_factors(undrawn(config, VOCABULARY), explained(placement=placement).anatomy)
+    check_factors(build_uninitialized(config, VOCABULARY), explained(placement=placement).anatomy)
 
 
 def check_factors(model, anatomy):
@@ -334,7 +334,7 @@ def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
     norm = to_dict(OmegaConf.load(option_files("norm")["layernorm"]))
     config = changed(config, "norms.layernorm", Values(norm))
     explanation = explain(config, VOCABULARY, set())
-    model = undrawn(config, VOCABULARY)
+    model = build_uninitialized(config, VOCABULARY)
     check_factors(model, explanation.anatomy)
     check_norms(model, explanation.anatomy)
     text = explanation_text(explanation)
@@ -345,7 +345,7 @@ def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
     assert ElementTree.fromstring(block_svg(explanation.anatomy, alone=True)) is not None
     if name == "x0":
         assert "x = x0 = E[tokens]" in text
-        assert "* c, learned from 0.25 ►⊕" in text
+        assert "x0 * c, learned from 0.25 ─►⊕" in text
         assert facts(explanation, "Coefficients")[3, "mlp c"] == ("0.25", "0.25", "scalar")
     if name == "where":
         assert "blocks 0, 2" in text
@@ -374,6 +374,11 @@ def test_a_formula_and_its_source_are_parted():
     assert "of a token; mHC, Xie et al. 2025" in " ".join(explanation.split())
 
 
+def boxes_of(layout):
+    every = (box for row in layout.rows for box in (row.stream, row.share, *row.branches))
+    return [box for box in every if box]
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(placement):
     gated = {"mlp": "geglu_tanh", "norm": "layernorm_nobias"}
@@ -381,7 +386,7 @@ def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(p
         explanation = explained(placement=placement, **chosen)
         assert max(map(len, explanation_text(explanation).splitlines())) <= 80
         anatomy = explanation.anatomy
-        kinds = kinds_of_block(anatomy, room=None if chosen else 78)
+        kinds = kinds_of_block(anatomy)
         assert sorted(i for blocks in kinds.values() for i in blocks) == list(range(DEPTH))
         boxes = 0
         for layout, blocks in kinds.items():
@@ -391,22 +396,12 @@ def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(p
             inside = [norm.site for norm, block in anatomy.norms() if block == blocks[0]]
             # Norms of read and write, and those inside a matrix, have no box.
             there = sorted(at for at in inside if at != "connection" and "inside" not in at)
-            assert sorted(re.findall(r"\[(\w+)", "\n".join(terminal_lines(layout)))) == there
-            boxes += len(there)
+            norms = [box.label for box in boxes_of(layout) if box.kind == "norm"]
+            words = (part.split() for label in norms for part in label.split(" | "))
+            assert sorted(part[0] for part in words if len(part) > 1) == there
+            boxes += len(norms)
     root = ElementTree.fromstring(block_svg(anatomy, alone=True))
     assert len([box for box in root.iter() if box.get("class") == "norm"]) == boxes
-
-
-@pytest.mark.parametrize("placement", ["hybrid", "simplenorm"])
-def test_what_parts_inside_a_sub_layer_has_no_way_round_its_norms(placement):
-    """One of the chains that stand side by side is on the line of their branch."""
-    for layout in kinds_of_block(explained(placement=placement, mlp="swiglu").anatomy):
-        layers = [mark for mark in layout.marks if mark.label.startswith(("W_q", "W_gate"))]
-        for layer in layers:
-            after = [mark for mark in layout.marks if layer.line < mark.line <= layer.line + 4]
-            norms = {mark.column for mark in after if mark.kind == "norm"}
-            assert layer.column in norms or not norms
-        assert layers
 
 
 STREAM_NAMES = {"x", "f", "h", "start", "x0"}
@@ -423,20 +418,18 @@ def added(equation):
 
 
 def check_terms(anatomy, layout, block):
-    """The drawing adds and multiplies as often as the equations: an arrow to a sum is a term, and
-    what comes along the stream is one more."""
+    """The drawing adds and multiplies as often as the equations: a sum has the stream, where it
+    is carried there, a branch, and an earlier stream."""
     equations = [anatomy.equations(block)[part] for part in ("attention", "mlp")]
-    sums = {(mark.column, mark.line) for mark in layout.marks if mark.kind == "sum"}
-    arrows = [wire.points[-1] for wire in layout.wires if wire.arrow and wire.kind == "branch"]
-    stream = [wire.points for wire in layout.wires if wire.kind == "stream"]
-    terms = sum(end in sums for end in arrows)
-    terms += sum(any(a[1] < line <= b[1] for a, b in stream) for _, line in sums)
-    assert terms - len(sums) == sum(map(added, equations))
-    factors = [mark.label for mark in layout.marks if mark.kind in ("factor", "gain")]
+    sums = 0
+    for before, row in zip(layout.rows, layout.rows[1:], strict=False):
+        if row.stream == SUM:
+            sums += (before.stream is not None) + (row.edge == "join") + bool(row.term) - 1
+    assert sums == sum(map(added, equations))
+    drawn = "\n".join([*(box.label for box in boxes_of(layout)), *(r.term for r in layout.rows)])
     for name in anatomy.placement.learned:
         words = [word for text in equations for word in re.findall(r"\w+", text)]
-        drawn = sum(bool(re.match(rf"\* {name}\b", label)) for label in factors)
-        assert drawn == words.count(name), name
+        assert len(re.findall(rf"\* {name}\b", drawn)) == words.count(name), name
 
 
 def test_what_a_sum_leaves_out_is_not_drawn():
@@ -450,25 +443,25 @@ def test_what_a_sum_leaves_out_is_not_drawn():
 
 
 SPANNORM = """
- │        │
- │        ╰────────────╮
- │                     │
- │                   (mlp)
- │                     │
- ╰───────►⊕◄───────────╯
-          │
-   [post rmsnorm]
-          │
-          x"""
+        ╰───────╮
+              (mlp)
+start ─►⊕◄──────╯
+ [post rmsnorm]
+        x"""
 
 
-def test_a_term_of_what_f_reads_leaves_the_branch_behind_its_norm():
-    ((layout, _),) = kinds_of_block(anatomy_of(placement="gemma3n")).items()
-    lines = [line.split() for line in terminal_lines(layout)]
-    at = lines.index("│ ⊕◄── * c, learned matrix of rank 64 ──┤".split())
-    assert [lines[at - 2][-1], lines[at + 2][-1]] == ["rmsnorm]", "(attention)"]
-    (arrow,) = [wire for wire in layout.wires if wire.arrow and wire.points[0][1] == at]
-    assert arrow.points[0][0] > arrow.points[-1][0]
+@pytest.mark.parametrize(
+    ("placement", "line"),
+    [
+        ("gemma3n", "pre(x) * c, learned matrix of rank 64 ─►⊕◄──────────────────╯"),
+        ("parallel", "├──[pre rmsnorm]───────┬─────────╮"),
+        ("residual_dual", "⊕◄──────┴──►r"),
+        ("mhc", "(write)◄───────╯"),
+    ],
+)
+def test_a_line_of_a_drawing_says_what_is_added_read_or_written(placement, line):
+    ((layout, _),) = kinds_of_block(anatomy_of(placement=placement)).items()
+    assert line in [text.strip() for text in terminal_lines(layout)]
 
 
 def test_a_matrix_of_low_rank_is_said_beside_the_equations():
@@ -493,40 +486,38 @@ def test_a_figure_says_what_a_connection_reads_and_writes():
 def test_the_drawing_says_what_each_matrix_of_attention_reads():
     def boxes(*typed):
         (layout,) = kinds_of_block(anatomy_of(*typed))
-        return [mark.label for mark in layout.marks if mark.kind in ("layer", "value")]
+        return [box.label for box in boxes_of(layout) if box.kind in ("layer", "norm")]
 
     key, query = "architecture.kv_rank=6", "architecture.q_rank=6"
     shared = "architecture.rope_dim=4"
-    assert boxes() == ["attention", "mlp"]
-    assert boxes("attention=sinks")[0] == "attention, sinks"
-    both = boxes(query, key, shared)
-    assert both[:3] == ["W_dq  W_dkv  W_kr", "k_r", "W_q  W_k  W_v"]
-    assert boxes(key)[:3] == ["W_dkv", "x", "W_q  W_k  W_v"]
+    assert boxes() == ["pre rmsnorm", "attention", "pre rmsnorm", "mlp"]
+    assert boxes("attention=sinks")[1] == "attention, sinks"
+    latents = "q_latent rmsnorm | kv_latent rmsnorm | k_r"
+    assert boxes(query, key, shared)[1:4] == ["W_dq  W_dkv  W_kr", latents, "W_q  W_k  W_v"]
+    assert boxes(key)[1:4] == ["W_dkv", "x | kv_latent rmsnorm", "W_q  W_k  W_v"]
 
 
 def check_drawing(layout):
-    """The words of every mark are whole, and no line ends in the air."""
+    """The words of every box are whole, and no line ends in the air."""
     lines = terminal_lines(layout)
+    for line, row in zip(lines, layout.rows, strict=True):
+        assert row.term in line
+        for box in (row.stream, row.share, *row.branches):
+            assert box is None or box.label in line
     drawn = "\n".join(lines)
-    for label in {mark.label for mark in layout.marks if mark.kind != "sum"}:
-        marks = sum(mark.label == label for mark in layout.marks)
-        assert len(re.findall(rf"(?<![\w]){re.escape(label)}(?![\w])", drawn)) >= marks, label
-    assert drawn.count("⊕") == sum(mark.kind == "sum" for mark in layout.marks)
-    for mark in layout.marks:
-        if mark.kind == "gain":
-            end = mark.column + len(mark.label) + 2
-            line = lines[mark.line]
-            lines[mark.line] = f"{line[: mark.column]}{'#' * (end - mark.column)}{line[end:]}"
+    assert drawn.count("⊕") == sum(box == SUM for box in boxes_of(layout))
     filled = [re.sub(r"[\[(].*?[\])]", lambda box: "#" * len(box[0]), line) for line in lines]
     grid = {(x, y): sign for y, line in enumerate(filled) for x, sign in enumerate(line)}
     reaches = {"│": "ud", "─": "lr", "╭": "dr", "╮": "dl", "╰": "ur", "╯": "ul", "├": "udr",
-               "┤": "udl", "┬": "dlr", "┴": "ulr", "┼": "udlr"}  # fmt: skip
-    assert not re.search(r"◄(?!─)|►(?![⊕(])|(?<![⊕)])◄", drawn)
+               "┬": "dlr", "┴": "ulr"}  # fmt: skip
+    assert not re.search(r"◄(?!─)|►(?![⊕(r])|(?<![⊕)])◄", drawn)
     steps = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
     for (x, y), sign in grid.items():
         for way in reaches.get(sign, ""):
             dx, dy = steps[way]
-            assert grid.get((x + dx, y + dy), " ") != " ", (sign, x, y, way)
+            words = way == "l" and grid.get((x + 1, y)) in ("►", "╮")  # of a term
+            if not words:
+                assert grid.get((x + dx, y + dy), " ") != " ", (sign, x, y, way)
 
 
 def test_the_drawing_of_a_block_is_this_one():
@@ -536,25 +527,16 @@ def test_the_drawing_of_a_block_is_this_one():
 
 
 B2T = """\
-          x
- ╭────────┤
- │        ├────────────╮
- │        │            │
- │        │       (attention)
- │        │            │
- │        ⊕◄───────────╯
- │        │
- │ [post rmsnorm]
- │        │
- │        ├────────────╮
- │        │            │
- │        │          (mlp)
- │        │            │
- ╰───────►⊕◄───────────╯
-          │
-   [post rmsnorm]
-          │
-          x"""
+        x
+        ├───────╮
+        │  (attention)
+        ⊕◄──────╯
+ [post rmsnorm]
+        ├───────╮
+        │     (mlp)
+start ─►⊕◄──────╯
+ [post rmsnorm]
+        x"""
 
 
 def test_the_ends_of_the_model_are_two_equations():

@@ -66,7 +66,7 @@ def left(model):
 def check(*typed, norm, placement):
     """The folded model, built from its saved config alone, has the logits of the one before."""
     model, result = folded(*typed, norm=norm, placement=placement)
-    rebuilt = folded_model.undrawn(result.config, VOCABULARY)
+    rebuilt = folded_model.build_uninitialized(result.config, VOCABULARY)
     rebuilt.load_state_dict(result.model.state_dict())
     with torch.no_grad():
         expected, logits = model(tokens_of(7)), rebuilt.eval()(tokens_of(7))

@@ -19,7 +19,7 @@ from gpu_section import PRODUCT, Section, read_numbers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import compose
 from transformer_norms.names import distinct_norms, options
 
@@ -37,7 +37,7 @@ def section(tmp_path):
 def own_parameters(*overrides):
     config = compose([*FULL.overrides(), *overrides])
     with torch.device("meta"):
-        return parameters(undrawn(config, FULL.vocabulary))
+        return parameters(build_uninitialized(config, FULL.vocabulary))
 
 
 @pytest.mark.parametrize("name", gpu_peers.PEERS)

@@ -43,9 +43,9 @@ def test_a_block_is_that_of_a_model_whose_blocks_all_have_its_sizes(case):
 
 
 def run(model, i, x, tokens):
-    from transformer_norms.model.attention import Given
+    from transformer_norms.model.attention import ForwardState
 
-    given = (Given(tokens),) if model.gives else ()
+    given = (ForwardState(tokens),) if model.gives else ()
     return model.blocks[i](x, x, model.position.angles(0, 9), None, *given)
 
 

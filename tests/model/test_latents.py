@@ -126,9 +126,9 @@ def test_parameters_are_those_of_the_papers_sizes():
     published = ["model.width=7168", "model.heads=128", "model.head_dim=192", "model.depth=1"]
     with torch.device("meta"):
         config = compose(["preset=deepseek_v3", *published, "model.mlp_width=18432"])
-        from transformer_norms.config.building import undrawn
+        from transformer_norms.config.building import build_uninitialized
 
-        f = undrawn(config, 11).blocks[0].attention.f
+        f = build_uninitialized(config, 11).blocks[0].attention.f
     shapes = {name: tuple(p.shape) for name, p in f.named_parameters()}
     assert shapes == {
         "query_down.weight": (1536, 7168),

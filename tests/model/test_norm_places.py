@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import compose, options
 from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.position import NoPosition
@@ -43,7 +43,7 @@ def parts_at(model, place):
 def test_a_norm_is_where_its_place_says_and_no_norm_is_without_one(typed):
     config = compose([*SMALL, "mlp=swiglu", typed])
     with torch.device("meta"):
-        model = undrawn(config, 31)
+        model = build_uninitialized(config, 31)
     places = {norm: norm.norm_place for _, norm in model.norms()}
     for norm, place in places.items():
         parts = [part for part in parts_at(model, place) if isinstance(part, nn.Module)]

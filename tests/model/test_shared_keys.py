@@ -84,7 +84,7 @@ def test_the_gradient_of_a_source_is_that_of_all_that_read_it(more, monkeypatch)
     x = torch.randn(1, 7, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     outputs = []
     for model in (shared, plain):
-        given = type("Given", (), {"known": {}, "first": None})()
+        given = type("State", (), {"shared_keys": {}, "first": None})()
         each = []
         for i, block in enumerate(model.blocks):
             f, source = block.attention.f, i % 2

@@ -17,7 +17,7 @@ from transformer_norms.analysis.norm_folding import (
     move,
     plan_fold,
 )
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokenizer
@@ -72,7 +72,7 @@ def _biases(model: Transformer, folds: list[NormFold]) -> set[str]:
 def empty_model(config: Config, source: Transformer) -> Transformer:
     """A model of `config` in float64 with all that it has in common with `source`. A head of its
     own begins as the embedding, and a bias that `source` lacks as zeros."""
-    model = undrawn(config, source.vocab_size).double().eval()
+    model = build_uninitialized(config, source.vocab_size).double().eval()
     known: dict[str, Any] = {**dict(source.named_parameters()), **dict(source.named_buffers())}
     known.setdefault("head.weight", known["embedding.weight"])
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from transformer_norms.model.attention import AllHeads, PerHead, Sinks, Softmax, rotate_first
 from transformer_norms.model.block import ParallelBlock, SerialBlock
-from transformer_norms.model.coefficient import AfterNorm, Learned, Scaled
+from transformer_norms.model.coefficient import Learned, Scaled, ScaledNorm
 from transformer_norms.model.connections.altup import MeanOfProjections
 from transformer_norms.model.connections.attention_residuals import AttendAndNorm
 from transformer_norms.model.connections.backout import LessKept
@@ -101,7 +101,7 @@ def readers(model: Transformer, place: NormPlace) -> list[str]:
         kinds = READERS if place.sub_layer == "block" else (place.sub_layer,)
         layer: Any = model.get_submodule(f"blocks.{place.block}")
         skips = (getattr(layer, kind).skip for kind in kinds)
-        if any(isinstance(m, AfterNorm) for s in skips for m in _parts_of(s)):
+        if any(isinstance(m, ScaledNorm) for s in skips for m in _parts_of(s)):
             raise Stays("the skip reads it as well")
         return [name for kind in kinds for name in _inputs(model, int(place.block or 0), kind)]
     f: Any = model.get_submodule(inside)
@@ -111,7 +111,7 @@ def readers(model: Transformer, place: NormPlace) -> list[str]:
     if place.site in ("v", "head_norm"):
         if f.ctx is not nothing or (place.site == "v" and f.head_norm is not nothing):
             raise Stays("another norm reads it")
-        if place.site == "v" and f.keeps:
+        if place.site == "v" and f.shares_kv:
             raise Stays("the attention of later blocks reads it as well")
         if place.site == "v" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
             raise Stays(f"{type(f.attend).__name__} reads it, which may be no weighted mean")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from transformer_norms.analysis.folded_model import empty_model
 from transformer_norms.analysis.norm_folding import READERS, absorb, readers
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
 from transformer_norms.model.initialization import biased
@@ -179,7 +179,7 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
     config = recompose(own, [*changed, f"architecture.bias={bias}"])
-    places = norm_places(undrawn(config, model.vocab_size))
+    places = norm_places(build_uninitialized(config, model.vocab_size))
     if staying := dict.fromkeys(site for _, site, _ in places):
         raise ValueError(f"its placement names norms of its own: {', '.join(staying)}")
     return config

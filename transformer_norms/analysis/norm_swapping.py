@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_norms.analysis.norm_freezing import norm_places
-from transformer_norms.config.building import build_model, undrawn
+from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.config.resolution import NORM_KEYS
@@ -115,7 +115,7 @@ class Swap:
 def check_places(model: Transformer, config: Config) -> None:
     """Raises ConfigError where a norm of `config` would stand that replaces none of the model's."""
     there = {path for path, _, _ in norm_places(model)}
-    new = norm_places(undrawn(config, model.vocab_size))
+    new = norm_places(build_uninitialized(config, model.vocab_size))
     if added := [path for path, _, _ in new if path not in there]:
         raise ConfigError(f"{added[0]}: there is no norm that another one could replace")
 
@@ -141,7 +141,7 @@ def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Sw
             tensor.copy_(there[name])
     starts: Mapping[str, nn.Module] = {}
     if any(type(new.get(path)) is not type(norm) for path, (_, norm) in norms.items()):
-        fresh = undrawn(model.config, model.vocab_size)  # norms at their start
+        fresh = build_uninitialized(model.config, model.vocab_size)  # norms at their start
         starts = {path: norm for path, _, norm in norm_places(fresh)}
     swaps = [
         _carry(site, norm, new.get(path), starts.get(path)) for path, (site, norm) in norms.items()

@@ -45,13 +45,13 @@ def build_model(config: Config, vocab_size: int, shard: Shard = nothing) -> Tran
     float64 where trainer.precision=fp64 and in float32 otherwise. `model.config` is the config.
     `shard`, a Sharder, leaves to each rank its shards, on the Sharder's device."""
     check_config(config)
-    model = undrawn(config, vocab_size, shard)
+    model = build_uninitialized(config, vocab_size, shard)
     rule_of(config.init).apply(model, config.seed, config.model, shard_like)
     model.constrain(model)
     return model
 
 
-def undrawn(config: Config, vocab_size: int, shard: Shard = nothing) -> Transformer:
+def build_uninitialized(config: Config, vocab_size: int, shard: Shard = nothing) -> Transformer:
     """Returns the model before its weights are drawn, for a caller who sets them. Each block is cut
     by `shard` as soon as it is built, then what is outside of the blocks."""
     precise = nn.Module.double if config.trainer.precision == "fp64" else nothing

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_uninitialized
 from transformer_norms.formula import Formula
 from transformer_norms.model.assembly import Assembly, norm_of
 from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
@@ -85,7 +85,7 @@ class SubLayer:
     shared: bool = False  # whether values are what W_k computes
     sparsity: float = 0  # the share of an mlp's hidden units below its threshold; 0 is no threshold
     source: int | None = None  # the block whose keys and values it uses
-    keeps: bool = False  # whether others use its own
+    shares_kv: bool = False  # whether others use its own
     sizes: Any = None  # the block's, and those inside its attention
     inner: Any = None
 
@@ -102,7 +102,7 @@ class Anatomy:
     def __init__(self, config: Any, vocab_size: int = 256) -> None:
         self.config, self.placement = config, Placement(**config.placement)
         with torch.device("meta"):  # shapes without weights: the largest model needs no memory
-            self.model = undrawn(config, vocab_size)
+            self.model = build_uninitialized(config, vocab_size)
         self._found = self._norms_by_place()
         self.values: Values = formula_values(config.model)
         self._built: dict[tuple[str, int], Any] = {}
@@ -257,7 +257,7 @@ class Anatomy:
         own: dict[str, Any] = {"sparsity": built.sparsity[i]}
         if name == "attention":
             own = {"window": built.windows[i], "chunk": built.chunks[i], "floor": built.floors[i]}
-            own["shared"], own["keeps"] = built.shared[i], built.sources.count(i) > 1
+            own["shared"], own["shares_kv"] = built.shared[i], built.sources.count(i) > 1
             own["source"] = None if built.sources[i] == i else built.sources[i]
         own["sizes"], own["inner"] = built.heads[i]
         return SubLayer(norms, factors, adds, enters, **own)

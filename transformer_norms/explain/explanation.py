@@ -173,7 +173,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         scale, steps = config.architecture.temperature_scale, f"floor((t + 1)/{part.floor})"
         yield f"q at position t * (1 + {scale:g}*log(1 + {steps})) (architecture.temperature_floor)"
     if (clip := config.trainer.qk_clip) != "none":
-        shared = part.shared or part.keeps or part.sizes.kv_heads != part.sizes.heads
+        shared = part.shared or part.shares_kv or part.sizes.kv_heads != part.sizes.heads
         scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"
         step = f"after a step in which a head's largest logit is S > {clip:g}"
         yield f"{step}, {scaled} (trainer.qk_clip)"

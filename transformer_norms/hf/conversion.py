@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import Config
 from transformer_norms.hf.facts import Facts, differences, facts_of, format_fact, overrides_of
@@ -50,12 +50,12 @@ def from_hf(hf_model: Any) -> Transformer:
     typed = [*HERE, *overrides_of(facts), f"trainer.precision={'fp64' if double else 'fp32'}"]
     dropouts = {getattr(config, key) for key in family.dropouts}
     typed += [f"model.dropout={dropouts.pop()}"] if len(dropouts) == 1 else []
-    model = undrawn(compose(typed), facts["vocab_size"])
+    model = build_uninitialized(compose(typed), facts["vocab_size"])
     wrong = differences(facts, facts_of(model.config, model.vocab_size))
     assert not wrong, wrong
     ours = dict(model.named_parameters())
     with torch.no_grad():
-        for key, tensor in our_tensors(family.names, weights, ours, model.config).items():
+        for key, tensor in our_tensors(family.table(), weights, ours, model.config).items():
             ours[key].copy_(tensor)
     return model.eval()
 
@@ -96,7 +96,7 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     theirs = theirs.to(next(iter(ours.values())).dtype)
     there = tensors_of(theirs)
     with torch.no_grad():
-        for name, tensor in their_tensors(family.names, ours, model.config):
+        for name, tensor in their_tensors(family.table(), ours, model.config):
             parameter = there.pop(name)
             assert tensor.shape == parameter.shape, name
             parameter.copy_(tensor)

@@ -64,12 +64,17 @@ from transformer_norms.model.connections import MOST_STREAMS
 
 @dataclass(frozen=True)
 class Family:
-    """`dropouts` are the keys of its dropout, where they act in all the places that ours do."""
+    """`names` are lines of text, as `lines` reads them, and `block` is their name of a block.
+    `dropouts` are the keys of its dropout, where they act in all the places that ours do."""
 
     model_type: str
     clauses: Sequence[Clause]
-    names: Sequence[Line]
+    names: str
+    block: str = "model.layers.{i}"
     dropouts: Sequence[str] = ()
+
+    def table(self) -> list[Line]:
+        return lines(self.names, self.block)
 
     def read(self, config: Any) -> Facts:
         """The facts of one of its configs. ValueError for what has no counterpart here."""
@@ -95,47 +100,24 @@ ENDS = """
     model.norm                        final
     lm_head                           head
 """
-ATTENTION_NAMES = """
-    .self_attn.q_proj                 .attention.f.query
-    .self_attn.k_proj                 .attention.f.key
-    .self_attn.v_proj                 .attention.f.value
+QKV = ".attention.f.{query,key,value}"
+ATTENTION_NAMES = f"""
+    .self_attn.{{q,k,v}}_proj         {QKV}
     .self_attn.o_proj                 .attention.f.output
 """
-MLP_NAMES = """
-    .mlp.gate_proj                    .mlp.f.gate
-    .mlp.up_proj                      .mlp.f.up
-    .mlp.down_proj                    .mlp.f.down
-"""
+MLP_NAMES = ".mlp.{gate,up,down}_proj  .mlp.f.{gate,up,down}\n"
 BASE = ENDS + ATTENTION_NAMES + MLP_NAMES
-PRE_NAMES = """
-    .input_layernorm                  .attention.pre
-    .post_attention_layernorm         .mlp.pre
-"""
-OUT_NAMES = """
-    .post_attention_layernorm         .attention.out
-    .post_feedforward_layernorm       .mlp.out
-"""
-SANDWICH_NAMES = """
-    .input_layernorm                  .attention.pre
-    .post_attention_layernorm         .attention.out
-    .pre_feedforward_layernorm        .mlp.pre
-    .post_feedforward_layernorm       .mlp.out
-"""
-QK_NAMES = """
-    .self_attn.q_norm                 .attention.f.q
-    .self_attn.k_norm                 .attention.f.k
-"""
-FULL_QK_NAMES = """
-    .self_attn.q_norm                 .attention.f.q.norm
-    .self_attn.k_norm                 .attention.f.k.norm
-"""
+PRE_NAMES = ".{input,post_attention}_layernorm  .{attention,mlp}.pre\n"
+OUT_NAMES = ".post_{attention,feedforward}_layernorm  .{attention,mlp}.out\n"
+SANDWICH_NAMES = OUT_NAMES + ".{input,pre_feedforward}_layernorm  .{attention,mlp}.pre\n"
+QK_NAMES = ".self_attn.{q,k}_norm  .attention.f.{q,k}\n"
+FULL_QK_NAMES = ".self_attn.{q,k}_norm  .attention.f.{q,k}.norm\n"
 LATENT_NAMES = """
     .self_attn.q_proj              [turned_last] .attention.f.query where !.attention.f.query_down
     .self_attn.q_a_proj            .attention.f.query_down
-    .self_attn.q_a_layernorm       .attention.f.q_latent
     .self_attn.q_b_proj            [turned_last] .attention.f.query where .attention.f.query_down
     .self_attn.kv_a_proj_with_mqa  [stacked] .attention.f.kv_down .attention.f.rope_key
-    .self_attn.kv_a_layernorm      .attention.f.kv_latent
+    .self_attn.{q,kv}_a_layernorm  .attention.f.{q,kv}_latent
     .self_attn.kv_b_proj           [by_head] .attention.f.key .attention.f.value
     .self_attn.o_proj              .attention.f.output
 """
@@ -149,14 +131,11 @@ INPUT_NAMES = """
     .post_per_layer_input_norm        .connection.gated.norm
 """
 ALTUP_NAMES = """
-    .laurel.linear_left               .attention.skip.normed.scale.left
-    .laurel.linear_right              .attention.skip.normed.scale.right
-    .laurel.post_laurel_norm          .attention.skip.normed.scale.norm
-    .altup.router_norm                .connection.norm
-    .altup.modality_router            .connection.router
-    .altup.prediction_coefs           .connection.predict_change
-    .altup.correction_coefs           .connection.correct_change
-    .altup.correct_output_scale       .connection.scale
+    .laurel.linear_{left,right}             .attention.skip.normed.scale.{left,right}
+    .laurel.post_laurel_norm                .attention.skip.normed.scale.norm
+    .altup.{router_norm,modality_router}    .connection.{norm,router}
+    .altup.{prediction,correction}_coefs    .connection.{predict,correct}_change
+    .altup.correct_output_scale             .connection.scale
 """ + "".join(
     f"model.altup_projections.{i}        enter.streams.projections.{i}\n"
     f"model.altup_unembed_projections.{i}  final.projections.{i}\n"
@@ -164,11 +143,10 @@ ALTUP_NAMES = """
 )
 QUERY_KEY_VALUE = ".attention.f.query .attention.f.key .attention.f.value"
 GPT_NAMES = f"""
-    .attn.c_attn            [columns] {QUERY_KEY_VALUE}
-    .attn.c_proj            [columns] .attention.f.output
-    .mlp.c_fc               [columns] .mlp.f.up
-    .mlp.c_proj             [columns] .mlp.f.down
-    lm_head                           head
+    .attn.c_attn              [columns] {QUERY_KEY_VALUE}
+    .{{attn,mlp}}.c_proj      [columns] .{{attention.f.output,mlp.f.down}}
+    .mlp.c_fc                 [columns] .mlp.f.up
+    lm_head                   head
 """
 
 # ---------------------------------------------------------------------- clauses that families share
@@ -213,48 +191,42 @@ OPENAI_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swis
 OPENAI_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 ATTENTION_BIAS = biases({"attention_bias": ATTENTION})
 
+# Most families since Llama: one of the two has its heads' width in every config.
+LLAMA = (SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU)
+MODERN = (SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU)
+GELU_OR_RELU = activation("hidden_act", "plain")
+BOTH_BIASES = biases({"attention_bias": ATTENTION, "mlp_bias": MLP})
+LOGIT_CAP = cap("final_logit_softcapping", "architecture.logit_cap")
+ONE_WAY = never("use_bidirectional_attention")
+
 FAMILIES = (
     Family(
         "gpt2",
         (
-            norm("layernorm", **PRE, **LEARNED),
-            OPENAI,
-            inner_width("n_inner"),
-            activation("activation_function", "plain"),
-            biases(fixed=f"{ATTENTION} up down"),
+            *(norm("layernorm", **PRE, **LEARNED), OPENAI, inner_width("n_inner")),
+            *(activation("activation_function", "plain"), biases(fixed=f"{ATTENTION} up down")),
             choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
             never("scale_attn_by_inverse_layer_idx", "add_cross_attention"),
         ),
-        lines(
-            f"""{GPT_NAMES}
-            transformer.wte           embedding
-            transformer.wpe           position.position
-            .ln_1                     .attention.pre
-            .ln_2                     .mlp.pre
-            transformer.ln_f          final
-            """,
-            "transformer.h.{i}",
-        ),
+        f"""{GPT_NAMES}
+        transformer.{{wte,wpe}}   {{embedding,position.position}}
+        .ln_{{1,2}}               .{{attention,mlp}}.pre
+        transformer.ln_f          final
+        """,
+        "transformer.h.{i}",
         OPENAI_DROPOUTS,
     ),
     Family(
         "openai-gpt",
         (
-            norm("layernorm", **POST, **LEARNED),
-            OPENAI,
-            inner_width(),
-            activation("afn", "plain", OPENAI_ACTIVATIONS),
-            biases(fixed=f"{ATTENTION} up down"),
+            *(norm("layernorm", **POST, **LEARNED), OPENAI, inner_width()),
+            *(activation("afn", "plain", OPENAI_ACTIVATIONS), biases(fixed=f"{ATTENTION} up down")),
         ),
-        lines(
-            f"""{GPT_NAMES}
-            transformer.tokens_embed     embedding
-            transformer.positions_embed  position.position
-            .ln_1                        .attention.post
-            .ln_2                        .mlp.post
-            """,
-            "transformer.h.{i}",
-        ),
+        f"""{GPT_NAMES}
+        transformer.{{tokens,positions}}_embed  {{embedding,position.position}}
+        .ln_{{1,2}}                             .{{attention,mlp}}.post
+        """,
+        "transformer.h.{i}",
         OPENAI_DROPOUTS,
     ),
     Family(
@@ -273,35 +245,22 @@ FAMILIES = (
             never("_remove_final_layer_norm"),
         ),
         # do_layer_norm_before, or not: a block has one pair of the norms
-        lines(
-            """
-            model.decoder.embed_tokens      embedding
-            model.decoder.embed_positions   [after_two] position.position
-            .self_attn.q_proj               .attention.f.query
-            .self_attn.k_proj               .attention.f.key
-            .self_attn.v_proj               .attention.f.value
-            .self_attn.out_proj             .attention.f.output
-            .self_attn_layer_norm           .attention.pre
-            .self_attn_layer_norm           .attention.post
-            .fc1                            .mlp.f.up
-            .fc2                            .mlp.f.down
-            .final_layer_norm               .mlp.pre
-            .final_layer_norm               .mlp.post
-            model.decoder.final_layer_norm  final
-            lm_head                         head
-            """,
-            "model.decoder.layers.{i}",
-        ),
+        f"""
+        model.decoder.embed_tokens      embedding
+        model.decoder.embed_positions   [after_two] position.position
+        .self_attn.{{q,k,v}}_proj       {QKV}
+        .self_attn.out_proj             .attention.f.output
+        .self_attn_layer_norm           .attention.pre
+        .self_attn_layer_norm           .attention.post
+        .fc{{1,2}}                      .mlp.f.{{up,down}}
+        .final_layer_norm               .mlp.pre
+        .final_layer_norm               .mlp.post
+        model.decoder.final_layer_norm  final
+        lm_head                         head
+        """,
+        "model.decoder.layers.{i}",
     ),
-    Family(
-        "llama",
-        (
-            norm("rmsnorm", **PRE),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY),
-            biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
-        ),
-        lines(BASE + PRE_NAMES),
-    ),
+    Family("llama", (norm("rmsnorm", **PRE), *LLAMA, ROTARY, BOTH_BIASES), BASE + PRE_NAMES),
     Family(
         "llama4_text",
         (
@@ -310,274 +269,207 @@ FAMILIES = (
             *(GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTATED_WHERE_MARKED, ATTENTION_BIAS),
             *(NORMED_WHERE_ROTATED, TEMPERATURE_WHERE_NOT_ROTATED, CHUNKS, NO_EXPERTS),
         ),
-        lines(
-            f"""{ENDS}{ATTENTION_NAMES}{PRE_NAMES}
-            .feed_forward.gate_proj   .mlp.f.gate
-            .feed_forward.up_proj     .mlp.f.up
-            .feed_forward.down_proj   .mlp.f.down
-            """
-        ),
+        f"""{ENDS}{ATTENTION_NAMES}{PRE_NAMES}
+        .feed_forward.{{gate,up,down}}_proj   .mlp.f.{{gate,up,down}}
+        """,
     ),
     Family(
         "smollm3",
-        (
-            norm("rmsnorm", **PRE),
-            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTATED_WHERE_MARKED, WINDOW_IF_USED),
-            biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
-        ),
-        lines(BASE + PRE_NAMES),
+        (norm("rmsnorm", **PRE), *MODERN, ROTATED_WHERE_MARKED, WINDOW_IF_USED, BOTH_BIASES),
+        BASE + PRE_NAMES,
     ),
     Family(
         "granite",
         (
-            norm("rmsnorm"),
-            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, RESIDUAL_MULTIPLIER),
-            biases({"attention_bias": ATTENTION, "mlp_bias": MLP}),
+            *(norm("rmsnorm"), *MODERN, ROTARY, RESIDUAL_MULTIPLIER, BOTH_BIASES),
             same({"embedding_multiplier": "architecture.embed_scale"}),
             same({"attention_multiplier": "architecture.attention_scale"}),
             divisor("logits_scaling", "architecture.logit_scale"),
         ),
-        lines(BASE + PRE_NAMES),
+        BASE + PRE_NAMES,
     ),
     Family(
         "arcee",
         (
-            norm("rmsnorm", **PRE),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, activation("hidden_act", "plain"), ROTARY),
+            *(norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GELU_OR_RELU, ROTARY),
             biases({"attention_bias": ATTENTION, "mlp_bias": "up down"}),
         ),
-        lines(BASE + PRE_NAMES),
+        BASE + PRE_NAMES,
     ),
     Family(
         "nanochat",
         (
             norm("rmsnorm_np", **PRE, **TURNED_FIRST, embed="norm", qk_norm="head"),
-            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, activation("hidden_act", "plain"), ROTARY),
-            *(ATTENTION_BIAS, cap("final_logit_softcapping", "architecture.logit_cap")),
+            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, GELU_OR_RELU, ROTARY, ATTENTION_BIAS, LOGIT_CAP),
         ),
-        lines(
-            f"""{ENDS}
-            .self_attn.q_proj    [turned_back] .attention.f.query
-            .self_attn.k_proj    [turned_back] .attention.f.key
-            .self_attn.v_proj    .attention.f.value
-            .self_attn.o_proj    .attention.f.output
-            .mlp.fc1             .mlp.f.up
-            .mlp.fc2             .mlp.f.down
-            """
-        ),
+        f"""{ENDS}
+        .self_attn.{{q,k}}_proj   [turned_back] .attention.f.{{query,key}}
+        .self_attn.{{v,o}}_proj   .attention.f.{{value,output}}
+        .mlp.fc{{1,2}}            .mlp.f.{{up,down}}
+        """,
     ),
     Family(
         "mistral",
-        (
-            *(norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY),
-            *(WINDOW_OF_ALL, never("layer_types")),
-        ),
-        lines(BASE + PRE_NAMES),
+        (norm("rmsnorm", **PRE), *LLAMA, ROTARY, WINDOW_OF_ALL, never("layer_types")),
+        BASE + PRE_NAMES,
     ),
     Family(
         "qwen2",
-        (
-            norm("rmsnorm", **PRE),
-            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, WINDOW_IF_USED),
-            biases(fixed="query key value"),
-        ),
-        lines(BASE + PRE_NAMES),
+        (norm("rmsnorm", **PRE), *MODERN, ROTARY, WINDOW_IF_USED, biases(fixed="query key value")),
+        BASE + PRE_NAMES,
     ),
     Family(
         "qwen3",
-        (
-            norm("rmsnorm", **PRE, qk_norm="head"),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, WINDOW_IF_USED),
-            ATTENTION_BIAS,
-        ),
-        lines(BASE + PRE_NAMES + QK_NAMES),
+        (norm("rmsnorm", **PRE, qk_norm="head"), *LLAMA, ROTARY, WINDOW_IF_USED, ATTENTION_BIAS),
+        BASE + PRE_NAMES + QK_NAMES,
     ),
     Family(
         "qwen3_next",
         (
             norm("rmsnorm_1p", **PRE, qk_norm="head"),
             always({"architecture.attention_gate": "elementwise"}),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, PARTIAL_ROTARY),
-            *(only("layer_types", FULL), DENSE),
+            *(*LLAMA, PARTIAL_ROTARY, only("layer_types", FULL), DENSE),
             biases({"attention_bias": f"{ATTENTION} attention_gate"}),
         ),
-        lines(
-            f"""{ENDS}{MLP_NAMES}{PRE_NAMES}{QK_NAMES}
-            .self_attn.q_proj  [by_head] .attention.f.query .attention.f.attention_gate
-            .self_attn.k_proj  .attention.f.key
-            .self_attn.v_proj  .attention.f.value
-            .self_attn.o_proj  .attention.f.output
-            """
-        ),
+        f"""{ENDS}{MLP_NAMES}{PRE_NAMES}{QK_NAMES}
+        .self_attn.q_proj           [by_head] .attention.f.query .attention.f.attention_gate
+        .self_attn.{{k,v,o}}_proj   .attention.f.{{key,value,output}}
+        """,
     ),
     Family(
         "deepseek_v3",
         (
-            norm("rmsnorm", **PRE),
-            *(SIZES, RMS_EPS, SILU, LATENTS, FIRST_DENSE),
+            *(norm("rmsnorm", **PRE), SIZES, RMS_EPS, SILU, LATENTS, FIRST_DENSE),
             choice("rope_interleave", {True: INTERLEAVED, False: HALVES}),
             biases({"attention_bias": LATENT_ATTENTION}),
         ),
-        lines(ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES),
+        ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES,
     ),
     Family(
         "deepseek_v2",
         (
-            norm("rmsnorm", **PRE, **INTERLEAVED),
-            *(SIZES, RMS_EPS, SILU, LATENTS, FIRST_DENSE),
+            *(norm("rmsnorm", **PRE, **INTERLEAVED), SIZES, RMS_EPS, SILU, LATENTS, FIRST_DENSE),
             biases({"attention_bias": LATENT_ATTENTION, "mlp_bias": MLP}),
         ),
-        lines(ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES),
+        ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES,
     ),
     Family(
         "olmo",
         (
             norm("layernorm_np", **PRE, **{"norm.eps": 1e-5}),
-            *(SIZES, GROUPS, HEAD_DIM, SILU, ROTARY, ATTENTION_BIAS),
-            never("clip_qkv"),
+            *(SIZES, GROUPS, HEAD_DIM, SILU, ROTARY, ATTENTION_BIAS, never("clip_qkv")),
         ),
-        lines(BASE + PRE_NAMES),
+        BASE + PRE_NAMES,
     ),
     Family(
         "olmo2",
-        (
-            norm("rmsnorm", placement="out", qk_norm="full"),
-            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ROTARY, ATTENTION_BIAS),
-        ),
-        lines(BASE + OUT_NAMES + FULL_QK_NAMES),
+        (norm("rmsnorm", placement="out", qk_norm="full"), *MODERN, ROTARY, ATTENTION_BIAS),
+        BASE + OUT_NAMES + FULL_QK_NAMES,
     ),
     Family(
         "olmo3",
         (
             norm("rmsnorm", placement="out", qk_norm="full"),
-            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU, ATTENTION_BIAS),
-            *(BASE_PER_KIND, WINDOW_OF_KINDS),
+            *(*MODERN, ATTENTION_BIAS, BASE_PER_KIND, WINDOW_OF_KINDS),
         ),
-        lines(BASE + OUT_NAMES + FULL_QK_NAMES),
+        BASE + OUT_NAMES + FULL_QK_NAMES,
     ),
     Family(
         "exaone4",
         (
             norm("rmsnorm", placement="out", qk_norm="head"),
-            *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, SILU),
-            *(ROTATED_WHERE_SLIDING, WINDOW_OF_ANOTHER_CLAUSE),
+            *(*MODERN, ROTATED_WHERE_SLIDING, WINDOW_OF_ANOTHER_CLAUSE),
         ),
-        lines(BASE + OUT_NAMES + QK_NAMES),
+        BASE + OUT_NAMES + QK_NAMES,
     ),
     Family(
         "gemma",
-        (
-            norm("rmsnorm_1p", **PRE),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTARY, ATTENTION_BIAS, ROOT_WIDTH),
-            never("use_bidirectional_attention"),
-        ),
-        lines(BASE + PRE_NAMES),
+        (norm("rmsnorm_1p", **PRE), *LLAMA, ROTARY, ATTENTION_BIAS, ROOT_WIDTH, ONE_WAY),
+        BASE + PRE_NAMES,
     ),
     Family(
         "gemma2",
         (
             norm("rmsnorm_1p", placement="sandwich"),
             *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, ROTARY, WINDOW_OF_SOME),
-            *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR),
+            *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR, LOGIT_CAP, ONE_WAY),
             cap("attn_logit_softcapping", "architecture.attention_cap"),
-            cap("final_logit_softcapping", "architecture.logit_cap"),
-            never("use_bidirectional_attention"),
         ),
-        lines(BASE + SANDWICH_NAMES),
+        BASE + SANDWICH_NAMES,
     ),
     Family(
         "gemma3_text",
         (
             norm("rmsnorm_1p", placement="sandwich", qk_norm="head"),
             *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BASE_PER_KIND, WINDOW_OF_KINDS),
-            *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR),
-            cap("final_logit_softcapping", "architecture.logit_cap"),
-            never("use_bidirectional_attention"),
+            *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR, LOGIT_CAP, ONE_WAY),
         ),
-        lines(BASE + SANDWICH_NAMES + QK_NAMES),
+        BASE + SANDWICH_NAMES + QK_NAMES,
     ),
     Family(
         "gemma4_text",
         (
             norm("rmsnorm", qk_norm="head"),
-            *(LAYER_INPUTS, GEMMA4, SIZES, RMS_EPS, GEMMA, PROPORTIONAL_PER_KIND),
-            *(WINDOW_OF_KINDS, ATTENTION_BIAS, ROOT_WIDTH, VALUES_FROM_KEYS),
-            cap("final_logit_softcapping", "architecture.logit_cap"),
+            *(LAYER_INPUTS, GEMMA4, SIZES, RMS_EPS, GEMMA, PROPORTIONAL_PER_KIND, WINDOW_OF_KINDS),
+            *(ATTENTION_BIAS, ROOT_WIDTH, VALUES_FROM_KEYS, LOGIT_CAP, KV_OF_LAST),
             never("enable_moe_block"),
-            KV_OF_LAST,
         ),
-        lines(
-            f"""{BASE}{SANDWICH_NAMES}{QK_NAMES}{INPUT_NAMES}
-            .layer_scalar     .mlp.skip.gain
-            .layer_scalar     .connection.scale
-            """
-        ),
+        f"""{BASE}{SANDWICH_NAMES}{QK_NAMES}{INPUT_NAMES}
+        .layer_scalar     .mlp.skip.gain
+        .layer_scalar     .connection.scale
+        """,
     ),
     Family(
         "gemma3n_text",
         (
             norm("rmsnorm", qk_norm="head"),
             *(SIZES, GEMMA3N, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BASE_PER_KIND, WINDOW_OF_KINDS),
-            *(ATTENTION_BIAS, ROOT_WIDTH),
-            cap("final_logit_softcapping", "architecture.logit_cap"),
-            KV_OF_LAST,
+            *(ATTENTION_BIAS, ROOT_WIDTH, LOGIT_CAP, KV_OF_LAST),
         ),
-        lines(BASE + SANDWICH_NAMES + QK_NAMES + INPUT_NAMES + ALTUP_NAMES),
+        BASE + SANDWICH_NAMES + QK_NAMES + INPUT_NAMES + ALTUP_NAMES,
     ),
     Family(
         "glm4",
         (
-            norm("rmsnorm", placement="sandwich", **INTERLEAVED),
-            *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, SILU, PARTIAL_ROTARY),
+            *(norm("rmsnorm", placement="sandwich", **INTERLEAVED), *LLAMA, PARTIAL_ROTARY),
             biases({"attention_bias": "query key value"}),
         ),
-        lines(
-            f"""{ENDS}{ATTENTION_NAMES}
-            .input_layernorm           .attention.pre
-            .post_self_attn_layernorm  .attention.out
-            .post_attention_layernorm  .mlp.pre
-            .post_mlp_layernorm        .mlp.out
-            .mlp.gate_up_proj          [stacked] .mlp.f.gate .mlp.f.up
-            .mlp.down_proj             .mlp.f.down
-            """
-        ),
+        f"""{ENDS}{ATTENTION_NAMES}{PRE_NAMES}
+        .post_{{self_attn,mlp}}_layernorm  .{{attention,mlp}}.out
+        .mlp.gate_up_proj                  [stacked] .mlp.f.gate .mlp.f.up
+        .mlp.down_proj                     .mlp.f.down
+        """,
     ),
     Family(
         "gpt_neox",
         (
-            norm("layernorm"),
-            *(SIZES, LN_EPS, activation("hidden_act", "plain"), PARTIAL_ROTARY, never("head_dim")),
+            *(norm("layernorm"), SIZES, LN_EPS, GELU_OR_RELU, PARTIAL_ROTARY, never("head_dim")),
             choice(
                 "use_parallel_residual", {True: {"placement": "parallel_two_norms"}, False: PRE}
             ),
             biases({"attention_bias": ATTENTION}, fixed="up down"),
         ),
-        lines(
-            f"""
-            gpt_neox.embed_in           embedding
-            .input_layernorm            .attention.pre
-            .post_attention_layernorm   .mlp.pre
-            .attention.query_key_value  [by_head] {QUERY_KEY_VALUE}
-            .attention.dense            .attention.f.output
-            .mlp.dense_h_to_4h          .mlp.f.up
-            .mlp.dense_4h_to_h          .mlp.f.down
-            gpt_neox.final_layer_norm   final
-            lm_head                     head
-            """,
-            "gpt_neox.layers.{i}",
-        ),
+        f"""{PRE_NAMES}
+        gpt_neox.embed_in           embedding
+        .attention.query_key_value  [by_head] {QUERY_KEY_VALUE}
+        .attention.dense            .attention.f.output
+        .mlp.dense_{{h_to_4h,4h_to_h}}  .mlp.f.{{up,down}}
+        gpt_neox.final_layer_norm   final
+        lm_head                     head
+        """,
+        "gpt_neox.layers.{i}",
         ("attention_dropout", "hidden_dropout"),
     ),
     Family(
         "stablelm",
         (
-            norm("layernorm"),
-            *(SIZES, GROUPS, LN_EPS, SILU, PARTIAL_ROTARY, never("head_dim", "qk_layernorm")),
+            *(norm("layernorm"), SIZES, GROUPS, LN_EPS, SILU, PARTIAL_ROTARY),
+            never("head_dim", "qk_layernorm"),
             choice("use_parallel_residual", {True: {"placement": "parallel"}, False: PRE}),
             biases({"use_qkv_bias": "query key value"}),
         ),
         # use_parallel_residual, or not: a block has one norm, or two
-        lines(BASE + PRE_NAMES + ".input_layernorm  .pre"),
+        BASE + PRE_NAMES + ".input_layernorm  .pre",
     ),
     Family(
         "bloom",
@@ -588,45 +480,34 @@ FAMILIES = (
             biases(fixed=f"{ATTENTION} up down"),
             never("apply_residual_connection_post_layernorm", "slow_but_exact"),
         ),
-        lines(
-            f"""
-            transformer.word_embeddings            embedding
-            transformer.word_embeddings_layernorm  embed
-            .input_layernorm                       .attention.pre
-            .post_attention_layernorm              .mlp.pre
-            .self_attention.query_key_value        [by_head] {QUERY_KEY_VALUE}
-            .self_attention.dense                  .attention.f.output
-            .mlp.dense_h_to_4h                     .mlp.f.up
-            .mlp.dense_4h_to_h                     .mlp.f.down
-            transformer.ln_f                       final
-            lm_head                                head
-            """,
-            "transformer.h.{i}",
-        ),
+        f"""{PRE_NAMES}
+        transformer.word_embeddings            embedding
+        transformer.word_embeddings_layernorm  embed
+        .self_attention.query_key_value        [by_head] {QUERY_KEY_VALUE}
+        .self_attention.dense                  .attention.f.output
+        .mlp.dense_{{h_to_4h,4h_to_h}}         .mlp.f.{{up,down}}
+        transformer.ln_f                       final
+        lm_head                                head
+        """,
+        "transformer.h.{i}",
     ),
     Family(
         "gptj",
         (
             norm("layernorm", placement="parallel", **INTERLEAVED),
             *(OPENAI, inner_width("n_inner"), ROTARY_DIMENSIONS),
-            activation("activation_function", "plain"),
-            biases(fixed="up down head"),
+            *(activation("activation_function", "plain"), biases(fixed="up down head")),
         ),
-        lines(
-            """
-            transformer.wte           embedding
-            .ln_1                     .pre
-            .attn.q_proj              .attention.f.query
-            .attn.k_proj              .attention.f.key
-            .attn.v_proj              .attention.f.value
-            .attn.out_proj            .attention.f.output
-            .mlp.fc_in                .mlp.f.up
-            .mlp.fc_out               .mlp.f.down
-            transformer.ln_f          final
-            lm_head                   head
-            """,
-            "transformer.h.{i}",
-        ),
+        f"""
+        transformer.wte           embedding
+        .ln_1                     .pre
+        .attn.{{q,k,v}}_proj      {QKV}
+        .attn.out_proj            .attention.f.output
+        .mlp.fc_{{in,out}}        .mlp.f.{{up,down}}
+        transformer.ln_f          final
+        lm_head                   head
+        """,
+        "transformer.h.{i}",
         OPENAI_DROPOUTS,
     ),
     Family(
@@ -637,12 +518,9 @@ FAMILIES = (
             same({"logit_scale": "architecture.logit_scale"}),
             choice("use_qk_norm", {True: {"qk_norm": "per_head"}, False: {"qk_norm": "none"}}),
         ),
-        lines(
-            f"""{BASE}
-            .input_layernorm          .pre
-            .self_attn.q_norm         [heads] .attention.f.q.heads.{{h}}
-            .self_attn.k_norm         [heads] .attention.f.k.heads.{{h}}
-            """
-        ),
+        f"""{BASE}
+        .input_layernorm          .pre
+        .self_attn.{{q,k}}_norm   [heads] .attention.f.{{q,k}}.heads.{{h}}
+        """,
     ),
 )

@@ -1,5 +1,6 @@
 """The names and layouts of their tensors, and the copying both ways."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count, takewhile
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from torch import Tensor
 from transformer_norms.model.settings import ModelConfig, block_sizes, head_sizes
 
 Ours = Sequence[Tensor]
+_WORDS = re.compile(r"\{([^{}]*,[^{}]*)\}")
 # Ours: theirs. A line may name a parameter itself.
 LEAVES = {"": "", "weight": "weight", "gain": "weight", "offset": "weight", "bias": "bias"}
 
@@ -105,9 +107,10 @@ def lines(table: str, block: str = "model.layers.{i}") -> list[Line]:
     """Reads lines of text, `theirs [layout] ours ... where !ours`; the layout `same` is left out.
 
     A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
+    Words in brackets, {q,k} .. {query,key}, stand for as many lines.
     """
     rows = []
-    for text in filter(str.strip, table.splitlines()):
+    for text in filter(str.strip, _expanded(table)):
         text, _, where = text.partition(" where ")
         theirs, *ours = text.split()
         layout = ours.pop(0).strip("[]") if ours[0].startswith("[") else "same"
@@ -115,6 +118,14 @@ def lines(table: str, block: str = "model.layers.{i}") -> list[Line]:
         names = [f"blocks.{{i}}{name}" if name.startswith(".") else name for name in ours]
         rows.append(Line(theirs, names, LAYOUTS[layout], where.replace(".", "blocks.{i}.", 1)))
     return rows
+
+
+def _expanded(table: str) -> Iterator[str]:
+    for text in table.splitlines():
+        words = [group.split(",") for group in re.findall(_WORDS, text)]
+        for each in zip(*words, strict=True) if words else [()]:
+            own = iter(each)
+            yield re.sub(_WORDS, lambda _, own=own: next(own), text)
 
 
 def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Line]:

@@ -21,11 +21,11 @@ from transformer_norms.model.block import BLOCKS, SubLayer
 from transformer_norms.model.coefficient import (
     LOW_RANK,
     SCALAR,
-    Adding,
-    AfterNorm,
     Gate,
-    Rest,
+    OneMinusBranch,
     Scaled,
+    ScaledNorm,
+    WeightedSum,
     coefficient,
 )
 from transformer_norms.model.connections import CONNECTIONS, build_part
@@ -179,13 +179,13 @@ class Assembly:
         def mixing(x: Module | None, earlier: Mapping[str, Any], prefix: str = "") -> Module:
             adds = {name: scale(prefix + name, spec) for name, spec in earlier.items()}
             if NORMED in adds:
-                adds[NORMED] = AfterNorm(sites["pre"], adds[NORMED])
-            return Adding(x, adds) if adds else x
+                adds[NORMED] = ScaledNorm(sites["pre"], adds[NORMED])
+            return WeightedSum(x, adds) if adds else x
 
         connect = partial(self.connection, kind, int(values["i"]))
         branch = scale("b", plan.coefficient("b"))
         a, enters = plan.coefficient("a"), dict(plan.enters or {"x": 1})
-        skip = Rest(branch) if a == REST_OF_B else scale("a", a)
+        skip = OneMinusBranch(branch) if a == REST_OF_B else scale("a", a)
         x = scale("enter.x", enters.pop("x")) if "x" in enters else None
         return SubLayer(
             f,
@@ -215,7 +215,7 @@ class Assembly:
             values_from_keys=self.shared[i],
             index=i,
             source=None if source == i else source,
-            keeps=self.sources.count(i) > 1,
+            shares_kv=self.sources.count(i) > 1,
             temperature=self.temperature(i),
             turn=partial(ORDERS[order], self.position.rotation(i)),
             **{name: self.site(plan, name, "attention", values) for name in LATENT_SITES},
@@ -257,7 +257,7 @@ class Assembly:
             own, first = (
                 coefficient(spec, shapes, values) for spec in (how.value_scale, how.value_residual)
             )
-            parts = {"own": own, "first": first} if i else {"keeps": True}
+            parts = {"own": own, "first": first} if i else {"shares": True}
         if factor := value_factor(how.value_embedding, values):
             table = Embedding(self.vocab_size, sizes.kv_heads * inner.value_dim)
             parts |= {"value_embedding": table, "embedded": coefficient(factor, {}, values)}

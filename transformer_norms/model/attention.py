@@ -39,8 +39,8 @@ class Attention(nn.Module):
     stands in the place of W_v c.
 
     With a `source` there is neither W_k nor W_v: attend reads the keys and values that the
-    attention of that `index` keeps, as it has them behind all norms and rotations. It `keeps` them
-    if others read them, whole, and alone has them in its cache (Gemma 3n and 4).
+    attention of that `index` keeps, as it has them behind all norms and rotations. It
+    `shares_kv` if others read them, whole, and alone has them in its cache (Gemma 3n and 4).
 
     q_latent, kv_latent, q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first
     two act on a latent, the next five on [batch, time, heads, head_dim] (values have `value_dim`
@@ -68,7 +68,7 @@ class Attention(nn.Module):
         values_from_keys: bool = False,
         index: int = 0,
         source: int | None = None,
-        keeps: bool = False,
+        shares_kv: bool = False,
         scale: Layer = nothing,
         temperature: Layer = nothing,
         q_latent: Layer = nothing,
@@ -83,9 +83,9 @@ class Attention(nn.Module):
         ctx: Layer = nothing,
     ) -> None:
         super().__init__()
-        self.query_down, query = reading(width, q_rank, "query_down" in bias)
+        self.query_down, query = make_projection(width, q_rank, "query_down" in bias)
         own = source is None
-        self.kv_down, key_or_value = reading(width, kv_rank * own, "kv_down" in bias)
+        self.kv_down, key_or_value = make_projection(width, kv_rank * own, "kv_down" in bias)
         self.query = query(heads * head_dim, bias="query" in bias)
         key = key_or_value if own else None
         self.key: Any = key and key(kv_heads * (head_dim - rope_dim), bias="key" in bias)
@@ -93,7 +93,7 @@ class Attention(nn.Module):
         self.value = value and value(kv_heads * value_dim, bias="value" in bias)
         shared = SharedKey(width, rope_dim, bias="rope_key" in bias) if own and rope_dim else None
         self.rope_key: Layer = shared or nothing
-        self.index, self.source, self.keeps = index, source, keeps
+        self.index, self.source, self.shares_kv = index, source, shares_kv
         self.output = Linear(heads * value_dim, width, bias="output" in bias)
         self.head_dim, self.rope_dim, self.groups = head_dim, rope_dim, heads // kv_heads
         self.kv_heads = kv_heads
@@ -105,30 +105,30 @@ class Attention(nn.Module):
         self.read: Callable[..., object] = nothing  # what QK-Clip keeps of queries and keys
 
     def forward(
-        self, x: Stream, angles: Any = None, cache: Any = None, given: Any = None
+        self, x: Stream, angles: Any = None, cache: Any = None, state: Any = None
     ) -> Stream:
         q = self.query(self.q_latent(self.query_down(x))).unflatten(-1, (-1, self.head_dim))
         q = self.scale(self.turn(self.q, q, angles))
         if self.key is None:
-            k, v = given.known[self.source]
+            k, v = state.shared_keys[self.source]
         else:
-            k, v = self.keys_and_values(x, angles, cache, given)
+            k, v = self.keys_and_values(x, angles, cache, state)
         q = self.temperature(q, k.shape[1])
         context = self.head_scale(self.head_norm(self.mix(q, k, v, x)))
         return self.output(self.ctx(self.attention_gate(context, x).flatten(2)))
 
     def keys_and_values(
-        self, x: Stream, angles: Any, cache: Any, given: Any
+        self, x: Stream, angles: Any, cache: Any, state: Any
     ) -> tuple[Known, KnownValues]:
         c = self.kv_latent(self.kv_down(x))
         k = self.split(self.key(c))
         v = k if self.value is None else self.split(self.value(c))
         k = self.turn(self.k, self.rope_key(k, x), angles)
-        v = self.v(self.values(v, x, given))
+        v = self.v(self.values(v, x, state))
         if cache is not None:
             k, v = cache.extend(k, v)
-        if self.keeps:
-            given.known[self.index] = k, v
+        if self.shares_kv:
+            state.shared_keys[self.index] = k, v
         return k, v
 
     def split(self, x: Stream) -> Heads:
@@ -142,7 +142,7 @@ class Attention(nn.Module):
         return self.attend(q, k, v, x).transpose(1, 2)
 
 
-def reading(width: int, rank: int, bias: bool) -> tuple[Layer, Callable[..., Linear]]:
+def make_projection(width: int, rank: int, bias: bool) -> tuple[Layer, Callable[..., Linear]]:
     """Returns the map of x to a latent of `rank` dimensions, or nothing where it is 0; and what
     makes a matrix that reads the latent, or x."""
     if not rank:
@@ -177,20 +177,20 @@ class Temperature:
         return (q * (1 + self.scale * torch.log1p(steps))[:, None, None]).to(q.dtype)
 
 
-class Given:
+class ForwardState:
     """What attention has besides the stream in one pass: tokens, the first block's values, and the
     keys and values of blocks that others use, by their index."""
 
     def __init__(self, tokens: Tensor) -> None:
         self.tokens = tokens
         self.first: Tensor | None = None
-        self.known: dict[int, tuple[Tensor, Tensor]] = {}
+        self.shared_keys: dict[int, tuple[Tensor, Tensor]] = {}
 
 
 class ValueMix(nn.Module):
     """own * v + first * v1 + embedded * gate(x) * E[tokens]      v1: the values of the first block
 
-    `first` is None in the first block, which `keeps` its values for the others, and where nothing
+    `first` is None in the first block, which `shares` its values with the others, and where nothing
     is added. `value_embedding` is a table E of this block alone, or None, `value_gate` a number in
     (0, 1) for each head, or nothing. Zhou et al. 2024 (ResFormer), arXiv:2410.17897; value
     embeddings as in nanochat.
@@ -199,7 +199,7 @@ class ValueMix(nn.Module):
     def __init__(
         self,
         *,
-        keeps: bool = False,
+        shares: bool = False,
         own: Layer = nothing,
         first: Layer | None = None,
         embedded: Layer = nothing,
@@ -207,17 +207,17 @@ class ValueMix(nn.Module):
         value_gate: Layer = nothing,
     ) -> None:
         super().__init__()
-        self.keeps, self.own, self.first = keeps, own, first
+        self.shares, self.own, self.first = shares, own, first
         self.embedded, self.value_embedding = embedded, value_embedding
         self.value_gate = value_gate
 
-    def forward(self, v: Heads, x: Stream, given: Given) -> Heads:
-        if self.keeps:
-            given.first = v
+    def forward(self, v: Heads, x: Stream, state: ForwardState) -> Heads:
+        if self.shares:
+            state.first = v
         if self.first is not None:
-            v = self.own(v) + self.first(given.first)
+            v = self.own(v) + self.first(state.first)
         if self.value_embedding is not None:
-            table_rows = self.value_embedding(given.tokens).to(v.dtype).view_as(v)
+            table_rows = self.value_embedding(state.tokens).to(v.dtype).view_as(v)
             v = v + self.embedded(self.value_gate(table_rows, x))
         return v
 

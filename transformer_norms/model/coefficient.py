@@ -162,7 +162,7 @@ class LowRank(nn.Module):
         return self.scale * (x + self.norm(self.right(self.left(x))))
 
 
-class Rest:
+class OneMinusBranch:
     """x - branch(x): the convex residual (1 - b) x + b f"""
 
     def __init__(self, branch: Layer) -> None:
@@ -172,7 +172,7 @@ class Rest:
         return x - self.branch(x)
 
 
-class AfterNorm(nn.Module):
+class ScaledNorm(nn.Module):
     """scale(pre(x)), where `pre` is the sub-layer's own norm"""
 
     def __init__(self, pre: Layer, scale: Layer) -> None:
@@ -183,7 +183,7 @@ class AfterNorm(nn.Module):
         return self.scale(self.pre[0](x))
 
 
-class Adding(nn.Module):
+class WeightedSum(nn.Module):
     """skip(x) + c * start + c0 * x0: skips that begin further back than their sub-layer. Where
     `skip` is none, x is left out. A term `normed` is computed from x."""
 

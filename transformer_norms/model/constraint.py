@@ -77,7 +77,7 @@ class QKClip:
         Returns the factors g [block, head]: 1, which changes no digit, for the other heads."""
         factors = torch.where(largest > self.threshold, self.threshold / largest, 1.0)
         for attention, own in zip(self.attentions, factors, strict=True):
-            shared = attention.groups > 1 or attention.value is None or attention.keeps
+            shared = attention.groups > 1 or attention.value is None or attention.shares_kv
             turned, rest = attention.rope_dim, attention.head_dim - attention.rope_dim
             each = [own] * turned + [own if shared else own.sqrt()] * rest
             self._scale(attention.query, torch.stack(each, 1).flatten())

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from transformer_norms.model.attention import Cache, Given
+from transformer_norms.model.attention import Cache, ForwardState
 from transformer_norms.model.coefficient import SCALAR
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.model.position import NoPosition
@@ -61,8 +61,8 @@ class Transformer(nn.Module):
     head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing,
     and so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is
     what blocks of several streams want before the first; `constrain` is applied to the model at the
-    start and after every optimizer step. `through` runs a block, which has what is `Given` where
-    the model `gives` it.
+    start and after every optimizer step. `through` runs a block, which reads a
+    `ForwardState` where the model `gives` it.
     """
 
     config: Any = None  # what `build_model` built it from
@@ -138,9 +138,9 @@ class Transformer(nn.Module):
         x0 = self.dropout(self.smear(x, cache[0] if cache else None))
         x, angles = self.enter(x0, tokens), self.position.angles(start, time)
         x, x0 = self.entering((x, x0))
-        given = (Given(tokens),) if self.gives else ()
+        state = (ForwardState(tokens),) if self.gives else ()
         for i, block in enumerate(self.blocks):
-            x = self.through(block, x, x0, angles, cache[i] if cache else None, *given)
+            x = self.through(block, x, x0, angles, cache[i] if cache else None, *state)
         return self.final(x)
 
     def prepare(self, time: int, device: torch.device) -> None:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from transformer_norms.config.building import undrawn
+from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.tree import Config
 from transformer_norms.model.attention import Softmax
 from transformer_norms.model.kernels import Pattern
@@ -103,7 +103,7 @@ class Stage:
         with self.mode, default_dtype(torch.float64 if double else torch.float32):
             # A model without memory can be built in float64, and not be converted to it.
             single = replace(config, trainer=replace(config.trainer, precision="fp32"))
-            self.model = undrawn(single if double else config, vocab_size)
+            self.model = build_uninitialized(single if double else config, vocab_size)
             if config.trainer.device == "cuda":
                 _fuse_caps(self.model)
             if config.trainer.activation_checkpointing:

@@ -61,13 +61,13 @@ def _checkpoint_size(config: Config, vocab_size: int) -> int:
 def _parameters(config: Config, vocab_size: int) -> "list[Parameter]":
     import torch  # which preparing tokens alone does not need
 
-    from transformer_norms.config.building import undrawn
+    from transformer_norms.config.building import build_uninitialized
 
     try:
         with torch.device("meta"):
-            return list(undrawn(config, vocab_size).parameters())
+            return list(build_uninitialized(config, vocab_size).parameters())
     except Exception:  # a plugin's norm may compute with weights, which have no values there
-        return list(undrawn(config, vocab_size).parameters())
+        return list(build_uninitialized(config, vocab_size).parameters())
 
 
 def stored_space(folder: Path) -> int:
