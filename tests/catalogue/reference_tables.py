@@ -1,22 +1,11 @@
 """What public implementations call our parameters; how to read a table: references.py."""
 
-from references import (
-    HEADS,
-    after_two,
-    backwards,
-    by_head,
-    columns,
-    minus_one,
-    neighbours,
-    neighbours_of_gains,
-    over_root_width,
-    query_and_gate,
-)
+from references import HEADS, minus_one, over_root_width
 
 HEADS_OF = {
     q: [f"blocks.{{i}}.attention.f.{q}.heads.{head}" for head in range(HEADS)] for q in "qk"
 }
-_LLAMA = {
+LLAMA = {
     "model.embed_tokens": "embedding",
     "lm_head": "head",
     "model.norm": "final",
@@ -27,102 +16,12 @@ _LLAMA = {
     "model.layers.{i}.mlp.gate_proj": "blocks.{i}.mlp.f.gate",
     "model.layers.{i}.mlp.up_proj": "blocks.{i}.mlp.f.up",
     "model.layers.{i}.mlp.down_proj": "blocks.{i}.mlp.f.down",
-}
-LLAMA = {
-    **_LLAMA,
     "model.layers.{i}.input_layernorm": "blocks.{i}.attention.pre",
     "model.layers.{i}.post_attention_layernorm": "blocks.{i}.mlp.pre",
-}
-QWEN3 = {
-    **LLAMA,
-    "model.layers.{i}.self_attn.q_norm": "blocks.{i}.attention.f.q",
-    "model.layers.{i}.self_attn.k_norm": "blocks.{i}.attention.f.k",
-}
-QWEN3_NEXT = {
-    **QWEN3,
-    "model.layers.{i}.self_attn.q_proj": (
-        query_and_gate,
-        "blocks.{i}.attention.f.query",
-        "blocks.{i}.attention.f.attention_gate",
-    ),
 }
 GPT_OSS = {
     **LLAMA,
     "model.layers.{i}.self_attn.sinks": "blocks.{i}.attention.f.attend.sinks",
-}
-OLMO2 = {
-    **_LLAMA,
-    "model.layers.{i}.self_attn.q_norm": "blocks.{i}.attention.f.q.norm",
-    "model.layers.{i}.self_attn.k_norm": "blocks.{i}.attention.f.k.norm",
-    "model.layers.{i}.post_attention_layernorm": "blocks.{i}.attention.out",
-    "model.layers.{i}.post_feedforward_layernorm": "blocks.{i}.mlp.out",
-}
-GEMMA2 = {
-    **_LLAMA,
-    "model.layers.{i}.input_layernorm": "blocks.{i}.attention.pre",
-    "model.layers.{i}.post_attention_layernorm": "blocks.{i}.attention.out",
-    "model.layers.{i}.pre_feedforward_layernorm": "blocks.{i}.mlp.pre",
-    "model.layers.{i}.post_feedforward_layernorm": "blocks.{i}.mlp.out",
-}
-COHERE = {
-    **_LLAMA,
-    "model.layers.{i}.input_layernorm": "blocks.{i}.pre",
-    "model.layers.{i}.self_attn.q_proj": (neighbours, "blocks.{i}.attention.f.query"),
-    "model.layers.{i}.self_attn.k_proj": (neighbours, "blocks.{i}.attention.f.key"),
-    "model.layers.{i}.self_attn.q_norm": (neighbours_of_gains, *HEADS_OF["q"]),
-    "model.layers.{i}.self_attn.k_norm": (neighbours_of_gains, *HEADS_OF["k"]),
-}
-NANOCHAT = {
-    **_LLAMA,
-    "model.layers.{i}.self_attn.q_proj": (backwards, "blocks.{i}.attention.f.query"),
-    "model.layers.{i}.self_attn.k_proj": (backwards, "blocks.{i}.attention.f.key"),
-    "model.layers.{i}.mlp.fc1": "blocks.{i}.mlp.f.up",
-    "model.layers.{i}.mlp.fc2": "blocks.{i}.mlp.f.down",
-}
-_QUERY_KEY_VALUE = [f"blocks.{{i}}.attention.f.{name}" for name in ("query", "key", "value")]
-_GPT = {
-    "transformer.h.{i}.attn.c_attn": (columns, *_QUERY_KEY_VALUE),
-    "transformer.h.{i}.attn.c_proj": (columns, "blocks.{i}.attention.f.output"),
-    "transformer.h.{i}.mlp.c_fc": (columns, "blocks.{i}.mlp.f.up"),
-    "transformer.h.{i}.mlp.c_proj": (columns, "blocks.{i}.mlp.f.down"),
-}
-GPT1 = {
-    **_GPT,
-    "transformer.tokens_embed": "embedding",
-    "transformer.positions_embed": "position.position",
-    "transformer.h.{i}.ln_1": "blocks.{i}.attention.post",
-    "transformer.h.{i}.ln_2": "blocks.{i}.mlp.post",
-}
-GPT2 = {
-    **_GPT,
-    "transformer.wte": "embedding",
-    "transformer.wpe": "position.position",
-    "transformer.h.{i}.ln_1": "blocks.{i}.attention.pre",
-    "transformer.h.{i}.ln_2": "blocks.{i}.mlp.pre",
-    "transformer.ln_f": "final",
-}
-GPT_NEOX = {
-    "gpt_neox.embed_in": "embedding",
-    "gpt_neox.layers.{i}.input_layernorm": "blocks.{i}.attention.pre",
-    "gpt_neox.layers.{i}.post_attention_layernorm": "blocks.{i}.mlp.pre",
-    "gpt_neox.layers.{i}.attention.query_key_value": (by_head, *_QUERY_KEY_VALUE),
-    "gpt_neox.layers.{i}.attention.dense": "blocks.{i}.attention.f.output",
-    "gpt_neox.layers.{i}.mlp.dense_h_to_4h": "blocks.{i}.mlp.f.up",
-    "gpt_neox.layers.{i}.mlp.dense_4h_to_h": "blocks.{i}.mlp.f.down",
-    "gpt_neox.final_layer_norm": "final",
-    "lm_head": "head",
-}
-OPT = {
-    "model.decoder.embed_tokens": "embedding",
-    "model.decoder.embed_positions": (after_two, "position.position"),
-    "model.decoder.layers.{i}.self_attn.q_proj": "blocks.{i}.attention.f.query",
-    "model.decoder.layers.{i}.self_attn.k_proj": "blocks.{i}.attention.f.key",
-    "model.decoder.layers.{i}.self_attn.v_proj": "blocks.{i}.attention.f.value",
-    "model.decoder.layers.{i}.self_attn.out_proj": "blocks.{i}.attention.f.output",
-    "model.decoder.layers.{i}.self_attn_layer_norm": "blocks.{i}.attention.post",
-    "model.decoder.layers.{i}.fc1": "blocks.{i}.mlp.f.up",
-    "model.decoder.layers.{i}.fc2": "blocks.{i}.mlp.f.down",
-    "model.decoder.layers.{i}.final_layer_norm": "blocks.{i}.mlp.post",
 }
 _TORCHSCALE = {
     "embed_tokens": "embedding",

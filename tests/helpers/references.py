@@ -60,15 +60,12 @@ def transformers_model(name, **config):
         "num_key_value_heads": HEADS,
         "intermediate_size": 64,
     }
-    if "n_embd" in config:  # OpenAI's two have names of their own
-        sizes = {}
-    heads = {"GPT2": "LMHeadModel", "OpenAIGPT": "LMHeadModel"}
     config = getattr(transformers, f"{name}Config")(
         **{"vocab_size": VOCABULARY, **sizes, **config},
         **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
         attn_implementation="eager",  # its arithmetic is written out; ours is fused
     )
-    return getattr(transformers, name + heads.get(name, "ForCausalLM"))(config)
+    return getattr(transformers, f"{name}ForCausalLM")(config)
 
 
 def gpt_oss_without_experts(**config):
@@ -155,41 +152,6 @@ def logits_of(output):
 
 def only(tensor):
     return tensor
-
-
-def columns(*tensors):
-    """Side by side, [in, out] as in GPT-2's Conv1D."""
-    return torch.cat(tensors).t()
-
-
-def by_head(*tensors):
-    """q, k, v of one head after the other, as in GPT-NeoX."""
-    return torch.stack([t.unflatten(0, (HEADS, -1)) for t in tensors], 1).flatten(0, 2)
-
-
-def neighbours(rows):
-    """Rotary pairs (2j, 2j + 1) of a head, where ours are (j, j + head_dim / 2)."""
-    return rows.unflatten(0, (HEADS, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-
-def neighbours_of_gains(*gains):
-    """The same for the gains of a norm at q or k, which differ from head to head."""
-    return neighbours(torch.cat(gains)).view(HEADS, HEAD_DIM)
-
-
-def backwards(rows):
-    """nanochat turns by the negative angle: the two of a pair in each other's place."""
-    return rows.unflatten(0, (HEADS, 2, -1)).flip(1).flatten(0, 2)
-
-
-def query_and_gate(query, gate):
-    """Qwen3-Next: of each head the query's rows, then the gate's."""
-    return torch.cat([t.unflatten(0, (HEADS, -1)) for t in (query, gate)], 1).flatten(0, 1)
-
-
-def after_two(positions):
-    """OPT's table of positions begins with two rows that nothing reads."""
-    return F.pad(positions, (0, 0, 2, 0))
 
 
 def over_root_width(gain):

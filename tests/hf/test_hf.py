@@ -325,6 +325,7 @@ def relative(found, expected, least=0.0):
     return ((found - expected).abs().max() / max(expected.abs().max().item(), least)).item()
 
 
+@pytest.mark.goal("A2")
 @pytest.mark.parametrize(("name", "config"), EVERY)
 def test_logits_and_gradients_are_theirs(name, config):
     theirs = theirs_of(name, config)
