@@ -230,7 +230,7 @@ def measure(loaded: Loaded, tell: Tell) -> Depth:
     for i, block in enumerate(blocks):
         with mute(block), watch_streams(model, around[i]):
             muted.append(evaluate(f"block {i + 1} of {depth} muted"))
-        if any(getattr(module, "keeps", False) for module in block.modules()):
+        if any(getattr(module, "shares_kv", False) for module in block.modules()):
             without.append(np.nan)
             continue
         if not (connection or around[i].sums.update.any()):  # it does nothing at all

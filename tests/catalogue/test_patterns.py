@@ -13,9 +13,9 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.config.building import build_trainer
 from transformer_norms.hf.facts import facts_of
-from transformer_norms.model import flex, kernels
 from transformer_norms.model.attention import ATTENTIONS, Temperature
-from transformer_norms.model.kernels import Pattern, pattern_attention
+from transformer_norms.model.attentions import flex, kernels
+from transformer_norms.model.attentions.kernels import Pattern, pattern_attention
 from transformer_norms.model.position import LinearBias, alibi_slopes, sliding_windows
 from transformer_norms.training.flops import training_flops
 

@@ -8,8 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_norms.model import flex
-from transformer_norms.model import kernels as capped
+from transformer_norms.model.attentions import flex
+from transformer_norms.model.attentions import kernels as capped
 
 CAP, SCALE, TIME = 1.3, 0.7, 9
 WAYS = ("written_out", "fused")

@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 from transformer_norms import build_model, compose
 from transformer_norms.config.compose import options
-from transformer_norms.model import flex, kernels
+from transformer_norms.model.attentions import flex, kernels
 from transformer_norms.model.connections.attention_residuals import AttentionResidual
 from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import separate, straight
@@ -173,7 +173,7 @@ def described(x, met=()):
         return x.__qualname__
     own = dict(vars(x)) if hasattr(x, "__dict__") else {}
     own.pop("norm_place", None)  # which no pass reads
-    if own.get("keeps") is False:
+    if own.get("shares_kv") is False:
         own.pop("index", None)  # which is read by those alone that keep something under it
     return type(x).__name__, described(own, met)
 

@@ -7,7 +7,7 @@ from combinations import combined
 from transformer_norms import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.model.transformer import Smear
+from transformer_norms.model.coefficient import Smear
 
 TIME, VOCAB, CHANNELS = 6, 11, 5
 SIZES = ["model=nano", "model.width=16", "model.heads=2", f"model.context={TIME}"]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from trainers import trainer_of
 
 from transformer_norms.model.attention import Softmax
-from transformer_norms.model.kernels import capped_attention
+from transformer_norms.model.attentions.kernels import capped_attention
 
 HALF = 2**-8  # the rounding of a bfloat16, relative
 BF16 = "trainer.precision=bf16"

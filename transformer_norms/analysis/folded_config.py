@@ -1,5 +1,7 @@
 """The config of a folded model, in which each site names the norm that is left there."""
 
+import ast
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,10 +12,10 @@ from transformer_norms.config.compose import recompose
 from transformer_norms.config.overrides import to_dict
 from transformer_norms.config.tree import Config
 from transformer_norms.kinds import plain
-from transformer_norms.model.equation import canonical
+from transformer_norms.model.equation import Reader, canonical
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import head_sites, read_placement
+from transformer_norms.model.placement import SUB_LAYERS, Placement, head_sites, read_placement
 from transformer_norms.model.settings import MADE_BY
 from transformer_norms.model.sites import (
     HEAD_SITES,
@@ -191,7 +193,7 @@ def _placement(
     config: Config, names: Mapping[tuple[int, str, str], str]
 ) -> tuple[str, dict[str, Any]]:
     node = plain(config.chosen["placement"])
-    text = read_placement(config.placement).renamed(config.model.depth, names)
+    text = _renamed(read_placement(config.placement), config.model.depth, names)
     node = {**node, **text}
     if not node["where"]:
         del node["where"]
@@ -219,3 +221,54 @@ def _roles_there(config: Config) -> set[str]:
     left = {"gate"} if not MLPS[config.mlp.type].gated else set()
     left |= {role for role, key in MADE_BY.items() if getattr(config.architecture, key) == "none"}
     return set(BIASED) - left
+
+
+# ------------------------------------------------------------------- equations with other norms
+
+
+def _renamed(
+    placement: Placement, depth: int, names: Mapping[tuple[int, str, str], str]
+) -> dict[str, Any]:
+    """The equations, and `where`, of the same placement with other norms: `names` has a norm by
+    block, kind of sub-layer (or `block`) and site. Two streams are not renamed."""
+    groups: dict[str, list[int]] = {}
+    for i in range(depth):
+        groups.setdefault(json.dumps(_renamed_block(placement, i, depth, names)), []).append(i)
+    usual = max(groups, key=lambda text: len(groups[text]))
+    where = [
+        {"blocks": " + ".join(f"(i == {i})" for i in blocks), "equation": json.loads(text)}
+        for text, blocks in groups.items()
+        if text != usual
+    ]
+    return {"equation": json.loads(usual), "where": where}
+
+
+def _renamed_block(
+    placement: Placement, i: int, depth: int, names: Mapping[tuple[int, str, str], str]
+) -> str | dict[str, str]:
+    texts: dict[str, str] = {}
+    topology = placement.topology
+    read = "serial" if topology == "blocks" else topology
+    for part, text in placement.equation(i, depth).items():
+        if (topology, part) == ("blocks", "block"):
+            texts[part] = text
+            continue
+        nodes: dict[ast.Name, str] = {}
+        for kind in (part, *SUB_LAYERS) if topology == "parallel" else (part,):
+            reader = Reader(text, placement.learned, kind, SUB_LAYERS)
+            getattr(reader, f"read_{read}")()
+            sites = reader.written.items()
+            nodes |= {n: names[i, kind, site] for site, n in sites if (i, kind, site) in names}
+        texts[part] = replace_names(reader.text, nodes)
+    first, *others = texts.values()
+    return first if all(text == first for text in others) else texts
+
+
+def replace_names(text: str, names: Mapping[ast.Name, str]) -> str:
+    """The text with other names in the place of those that were read in it."""
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    for node in sorted(names, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        line = lines[node.lineno - 1]
+        start, end = line[: node.col_offset], line[node.end_col_offset :]
+        lines[node.lineno - 1] = start + names[node].encode() + end
+    return b"".join(lines).decode()

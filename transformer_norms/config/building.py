@@ -12,14 +12,13 @@ from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches
 from transformer_norms.model.assembly import Assembly, dropout_of, scale_of
+from transformer_norms.model.coefficient import LogitCap, Smear
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
 from transformer_norms.model.settings import GIVEN, formula_values, turned_dims
 from transformer_norms.model.transformer import (
     SCALE_ORDERS,
-    LogitCap,
-    Smear,
     Transformer,
     separate,
     straight,

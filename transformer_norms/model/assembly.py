@@ -257,7 +257,7 @@ class Assembly:
             own, first = (
                 coefficient(spec, shapes, values) for spec in (how.value_scale, how.value_residual)
             )
-            parts = {"own": own, "first": first} if i else {"shares": True}
+            parts = {"own": own, "first": first} if i else {"shares_kv": True}
         if factor := value_factor(how.value_embedding, values):
             table = Embedding(self.vocab_size, sizes.kv_heads * inner.value_dim)
             parts |= {"value_embedding": table, "embedded": coefficient(factor, {}, values)}

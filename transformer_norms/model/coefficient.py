@@ -229,3 +229,38 @@ class Scaled(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         return self.scale(self.norm(x))
+
+
+class Smear(nn.Module):
+    """x_t + s * sigmoid(W x_t[:channels]) * x_(t-1), s = 0 at the start      nanochat, Karpathy
+    2025; code karpathy/nanochat, commit 92d63d4, gpt.py
+
+    Nothing stands before the first token. A cache keeps the last token for those that follow.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.smear_gate = Linear(channels, 1, bias=False)
+        self.scale = nn.Parameter(torch.zeros(SCALAR))
+
+    def forward(
+        self, x: Float[Tensor, "batch time width"], cache: Any = None
+    ) -> Float[Tensor, "batch time width"]:
+        last = getattr(cache, "embedded", None)
+        if cache is not None:
+            cache.embedded = x[:, -1:]
+        first = torch.zeros_like(x[:, :1]) if last is None else last
+        before = torch.cat((first, x[:, :-1]), dim=1)
+        gate = torch.sigmoid(self.smear_gate(x[..., : self.smear_gate.in_features]))
+        return x + self.scale.to(x.dtype) * gate * before
+
+
+class LogitCap:
+    """cap * tanh(logits / cap)      Gemma 2"""
+
+    def __init__(self, cap: float) -> None:
+        self.cap = cap
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        return self.cap * torch.tanh(logits.to(dtype) / self.cap)

@@ -455,16 +455,6 @@ def canonical(text: str) -> str:
         return text
 
 
-def replace_names(text: str, names: Mapping[ast.Name, str]) -> str:
-    """The text with other names in the place of those that were read in it."""
-    lines = [line.encode() for line in text.splitlines(keepends=True)]
-    for node in sorted(names, key=lambda n: (n.lineno, n.col_offset), reverse=True):
-        line = lines[node.lineno - 1]
-        start, end = line[: node.col_offset], line[node.end_col_offset :]
-        lines[node.lineno - 1] = start + names[node].encode() + end
-    return b"".join(lines).decode()
-
-
 def name_of(node: ast.AST) -> str:
     """Returns the name of the called function, or an empty text."""
     called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)

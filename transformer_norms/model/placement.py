@@ -15,7 +15,6 @@ from transformer_norms.model.equation import (
     WRITE,
     Reader,
     canonical,
-    replace_names,
 )
 from transformer_norms.model.sites import INSIDE, LATENT_SITES, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
@@ -145,43 +144,6 @@ class Placement:
         last = self.plans(depth - 1, depth)["mlp"]
         return self.topology == "serial" and last.site("post").norm != "none"
 
-    def renamed(self, depth: int, names: Mapping[tuple[int, str, str], str]) -> dict[str, Any]:
-        """The equations, and `where`, of the same placement with other norms: `names` has a norm
-        by block, kind of sub-layer (or `block`) and site. Two streams are not renamed."""
-        texts = [self._renamed_block(i, depth, names) for i in range(depth)]
-        groups: dict[str, list[int]] = {}
-        for i, text in enumerate(texts):
-            groups.setdefault(json.dumps(text), []).append(i)
-        usual = max(groups, key=lambda text: len(groups[text]))
-        where = [
-            {"blocks": _blocks(groups[text]), "equation": json.loads(text)}
-            for text in groups
-            if text != usual
-        ]
-        return {"equation": json.loads(usual), "where": where}
-
-    def _renamed_block(
-        self, i: int, depth: int, names: Mapping[tuple[int, str, str], str]
-    ) -> str | dict[str, str]:
-        texts: dict[str, str] = {}
-        read = "serial" if self.topology == "blocks" else self.topology
-        for part, text in self.equation(i, depth).items():
-            if (self.topology, part) == ("blocks", "block"):
-                texts[part] = text
-                continue
-            nodes: dict[ast.Name, str] = {}
-            for kind in (part, *SUB_LAYERS) if self.topology == "parallel" else (part,):
-                reader = Reader(text, self.learned, kind, SUB_LAYERS)
-                getattr(reader, f"read_{read}")()
-                nodes |= {
-                    node: names[i, kind, site]
-                    for site, node in reader.written.items()
-                    if (i, kind, site) in names
-                }
-            texts[part] = replace_names(reader.text, nodes)
-        first, *others = texts.values()
-        return first if all(text == first for text in others) else texts
-
     def _entry_of(self, i: int, depth: int) -> "_Entry | None":
         values = {"i": i, "l": i + 1, "N": depth}
         return next((entry for entry in self.where if entry.blocks(values)), None)
@@ -268,11 +230,6 @@ def _condition(key: str, blocks: str | float) -> Formula:
     for name in sorted(condition.names - {"i", "l", "N"}):
         raise ValueError(f"{key}: {unknown('name', name, ('i', 'l', 'N'))}")
     return condition
-
-
-def _blocks(numbers: list[int]) -> str:
-    """The condition that holds in these blocks: `(i == 0) + (i == 3)`."""
-    return " + ".join(f"(i == {i})" for i in numbers)
 
 
 def _check_learned(learned: Mapping[str, Any]) -> None:

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula, check_numbers, numbers_of_blocks
 from transformer_norms.kinds import Flag, Nothing, Number, Size, Text
+from transformer_norms.model.attentions.kernels import PositionBias
 from transformer_norms.model.initialization import Embedding
-from transformer_norms.model.kernels import PositionBias
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
 

@@ -10,14 +10,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from transformer_norms.model.attention import Cache, ForwardState
-from transformer_norms.model.coefficient import SCALAR
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.model.position import NoPosition
 from transformer_norms.norms import Layer, nothing
 
 Tokens = Int[Tensor, "batch time"]
 States = Float[Tensor, "*batch width"]
-Sequences = Float[Tensor, "batch time width"]
 Logits = Float[Tensor, "batch time vocab"]
 Loss = Float[Tensor, ""]
 
@@ -170,36 +168,3 @@ class Transformer(nn.Module):
 
     def new_cache(self) -> list[Cache]:
         return [Cache() for _ in self.blocks]
-
-
-class Smear(nn.Module):
-    """x_t + s * sigmoid(W x_t[:channels]) * x_(t-1), s = 0 at the start      nanochat, Karpathy
-    2025; code karpathy/nanochat, commit 92d63d4, gpt.py
-
-    Nothing stands before the first token. A cache keeps the last token for those that follow.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.smear_gate = Linear(channels, 1, bias=False)
-        self.scale = nn.Parameter(torch.zeros(SCALAR))
-
-    def forward(self, x: Sequences, cache: Any = None) -> Sequences:
-        last = getattr(cache, "embedded", None)
-        if cache is not None:
-            cache.embedded = x[:, -1:]
-        first = torch.zeros_like(x[:, :1]) if last is None else last
-        before = torch.cat((first, x[:, :-1]), dim=1)
-        gate = torch.sigmoid(self.smear_gate(x[..., : self.smear_gate.in_features]))
-        return x + self.scale.to(x.dtype) * gate * before
-
-
-class LogitCap:
-    """cap * tanh(logits / cap)      Gemma 2"""
-
-    def __init__(self, cap: float) -> None:
-        self.cap = cap
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        return self.cap * torch.tanh(logits.to(dtype) / self.cap)

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.tree import Config
 from transformer_norms.model.attention import Softmax
-from transformer_norms.model.kernels import Pattern
+from transformer_norms.model.attentions.kernels import Pattern
 from transformer_norms.training.flops import training_flops
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS, groups

@@ -108,7 +108,7 @@ def pattern_attention(
     other = not plain or cap is not None  # than what PyTorch's kernels compute
     if other and time == known and not dropout and has_one_kernel(q, v):
         # Its import brings torch._dynamo, which takes as long as torch.
-        from transformer_norms.model.flex import fused
+        from transformer_norms.model.attentions.flex import fused
 
         return fused(q, k, v, cap, scale, pattern, seen)
     if plain and time in (1, known):
