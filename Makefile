@@ -51,11 +51,11 @@ nightly: setup
 
 check: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
-	@$(BIN)/python -m transformer_norms.explain.catalogue docs/catalogue.md --check
+	@$(BIN)/python docs/tables.py docs/catalogue.md --check
 	@$(BIN)/python tests/helpers/rooms.py
 
 tables: setup
-	@$(BIN)/python -m transformer_norms.explain.catalogue docs/catalogue.md
+	@$(BIN)/python docs/tables.py docs/catalogue.md
 	@$(BIN)/python tests/security/licences.py docs/licences.md
 
 format: setup

@@ -163,7 +163,7 @@ OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone
 # The modules that open files otherwise, and what they open.
 OTHERS = {
     "the package's own files": "analysis/folded_config commands/completion "
-    "config/compose config/overrides explain/catalogue explain/listing hf/facts names "
+    "config/compose config/overrides explain/listing hf/facts names "
     "report/page/__init__ report/paper/citations",
     "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
     "run/machine processes storage/formats streams",

@@ -36,6 +36,7 @@ from transformer_norms.hf.clauses.general import (
     never,
     only,
     same,
+    unsaid,
 )
 from transformer_norms.hf.clauses.latents import LATENTS
 from transformer_norms.hf.clauses.llama4 import (
@@ -82,7 +83,7 @@ class Family:
         for clause in self.clauses:
             facts |= clause.read(config)
         if not getattr(config, "is_causal", True):  # which the masks of every family read
-            raise ValueError("is_causal=False has no counterpart here")
+            raise unsaid("is_causal", False)
         return complete_facts(facts)
 
     def write(self, facts: Facts) -> dict[str, Any]:

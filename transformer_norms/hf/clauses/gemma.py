@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformer_norms.hf.clauses.general import Clause, check_eps
+from transformer_norms.hf.clauses.general import Clause, check_eps, equal, unsaid
 from transformer_norms.hf.clauses.rotation import FRACTION, FULL, SLIDING, read_turns, write_bases
 from transformer_norms.hf.facts import Facts, number_of_each, number_or_each, share
 
@@ -56,9 +56,7 @@ def _read_kv_sources(config: Any) -> Facts:
     kinds, shared = config.layer_types, config.num_kv_shared_layers
     before = kinds[: len(kinds) - shared]
     if shared and getattr(config, "use_double_wide_mlp", False):
-        raise ValueError(
-            f"use_double_wide_mlp=True has no counterpart here beside num_kv_shared_layers={shared}"
-        )
+        raise unsaid("use_double_wide_mlp", True, f" beside num_kv_shared_layers={shared}")
     last = {kind: i for i, kind in enumerate(before)}
     return {KV_FROM: [*range(len(before)), *(last[kind] for kind in kinds[len(before) :])]}
 
@@ -77,7 +75,7 @@ KV_OF_LAST = Clause(_read_kv_sources, _write_kv_sources)
 def _read_dense_gemma4(config: Any) -> Facts:
     blocks = [*config.per_layer_config]
     if config.use_bidirectional_attention == "all":
-        raise ValueError("use_bidirectional_attention=all has no counterpart here")
+        raise unsaid("use_bidirectional_attention", "all")
     check_eps(config, "rmsnorm_np", "v_norm, which")
     return {
         "model.head_dim": number_or_each([block.head_dim for block in blocks]),
@@ -112,11 +110,7 @@ LAUREL_RANK, SPARSITY = "placement.learned.c.rank", "architecture.activation_spa
 def _read_inputs(config: Any) -> Facts:
     if not (inputs := config.hidden_size_per_layer_input):
         return {"placement": "gemma4"}
-    if (rows := config.vocab_size_per_layer_input) != config.vocab_size:
-        raise ValueError(
-            f"vocab_size_per_layer_input={rows} has no counterpart here: it is not "
-            f"vocab_size={config.vocab_size}"
-        )
+    equal("vocab_size_per_layer_input", "vocab_size").read(config)
     return {"placement": "gemma4_inputs", INPUTS: inputs}
 
 
@@ -132,19 +126,15 @@ LAYER_INPUTS = Clause(_read_inputs, _write_inputs)
 
 
 def _read_gemma3n(config: Any) -> Facts:
-    inputs = config.hidden_size_per_layer_input
-    for key, value, wanted in (
-        ("hidden_size_per_layer_input", inputs, max(inputs, 1)),
-        ("altup_active_idx", config.altup_active_idx, 0),
-        ("altup_correct_scale", config.altup_correct_scale, True),
-        (
-            "intermediate_size",
-            config.intermediate_size,
-            [config.intermediate_size[0]] * config.num_hidden_layers,
-        ),
+    inputs, (width, *_) = config.hidden_size_per_layer_input, config.intermediate_size
+    for key, wanted in (
+        ("hidden_size_per_layer_input", max(inputs, 1)),
+        ("altup_active_idx", 0),
+        ("altup_correct_scale", True),
+        ("intermediate_size", [width] * config.num_hidden_layers),
     ):
-        if value != wanted:
-            raise ValueError(f"{key}={value} has no counterpart here; known is {wanted}")
+        if (value := getattr(config, key)) != wanted:
+            raise unsaid(key, value, f"; known is {wanted}")
     check_eps(config, "rmsnorm_np", "v_norm, which")
     return {
         **_read_inputs(config),
@@ -152,7 +142,7 @@ def _read_gemma3n(config: Any) -> Facts:
         STREAMS: config.altup_num_inputs,
         LAUREL_RANK: config.laurel_rank,
         SPARSITY: [float(share) for share in config.activation_sparsity_pattern],
-        "model.mlp_width": config.intermediate_size[0],
+        "model.mlp_width": width,
         "v_norm": "rmsnorm_np",
         "architecture.attention_scale": 1.0,
     }

@@ -20,6 +20,11 @@ class Clause(NamedTuple):
     write: Callable[[Facts], dict[str, Any]] = lambda facts: {}
 
 
+def unsaid(key: str, value: Any, why: str = "") -> ValueError:
+    """The error for a value of their config that no fact can say."""
+    return ValueError(f"{key}={value} has no counterpart here{why}")
+
+
 def same(keys: Mapping[str, str]) -> Clause:
     """Their key has the value of our fact."""
 
@@ -41,7 +46,7 @@ def never(*keys: str) -> Clause:
     def read(config: Any) -> Facts:
         for key in keys:
             if value := getattr(config, key, None):
-                raise ValueError(f"{key}={value} has no counterpart here")
+                raise unsaid(key, value)
         return {}
 
     return Clause(read)
@@ -65,7 +70,7 @@ def equal(key: str, wanted: str) -> Clause:
     def read(config: Any) -> Facts:
         here, there = getattr(config, key), getattr(config, wanted)
         if here != there:
-            raise ValueError(f"{key}={here} has no counterpart here: it is not {wanted}={there}")
+            raise unsaid(key, here, f": it is not {wanted}={there}")
         return {}
 
     return Clause(read)
@@ -124,8 +129,7 @@ def activation(key: str, mlp: str, names: Mapping[str, str] = ACTIVATIONS) -> Cl
     def read(config: Any) -> Facts:
         name = getattr(config, key)
         if name not in names:
-            known = ", ".join(names)
-            raise ValueError(f"{key}={name} has no counterpart here; known are {known}")
+            raise unsaid(key, name, f"; known are {', '.join(names)}")
         return {"mlp": (mlp, names[name])}
 
     def write(facts: Facts) -> dict[str, Any]:
@@ -205,5 +209,4 @@ SEQUENCE = Clause(
 def check_eps(config: Any, norm: str, beside: str) -> None:
     """Raises ValueError if a config's eps is not that of the norm's file."""
     if config.rms_norm_eps != (eps := eps_of(norm)):
-        given = f"rms_norm_eps={config.rms_norm_eps}"
-        raise ValueError(f"{given} has no counterpart here beside {beside} has {eps}")
+        raise unsaid("rms_norm_eps", config.rms_norm_eps, f" beside {beside} has {eps}")

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from transformer_norms.hf.clauses.general import Clause, equal
+from transformer_norms.hf.clauses.general import Clause, equal, unsaid
 from transformer_norms.hf.clauses.rotation import ROTARY, mscale, write_turn
 from transformer_norms.hf.facts import LATENT_KEYS, Facts, first, own_value_dim, same
 
@@ -11,19 +11,14 @@ from transformer_norms.hf.facts import LATENT_KEYS, Facts, first, own_value_dim,
 def _read_latents(config: Any) -> Facts:
     for key in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"):
         if not (size := getattr(config, key)):
-            raise ValueError(f"{key}={size} has no counterpart here")
+            raise unsaid(key, size)
     if config.q_lora_rank == 0:
-        raise ValueError("q_lora_rank=0 has no counterpart here; None leaves the latent out")
+        raise unsaid("q_lora_rank", 0, "; None leaves the latent out")
     if config.qk_rope_head_dim % 2:
-        raise ValueError(
-            f"qk_rope_head_dim={config.qk_rope_head_dim} has no counterpart here: dimensions "
-            "turn in pairs"
-        )
+        raise unsaid("qk_rope_head_dim", config.qk_rope_head_dim, ": dimensions turn in pairs")
     if config.rms_norm_eps != 1e-6:
-        raise ValueError(
-            f"rms_norm_eps={config.rms_norm_eps:g} has no counterpart here: the norms on latents "
-            "keep 1e-06"
-        )
+        given = f"{config.rms_norm_eps:g}"
+        raise unsaid("rms_norm_eps", given, ": the norms on latents keep 1e-06")
     equal("num_key_value_heads", "num_attention_heads").read(config)
     equal("head_dim", "qk_rope_head_dim").read(config)
     head_dim, rope = config.qk_nope_head_dim + config.qk_rope_head_dim, config.rope_parameters

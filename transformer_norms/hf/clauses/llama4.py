@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformer_norms.hf.clauses.general import Clause, check_eps
+from transformer_norms.hf.clauses.general import Clause, check_eps, unsaid
 from transformer_norms.hf.clauses.rotation import FULL
 from transformer_norms.hf.facts import Facts
 
@@ -53,10 +53,8 @@ def _read_rotated_norms(config: Any) -> Facts:
         return {"placement": "pre"}
     marks = [bool(mark) for mark in config.no_rope_layers[: config.num_hidden_layers]]
     if marks != [i % 4 != 3 for i in range(len(marks))]:
-        raise ValueError(
-            f"no_rope_layers={config.no_rope_layers} has no counterpart here beside use_qk_norm: "
-            "every fourth block has 0, and no other"
-        )
+        why = " beside use_qk_norm: every fourth block has 0, and no other"
+        raise unsaid("no_rope_layers", config.no_rope_layers, why)
     check_eps(config, "rmsnorm_np_eps5", "use_qk_norm: the norm of queries and keys")
     return {"placement": "llama4"}
 

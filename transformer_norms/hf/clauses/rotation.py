@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer_norms.hf.clauses.general import Clause, head_dim_of
+from transformer_norms.hf.clauses.general import Clause, head_dim_of, unsaid
 from transformer_norms.hf.facts import SCALING, Facts, first, scaling_fact, share
 from transformer_norms.model.position import SCALINGS, scaling_factors
 from transformer_norms.validation import parameters as parameters_of
@@ -27,10 +27,9 @@ def _read_scaling(config: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     if (kind := given.get("rope_type", "default")) == "default":
         return {"factor": 1.0}
     if kind not in SCALINGS:
-        known = ", ".join(SCALINGS)
-        raise ValueError(f"rope_type={kind} has no counterpart here; known are default, {known}")
+        raise unsaid("rope_type", kind, f"; known are default, {', '.join(SCALINGS)}")
     if (part := given.get("partial_rotary_factor", 1)) != 1:
-        raise ValueError(f"partial_rotary_factor={part} has no counterpart here with {kind}")
+        raise unsaid("partial_rotary_factor", part, f" with {kind}")
     original = given.get(THEIR_KEYS["original_context"])
     factor = given.get("factor", config.max_position_embeddings / original if original else 1.0)
     one, of_all = given.get("mscale"), given.get("mscale_all_dim")
@@ -42,7 +41,7 @@ def _read_scaling(config: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
         "truncate": bool(config.rope_parameters.get("truncate", True)),
     }
     if kind == "yarn" and factor == 1 != (attention := values["attention_factor"]):
-        raise ValueError(f"attention_factor={attention} has no counterpart here with factor=1")
+        raise unsaid("attention_factor", attention, " with factor=1")
     return {key: values[key] for key in ("type", *parameters_of(SCALINGS[kind])) if key in values}
 
 
@@ -105,7 +104,7 @@ def _read_dimensions(config: Any) -> Facts:
     head_dim = config.hidden_size // config.num_attention_heads
     turned = config.rotary_dim
     if not turned or turned % 2 or turned > head_dim:
-        raise ValueError(f"rotary_dim={turned} has no counterpart here: heads have {head_dim}")
+        raise unsaid("rotary_dim", turned, f": heads have {head_dim}")
     blocks = config.n_layer
     return {BASE: [1e4] * blocks, FRACTION: [turned / head_dim] * blocks}
 

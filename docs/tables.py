@@ -1,6 +1,6 @@
 """The tables of norms and placements in docs/catalogue.md, written from their YAML files.
 
-    python -m transformer_norms.explain.catalogue docs/catalogue.md
+    python docs/tables.py docs/catalogue.md
 
 writes the tables between their marks. With --check it writes nothing, and exits with 1 if the file
 holds old tables.
@@ -21,9 +21,7 @@ Definition = Mapping[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer_norms.explain.catalogue", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python docs/tables.py", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing")
     typed = parser.parse_args(arguments)
