@@ -27,8 +27,6 @@ from transformer_norms.model.connections.hyper_connections import (
     HyperConnection,
     ManifoldHyperConnection,
 )
-from transformer_norms.model.mlp import sparse_shares
-from transformer_norms.model.position import kv_sources, rotary_bases, sliding_windows
 from transformer_norms.norms import nothing
 from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.training.flops import flops_per_token
@@ -382,39 +380,6 @@ def test_the_first_step_is_that_of_pre(placement):
                 parameter.data.zero_()
     small = 1e-3 if placement == "mhc" else 1e-9  # its rows sum to 1 to eps
     torch.testing.assert_close(model(some_tokens()), expected, rtol=small, atol=1e-3 * small)
-
-
-def test_preset_gemma3n_has_the_numbers_of_its_config_class():
-    import transformers
-
-    theirs = transformers.Gemma3nTextConfig()
-    ours = compose(["preset=gemma3n", "model=nano", "model.depth=35", "model.context=32768"])
-    windows = sliding_windows(ours.architecture.sliding_window, 35, 32768)
-    bases = rotary_bases(ours.architecture.rope_base, 35)
-    sources = kv_sources(ours.architecture.kv_from_block, 35)
-    modes, kinds = theirs.kv_sharing_modes, theirs.layer_types
-    stored = {kind: i for i, (kind, mode) in enumerate(zip(kinds, modes, strict=True))
-              if mode == "store"}  # fmt: skip
-    assert sources == [stored[kinds[i]] if mode == "reuse" else i for i, mode in enumerate(modes)]
-    kinds = {"sliding_attention": 512, "full_attention": 0}
-    assert [window or 0 for window in windows] == [kinds[kind] for kind in theirs.layer_types]
-    rope = theirs.rope_parameters
-    assert list(bases) == [rope[kind]["rope_theta"] for kind in theirs.layer_types]
-    assert theirs.sliding_window == 512
-    assert ours.architecture.logit_cap == theirs.final_logit_softcapping
-    assert ours.norm.eps == theirs.rms_norm_eps
-    assert ours.placement.connection.streams == theirs.altup_num_inputs
-    assert ours.placement.connection.inputs == theirs.hidden_size_per_layer_input
-    assert ours.placement.learned.c.rank == theirs.laurel_rank
-    assert ours.architecture.tied == theirs.tie_word_embeddings
-    shares = sparse_shares(ours.architecture.activation_sparsity, 35)
-    assert shares == theirs.activation_sparsity_pattern == [0.95] * 10 + [0.0] * 25
-    ours = compose(["preset=gemma3n", "model=nano", "model.depth=30"])  # E2B
-    shared = [19 if i % 5 == 4 else 18 for i in range(20, 30)]
-    assert kv_sources(ours.architecture.kv_from_block, 30) == [*range(20), *shared]
-    short, little = transformers.Gemma3nTextConfig(num_hidden_layers=10), "model.depth=10"
-    ours = compose(["preset=gemma3n", "model=nano", little]).architecture.activation_sparsity
-    assert sparse_shares(ours, 10) == short.activation_sparsity_pattern == [0.0] * 10
 
 
 FAULTS = [

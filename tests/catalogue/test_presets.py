@@ -13,7 +13,6 @@ from transformer_norms.hf.clauses.rotation import ROTARY, WINDOW_OF_KINDS
 from transformer_norms.hf.conversion import family_of
 from transformer_norms.hf.facts import differences, facts_of
 from transformer_norms.kinds import plain
-from transformer_norms.model.position import sliding_windows
 from transformer_norms.names import folder_of_configs, option_files
 
 PRESETS = [name for name in options("preset") if name != "none"]
@@ -77,40 +76,42 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("preset", PUBLISHED)
-def test_a_preset_is_what_transformers_config_of_the_family_says(preset):
+# A released size, where the pattern of blocks needs its depth, or its heads the preset's formulas.
+GEMMA3N = {**PUBLISHED["gemma3n"][1], "num_kv_shared_layers": 15}
+RELEASED = {
+    "gemma3n-35": (GEMMA3N, 35, []),
+    "gemma3n-30": ({**GEMMA3N, "num_kv_shared_layers": 10}, 30, []),  # E2B
+    "gemma3n-10": ({**GEMMA3N, "num_kv_shared_layers": 5}, 10, []),
+    "gemma4-60": (  # 31B; 16 keys where blocks slide, 4 elsewhere
+        {"hidden_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 16,
+         "num_global_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512,
+         "intermediate_size": 21848, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+         "final_logit_softcapping": 30.0, "sliding_window": 1024},
+        60,
+        ["model.width=8192", "model.heads=32"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, *RELEASED])
+def test_a_preset_is_what_transformers_config_of_the_family_says(name):
     transformers = pytest.importorskip("transformers")
+    preset = name.partition("-")[0]
     kind, more = PUBLISHED[preset]
+    more, depth, typed = RELEASED.get(name, (more, 8, []))
     more, base = dict(more), more.get("base")
     more.pop("base", None)
-    sizes = SIZES
+    sizes = {**SIZES, "num_hidden_layers": depth}
     if kind in ("gpt2", "openai-gpt", "gptj"):
         names = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
         sizes = dict(zip(names, SIZES.values(), strict=True))
     if base is not None:
         more["rope_parameters"] = {"rope_type": "default", "rope_theta": base}
-    theirs = family_of(kind).read(transformers.AutoConfig.for_model(kind, **sizes, **more))
-    ours = facts_of(compose([f"preset={preset}", *OURS]), VOCABULARY)
+    theirs = family_of(kind).read(transformers.AutoConfig.for_model(kind, **{**sizes, **more}))
+    keys = dict(word.split("=") for word in (*OURS, f"model.depth={depth}", *typed))
+    typed = [f"{key}={value}" for key, value in keys.items()]
+    ours = facts_of(compose([f"preset={preset}", *typed]), VOCABULARY)
     assert {key: (ours.get(key), theirs.get(key)) for key in differences(ours, theirs)} == {}
-
-
-def test_preset_gemma4_has_the_heads_of_the_31b():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.Gemma4TextConfig(
-        num_hidden_layers=60, num_attention_heads=32, num_key_value_heads=16, attention_k_eq_v=True,
-        num_global_key_value_heads=4, head_dim=256, global_head_dim=512,
-    )  # fmt: skip
-    sizes = ["model.width=8192", "model.heads=32", "model.depth=60"]  # width / heads is 256
-    composed = compose(["preset=gemma4", *sizes])
-    ours, how = composed.model, composed.architecture
-    assert list(ours.head_dim) == [block.head_dim for block in config.per_layer_config]
-    assert list(ours.kv_heads) == [block.num_key_value_heads for block in config.per_layer_config]
-    # google-deepmind/gemma 7691fd4, gemma4/_gemma4.py: 16 keys where blocks slide, 4 elsewhere
-    pattern = ([16] * 5 + [4]) * 10
-    assert list(ours.kv_heads) == pattern
-    windows = sliding_windows(how.sliding_window, 60, 4096)
-    assert [window or 0 for window in windows] == [1024 * (heads == 16) for heads in pattern]
-    assert how.logit_cap == 30
 
 
 def test_preset_gpt_oss_is_what_its_config_class_says_but_for_the_experts():
