@@ -127,19 +127,12 @@ def test_seeds_with_two_runs_of_one_sweep_name_what_differs():
         (["nowhere"], "nowhere: there is no such file or folder"),
         (["empty"], "empty: there is no run in it"),
         (["."], "name one: ./study"),
-        (
-            ["packed"],
-            "packed: there is no run in it; its runs are packed: python experiments/results.py "
-            "unpack packed, and name runs/packed",
-        ),
         (["study", "--out", "/dev/full/x"], "is no folder"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_one_line(typed, said, capsys):
     make_study("study", {"pre": PRE, "post": PRE})
     Path("empty").mkdir()
-    Path("packed").mkdir()
-    Path("packed/runs.tar.xz").touch()
     assert main(["study", *typed] if typed[0].startswith("--") else typed) == 2
     error = capsys.readouterr().err
     assert said in error

@@ -78,9 +78,9 @@ def test_sweeps_of_two_questions_are_no_study(capsys):
     assert main(["runs/places", "runs/norms"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"{Path('runs').resolve()}/places/sweep-quick.json varies placement and "
-        f"{Path('runs').resolve()}/norms/sweep-quick.json norm; a report is about one question: "
-        "name folders or a sweep-NAME.json of one"
+        f"{Path('runs').resolve()}/places/sweep-quick.json and "
+        f"{Path('runs').resolve()}/norms/sweep-quick.json differ in axes ([placement] and [norm]); "
+        "a report is about one question: name folders or a sweep-NAME.json of one"
     )
     assert tree("runs") == before
 

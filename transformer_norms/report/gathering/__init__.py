@@ -5,7 +5,7 @@ brings all of its runs: whoever typed them planned them. Several folders are one
 one question: sweeps over the same axes, and typed runs with their values on these axes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from transformer_norms.comparison.baseline import choose_baseline
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.sweep_record import SweepRecord, Values, baseline_of, label
+from transformer_norms.config.tree import diff
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, tell_nobody
 from transformer_norms.report.fairness import check_comparable
@@ -23,6 +24,7 @@ from transformer_norms.report.gathering.sources import Sources, home_of
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.storage.reading import real_path
+from transformer_norms.text_tables import show
 
 
 def read_study(
@@ -56,8 +58,9 @@ def read_study(
 
 def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float | None) -> Study:
     records = list(sources.records.values())
-    planned = [run for path, one in sources.records.items() for run in planned_runs(sources, path)]
-    axes = _axes_of(sources.records)
+    _check_one_question(sources.records, effect)
+    planned = [run for path in sources.records for run in planned_runs(sources, path)]
+    axes = records[0].axes if records else []
     added = typed_runs(sources, planned, axes, list(typed or {}))
     runs = count_once([*planned, *added])
     counted = [run for run in runs if run.counts]
@@ -68,16 +71,17 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
     if typed is None and not records:
         groups = [(v.values, [run.run for run in v.results if run.run]) for v in variants]
         typed, unasked = choose_baseline(groups)
-    variants = [_with_baseline(variant, variants, records, typed) for variant in variants]
+    baselines = [record.baseline for record in records] if typed is None else [typed]
+    variants = [_with_baseline(variant, variants, baselines) for variant in variants]
     looks = [look for record in records for look in record.own_looks]
-    # Sweeps record a look when results are complete. A report of an unfinished sweep, as --watch
-    # writes it, is none: it names nothing that more seeds could change.
+    # Sweeps record a look when results are complete. A report of an unfinished sweep is none: it
+    # names nothing that more seeds could change.
     study = Study(
         home,
         axes,
         runs + sources.left_out(axes, runs),
         variants,
-        _common_effect(sources.records, effect),
+        effect if effect is not None else records[0].effect if records else EFFECT,
         " ".join(dict.fromkeys(record.question for record in records if record.question)),
         _common_tune(records),
         looks=count_looks(looks, variants),
@@ -92,57 +96,38 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
     return _unless_refused(study) if unasked and typed else study
 
 
-def _axes_of(records: dict[Path, SweepRecord]) -> list[str]:
-    """The axes of the question of all records; none without a record."""
-    by_axes = {tuple(sorted(record.axes)): path for path, record in reversed(records.items())}
-    if len(by_axes) > 1:
-        (first, path), (second, other), *_ = reversed(by_axes.items())
-        raise ConfigError(
-            f"{path} varies {', '.join(first)} and {other} {', '.join(second)}; a report is about "
-            "one question: name folders or a sweep-NAME.json of one"
-        )
-    return next((record.axes for record in records.values()), [])
+def _check_one_question(records: Mapping[Path, SweepRecord], typed: float | None) -> None:
+    """Raises ConfigError where sweeps vary other keys, or name another smallest difference."""
+    questions: dict[Path, dict[str, Any]] = {
+        path: {"axes": sorted(one.axes), "effect": one.effect if typed is None else typed}
+        for path, one in records.items()
+    }
+    first = next(iter(questions), Path())
+    for path, question in questions.items():
+        for key, (here, there) in diff(questions[first], question, "none").items():
+            raise ConfigError(
+                f"{first} and {path} differ in {key} ({show(here)} and {show(there)}); a report is "
+                "about one question: name folders or a sweep-NAME.json of one"
+            )
 
 
 def _with_baseline(
-    variant: Variant,
-    variants: Sequence[Variant],
-    records: Sequence[SweepRecord],
-    typed: Values | None,
+    variant: Variant, variants: Sequence[Variant], baselines: Sequence[Values]
 ) -> Variant:
-    """The variant with its baseline: the typed one, else that of its own sweep, else that of
-    another sweep."""
+    """The variant with the baseline that the first of `baselines` gives it."""
     values = [one.values for one in variants]
-    own = sorted(records, key=lambda one: variant.values not in (run.variant for run in one.runs))
-    wanted = [record.baseline for record in own] if typed is None else [typed]
-    found = (baseline_of(variant.values, one, values) for one in wanted if one)
+    found = (baseline_of(variant.values, one, values) for one in baselines if one)
     against = next((one for one in found if one is not None), None)
     name = None if against is None else variants[values.index(against)].name
     return replace(variant, baseline=name)
 
 
-def _common_effect(records: dict[Path, SweepRecord], typed: float | None) -> float:
-    """The smallest difference worth naming. Raises ConfigError if sweeps have different ones."""
-    if typed is not None:
-        return typed
-    effects = {record.effect: path for path, record in records.items()}
-    if len(effects) > 1:
-        (first, path), (second, second_path), *_ = effects.items()
-        raise ConfigError(
-            f"{path.name} and {second_path.name} differ in effect ({first:g} and {second:g}); type "
-            "one of them, --effect NATS, or name one of the two files"
-        )
-    return next(iter(effects), EFFECT)
-
-
 def _common_tune(records: Sequence[SweepRecord]) -> dict[str, list[Any]]:
-    """The values of each tuned key that all sweeps tried which tuned it; if there are none in
-    common, all that were tried."""
+    """The values of each tuned key that all sweeps tried which tuned it."""
     tune: dict[str, list[Any]] = {}
-    for key in dict.fromkeys(key for record in records for key in record.tune):
-        tried = [record.tune[key] for record in records if key in record.tune]
-        common = [value for value in tried[0] if all(value in values for values in tried)]
-        tune[key] = common or list(dict.fromkeys(value for values in tried for value in values))
+    for record in records:
+        for key, values in record.tune.items():
+            tune[key] = [value for value in tune.get(key, values) if value in values] or values
     return tune
 
 

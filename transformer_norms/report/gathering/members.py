@@ -15,18 +15,14 @@ from transformer_norms.run.reader import newest_attempts
 
 def planned_runs(sources: Sources, record: Path) -> list[StudyRun]:
     """The runs that the sweep of a record planned, whether or not they have begun."""
-    sweep, study = sources.records[record], record.parent
-    folders = Attempts(study)
-    runs: dict[str, StudyRun] = {}
-    for planned in sweep.runs:
-        run = _planned_run(sources, planned.newest(study, folders), planned, sweep)
-        # Two variants may be resolved to one run; then both have it.
-        key = json.dumps([str(run.folder), planned.stage, planned.variant])
-        runs.setdefault(key, run)
-    with_results = [run.variant for run in runs.values() if run.stage == "result" and run.ended]
+    sweep, folders = sources.records[record], Attempts(record.parent)
+    runs = [
+        _planned_run(sources, one.newest(record.parent, folders), one, sweep) for one in sweep.runs
+    ]
+    with_results = [run.variant for run in runs if run.stage == "result" and run.ended]
     return [
         run._replace(stage="given up") if _given_up(run, sweep, with_results) else run
-        for run in runs.values()
+        for run in runs
     ]
 
 
@@ -82,30 +78,29 @@ def typed_runs(
     groups = [(values_on(run, axes), [run]) for run in runs]
     if not axes:
         groups = group_by_variant(runs, asked)
-    places = {json.dumps(values): place for place, (values, _) in reversed([*enumerate(groups)])}
     of_plan = {run.identity: run.variant for run in planned if run.stage == "result"}
-    members = [
-        StudyRun(run.folder, run, "result", of_plan.get(identity, values), {}, run.seed, identity)
-        for values, alike in groups
-        for run in alike
-        if (identity := run.summary.identity)
-    ]
-    return sorted(members, key=lambda run: (places.get(json.dumps(run.variant), -1), run.seed))
+    members = []
+    for values, alike in groups:
+        for run in alike:
+            identity = run.summary.identity
+            variant = of_plan.get(identity, values)
+            members.append(StudyRun(run.folder, run, "result", variant, {}, run.seed, identity))
+    order = [values for values, _ in groups]
+    place = lambda run: order.index(run.variant) if run.variant in order else -1  # noqa: E731
+    return sorted(members, key=lambda run: (place(run), run.seed))
 
 
 def count_once(runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """The runs, in which a run of one identity, variant and stage counts once: the first that has
-    ended, else the first. One that two sweeps of one folder planned is listed once."""
-    first: dict[str, StudyRun] = {}
-    for run in (run for run in runs if run.counts):
-        kept = first.setdefault(_run_key(run), run)
-        if run.ended and not kept.ended:
-            first[_run_key(run)] = run
+    """The runs, each folder once for each variant. Of the runs that are the same run, in whatever
+    folders, the first that has ended counts, else the first."""
+    counting: dict[str, Path] = {}
+    for run in sorted((run for run in runs if run.counts), key=lambda run: not run.ended):
+        counting.setdefault(_run_key(run), run.folder)
     once: dict[str, StudyRun] = {}
-    for place, run in enumerate(runs):
-        key = _run_key(run) if run.counts else str(place)
-        if run.counts and run.folder != first[key].folder:
-            key, run = str(place), run._replace(stage="duplicate")
+    for run in runs:
+        if run.counts and counting[_run_key(run)] != run.folder:
+            run = run._replace(stage="duplicate")
+        key = json.dumps([str(run.folder), run.stage, run.variant], sort_keys=True)
         once.setdefault(key, run)
     return list(once.values())
 

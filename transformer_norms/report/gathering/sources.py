@@ -51,9 +51,6 @@ class Sources:
                 raise ConfigError(why)
             studies = [place.name for place in places if any(place.glob("*/summary.json"))]
             hint = f"; it holds studies, name one: {typed}/{studies[0]}" if studies else ""
-            if any(path.glob("*.tar.xz")):  # as experiments/results.py packs them
-                unpack = f"python experiments/results.py unpack {(name := path.resolve().name)}"
-                hint = f"; its runs are packed: {unpack}, and name runs/{name}"
             raise ConfigError(f"{typed}: there is no run in it{hint}")
         self.typed += [] if records else [run.folder for run in runs if run]
 
@@ -87,17 +84,11 @@ class Sources:
         newest = newest_attempts(self.runs.values())
         counted = {member.folder for member in members}
         return [
-            StudyRun(
-                run.folder,
-                run,
-                "unplanned" if run in newest else "superseded",
-                values_on(run, axes),
-                {},
-                run.seed,
-            )
-            for run in self.runs.values()
-            if run.folder not in counted
-        ]
+            StudyRun(folder, run, "unplanned" if run in newest else "superseded",
+                     values_on(run, axes), {}, run.seed)
+            for folder, run in self.runs.items()
+            if folder not in counted
+        ]  # fmt: skip
 
 
 def _read_whole(folder: Path) -> SavedRun:
@@ -120,10 +111,10 @@ def home_of(folders: Sequence[Path]) -> Path:
     homes = {folder.resolve(): folder for folder in own}
     if len(homes) == 1:
         return next(iter(homes.values()))
-    places = list(homes)
+    first, *_ = places = list(homes)
     name = "-".join(["report", *(place.name for place in places)])
     if len(name) > _LONGEST:
-        more = f"and-{len(places) - 1}-more-{digest([*map(str, places)])[:8]}"
-        name = f"report-{places[0].name[:60]}-{more}"
-    first = homes[places[0]]
-    return (first if first.name not in ("", "..") else places[0]).parent / name
+        name = (
+            f"report-{first.name[:60]}-and-{len(places) - 1}-more-{digest([*map(str, places)])[:8]}"
+        )
+    return (first if homes[first].name in ("", "..") else homes[first]).parent / name
