@@ -1,8 +1,8 @@
 """The command `runs`: lists runs by what they chose and what came of it, and compares a few."""
 
 import json
+import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -24,10 +24,10 @@ from transformer_norms.run.reader import (
 )
 from transformer_norms.text_tables import (
     COLUMNS,
-    csv_table,
     narrow_table,
     printable,
     rows_of,
+    shorten,
     show,
 )
 
@@ -64,9 +64,7 @@ def make_parser() -> Parser:
     add("arguments", nargs="*", metavar="FOLDER|CONDITION", help="what to list")
     add("--sort", metavar="KEY", default="", help="any key, name or when (default: val_loss)")
     add("--reverse", action="store_true", help="the highest or newest first")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON list, nothing cut")
-    form.add_argument("--csv", action="store_true", help="CSV, nothing cut")
+    add("--json", action="store_true", help="one JSON list, nothing cut")
     return parser
 
 
@@ -90,25 +88,14 @@ def _print_runs(arguments: Sequence[str]) -> int:
     if len(listed):
         listed = _sort(listed, key, typed.reverse)
     keys = differing_keys(listed) if len(listed) > 1 else []
-    if typed.json or typed.csv:
+    if typed.json:
         rows = _rows(listed, keys) if len(listed) else []
-        print_line(json.dumps(rows, allow_nan=False, indent=1, default=str)
-                   if typed.json else _csv_text(rows))  # fmt: skip
+        print_line(json.dumps(rows, allow_nan=False, indent=1, default=str))
     elif len(listed):
         print_line("\n".join(_lines(listed, keys)))
     if len(listed) < len(runs):
-        say(f"{len(listed)} of {len(runs)} runs fit{'' if len(listed) else _why(runs, conditions)}")
+        say(f"{len(listed)} of {len(runs)} runs fit")
     return 0
-
-
-def _why(runs: "DataFrame", conditions: Sequence[Condition]) -> str:
-    """The values that there are of a key whose condition no run fits."""
-    for condition in conditions:
-        if not runs[condition.key].map(condition.fits).any():
-            values = sorted({"none" if v is None else show(v) for v in runs[condition.key]})
-            more = " ..." if len(values) > _LISTED else ""
-            return printable(f"; {condition.key} is {', '.join(values[:_LISTED])}{more}")
-    return ""
 
 
 def _read_arguments(texts: Sequence[str]) -> tuple[list[Path], list[Condition]]:
@@ -177,54 +164,42 @@ def _rows(runs: "DataFrame", keys: Sequence[str]) -> list[dict[str, Any]]:
     return table.to_dict("records")
 
 
-def _csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    cells = [[show(v) if isinstance(v, (list, dict)) else v for v in row.values()] for row in rows]
-    return csv_table([list(rows[0]), *cells] if rows else []).decode().rstrip("\n")
-
-
 # --------------------------------------------------------------------------------- for a terminal
 
 
 def _lines(runs: "DataFrame", keys: Sequence[str]) -> list[str]:
-    """Lines of at most 80 columns. A name that does not fit loses its beginning, and keys that do
-    not fit are named below."""
-    columns: dict[str, list[str]] = {}
-    if runs["study"].nunique() > 1 or len({Path(folder).parent for folder in runs["folder"]}) > 1:
-        columns["study"] = runs["study"].map(_cell).tolist()
+    """Lines of at most 80 columns. Keys that do not fit are named below, and a name that does not
+    fit loses its beginning: no other run has its end."""
+    studies = runs["study"].nunique() > 1 or runs["folder"].map(os.path.dirname).nunique() > 1
+    steps = zip(runs["step"], runs["steps"], strict=True)
     ends = {
         "status": runs["status"].tolist(),
-        "step": [
-            str(step) if steps in (None, step) else f"{step}/{steps}"
-            for step, steps in zip(runs["step"], runs["steps"], strict=True)
-        ],
+        "step": [f"{step}" if of in (None, step) else f"{step}/{of}" for step, of in steps],
         "val loss": [show(loss, ".4f") for loss in runs["val_loss"]],
-        "when": runs["written"].map(_when_text).tolist(),
+        "when": [f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}" for at in runs["written"]],
     }
+    columns = {"study": runs["study"].map(_cell).tolist()} if studies else {}
     left = COLUMNS - sum(_width(*column) for column in [*columns.items(), *ends.items()])
     hidden = []
-    keys = [key for key in keys if key != "trainer.steps"]  # the column `step` has it
-    for key, heading in zip(keys, _headings(keys), strict=True):
-        cells = runs[f"{CHOSEN}{key}"].map(_cell).tolist()
+    for key in keys:
+        heading, cells = key.rpartition(".")[2], runs[f"{CHOSEN}{key}"].map(_cell).tolist()
+        heading = key if heading in columns else heading
+        if key == "trainer.steps":  # the column `step` has it
+            continue
         if _NAME + _width(heading, cells) <= left:
             columns[heading] = cells
             left -= _width(heading, cells)
         else:
             hidden.append(key)
-    names = [printable(name) for name in runs["name"]]
-    width = min(left, max(map(len, names)))
-    table = {"name": [_name_text(name, width) for name in names], **columns, **ends}
     if hidden:
         more = f" and {len(hidden) - _LISTED} more" if len(hidden) > _LISTED else ""
-        say(f"they also differ in {', '.join(hidden[:_LISTED])}{more} (--json and --csv have all)")
+        say(f"they also differ in {', '.join(hidden[:_LISTED])}{more} (--json has all)")
+    names = [
+        n if len(n) <= left else f"…{n.partition('-from-')[0][1 - left :]}"
+        for n in map(printable, runs["name"])
+    ]
+    table = {"name": names, **columns, **ends}
     return narrow_table(rows_of(table), right=[[*table].index(one) for one in ("step", "val loss")])
-
-
-def _name_text(name: str, width: int) -> str:
-    """A name that fits: its end, which no other run has. What a continued run goes on from is no
-    part of that."""
-    if len(name) <= width:
-        return name
-    return f"…{name.partition('-from-')[0][1 - width :]}"
 
 
 def _width(heading: str, cells: Sequence[str]) -> int:
@@ -232,19 +207,5 @@ def _width(heading: str, cells: Sequence[str]) -> int:
     return max(map(len, (heading, *cells))) + 2
 
 
-def _headings(keys: Sequence[str]) -> list[str]:
-    """`lr` for optimizer.lr, where no other key ends so."""
-    last = [key.rpartition(".")[2] for key in keys]
-    counts = Counter(last)
-    return [word if counts[word] == 1 else key for word, key in zip(last, keys, strict=True)]
-
-
 def _cell(value: Any) -> str:
-    text = printable(show(value))
-    return text if len(text) <= _VALUE else f"{text[: _VALUE - 1]}…"
-
-
-def _when_text(seconds: float) -> str:
-    when = datetime.fromtimestamp(seconds)
-    this_year = when.year == datetime.now().year
-    return when.strftime("%b %d %H:%M" if this_year else "%Y-%m-%d")
+    return shorten(printable(show(value)), _VALUE)

@@ -1,26 +1,24 @@
 """The command `runs compare`: a few runs side by side, and whether their losses may be compared."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.commands.conditions import read_condition, select
+from transformer_norms.commands.runs import read_runs
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.config.finding import find_run, runs_below
+from transformer_norms.config.finding import RUNS, find_run
 from transformer_norms.errors import ConfigError
-from transformer_norms.progress import say
 from transformer_norms.report.fairness import differing_settings, notes_beside, obstacles
 from transformer_norms.run.reader import (
     CHOSEN,
     SavedRun,
     differing_keys,
-    newest_attempts,
     run_table,
 )
-from transformer_norms.text_tables import printable, show, wrap_text, wrapped_table
+from transformer_norms.text_tables import show, wrap_text, wrapped_table
 
 _ABOUT = """
 Puts runs side by side: the settings that differ, the losses and the costs, and whether the losses
@@ -51,7 +49,6 @@ _LOSSES = ("val_loss", "best_val_loss", "test_loss")
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} runs compare", description=_ABOUT, epilog=_EPILOG)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="two runs, or a few more")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing cut")
     return parser
 
 
@@ -72,11 +69,7 @@ def _compare(arguments: Sequence[str]) -> int:
         twice = next(run.folder for run, at in zip(runs, folders, strict=True)
                      if folders.count(at) > 1)  # fmt: skip
         raise ConfigError(f"{' '.join(typed.runs)}: {twice} is named twice")
-    if typed.json:
-        print_line(json.dumps(_as_values(runs), allow_nan=False, indent=1))
-        return 0
-    for line in _lines(runs):
-        print_line(line)
+    print_line("\n".join(_lines(runs)))
     return 0
 
 
@@ -85,76 +78,13 @@ def find_one(text: str) -> Path:
     condition = None if Path(text).exists() else read_condition(text)
     if condition is None:
         return find_run(text)
-    fit = select(run_table(newest_attempts(_readable(runs_below()))), [condition])
+    fit = select(run_table(read_runs([RUNS])), [condition])
     if len(fit) == 1:
         return Path(fit["folder"].item())
-    names = ", ".join(fit["folder"][:4]) if len(fit) else ""
-    raise ConfigError(
-        f"{text}: {len(fit)} runs fit, and one is wanted: {names}{' ...' * (len(fit) > 4)}"
-        if len(fit)
-        else f"{text}: no run below ./runs fits"
-    )
-
-
-def _readable(folders: Sequence[Path]) -> list[SavedRun]:
-    runs = []
-    for folder in folders:
-        try:
-            runs.append(SavedRun(folder))
-        except ConfigError as error:  # which might have been one more run that fits
-            say(printable(f"left out: {error}"))
-    return runs
-
-
-def _chosen(runs: Sequence[SavedRun]) -> dict[str, list[Any]]:
-    """The keys in which the runs were chosen to differ, with the value of each run."""
-    table = run_table(runs)
-    return {key: table[f"{CHOSEN}{key}"].tolist() for key in differing_keys(table)}
-
-
-def _consequences(runs: Sequence[SavedRun], chosen: Sequence[str]) -> dict[str, list[Any]]:
-    """The settings that differ because of what was chosen, with the value of each run."""
-    first, *others = runs
-    keys = dict.fromkeys(key for run in others for key in differing_settings(first, run))
-    return {
-        key: [run.settings.get(key) for run in runs]
-        for key in keys
-        if key not in chosen and key != "data.fingerprint" and not key.endswith(".type")
-    }
-
-
-def _judgements(runs: Sequence[SavedRun]) -> list[tuple[list[str], bool, list[str]]]:
-    """For each run behind the first: why its loss and that of the first must not be compared,
-    whether the two are a pair of one seed, and what else differs."""
-    first, *others = runs
-    return [
-        (obstacles(first, run), first.seed == run.seed, notes_beside(first, run)) for run in others
-    ]
-
-
-def _as_values(runs: Sequence[SavedRun]) -> dict[str, Any]:
-    chosen = _chosen(runs)
-    return {
-        "runs": [
-            {
-                "folder": str(run.folder),
-                "status": run.summary.status,
-                "seed": run.seed,
-                **{name: getattr(run.summary, name) for name in _RESULTS},
-            }
-            for run in runs
-        ],
-        "chosen": chosen,
-        "resolved": _consequences(runs, list(chosen)),
-        "compared_with_the_first": [
-            {"comparable": not reasons, "why_not": reasons, "one_seed": paired, "notes": notes}
-            for reasons, paired, notes in _judgements(runs)
-        ],
-        "verdict": None,
-    }
-
-
-# --------------------------------------------------------------------------------- for a terminal
+    if fit.empty:
+        raise ConfigError(f"{text}: no run below ./runs fits")
+    names = ", ".join(fit["folder"][:4]) + " ..." * (len(fit) > 4)
+    raise ConfigError(f"{text}: {len(fit)} runs fit, and one is wanted: {names}")
 
 
 def _lines(runs: Sequence[SavedRun]) -> list[str]:
@@ -164,22 +94,30 @@ def _lines(runs: Sequence[SavedRun]) -> list[str]:
         for letter, run in zip(letters, runs, strict=True)
         for line in wrap_text(f"{letter}  {run.folder} ({run.summary.status})", "", "   ")
     ]
-    chosen = _chosen(runs)
-    resolved = _consequences(runs, list(chosen))
-    for title, settings in (("chosen", chosen), ("what comes of it", resolved)):
-        if settings:
-            rows = [
-                [key, *(show(value) or "-" for value in values)] for key, values in settings.items()
-            ]
-            lines += ["", *wrapped_table([[title, *letters], *rows])]
+    table = run_table(runs)
+    chosen = {key: table[f"{CHOSEN}{key}"].tolist() for key in differing_keys(table)}
+    for title, settings in (("chosen", chosen), ("resolved", _resolved(runs, chosen))):
+        rows = [[k, *(show(value) or "-" for value in values)] for k, values in settings.items()]
+        lines += ["", *wrapped_table([[title, *letters], *rows])] if rows else []
     lines += ["", *wrapped_table(_result_rows(runs, letters))]
-    for letter, (reasons, paired, notes) in zip(letters[1:], _judgements(runs), strict=True):
-        lines += ["", *_judgement_lines(letter, reasons, paired, notes)]
+    for letter, run in zip(letters[1:], runs[1:], strict=True):
+        lines += ["", *_judgement_lines(letter, runs[0], run)]
     closing = (
         f"One run each carries no verdict: another seed may turn the order. {FEWEST} seeds or more "
         f"of each choice do ({PROGRAM} report STUDY)."
     )
     return [*lines, "", *wrap_text(closing)]
+
+
+def _resolved(runs: Sequence[SavedRun], chosen: Collection[str]) -> dict[str, list[Any]]:
+    """The settings that differ because of what was chosen, with the value of each run."""
+    first, *others = runs
+    keys = dict.fromkeys(key for run in others for key in differing_settings(first, run))
+    return {
+        key: [run.settings.get(key) for run in runs]
+        for key in keys
+        if key not in chosen and key != "data.fingerprint" and not key.endswith(".type")
+    }
 
 
 def _result_rows(runs: Sequence[SavedRun], letters: str) -> list[list[str]]:
@@ -204,24 +142,16 @@ def _difference(name: str, values: Sequence[float | None]) -> str:
     return f"{second / first - 1:+.1%}" if first else ""
 
 
-def _judgement_lines(letter: str, reasons: list[str], paired: bool, notes: list[str]) -> list[str]:
-    if reasons:
-        head = f"A and {letter} must not be compared by their losses:"
-        return [*wrap_text(head), *_items(reasons)]
-    pair = (
-        "They have one seed: the same batches, and the same start wherever names and shapes agree."
-        if paired
-        else "Their seeds differ, so that the difference is partly that of the seeds."
-    )
-    head = (
-        f"A and {letter} may be compared: data, split, tokenizer, evaluation, precision and "
-        f"horizon are the same. {pair}"
-    )
-    lines = wrap_text(head)
-    if notes:
-        lines += ["Beside what was chosen they differ in:"]
-    return [*lines, *_items(notes)]
-
-
-def _items(texts: Sequence[str]) -> list[str]:
-    return [line for text in texts for line in wrap_text(text, "  - ", "    ")]
+def _judgement_lines(letter: str, first: SavedRun, run: SavedRun) -> list[str]:
+    """Whether the losses of a run and of the first may be compared, and what else differs."""
+    if reasons := obstacles(first, run):
+        lines = wrap_text(f"A and {letter} must not be compared by their losses:")
+    else:
+        pair = "a pair: they read the same batches" if first.seed == run.seed else "no pair"
+        lines = wrap_text(
+            f"A and {letter} may be compared: data, split, tokenizer, evaluation, precision and "
+            f"horizon are the same. Their seeds make them {pair}."
+        )
+        reasons = notes_beside(first, run)
+        lines += ["They also differ in:"] if reasons else []
+    return [*lines, *(line for text in reasons for line in wrap_text(text, "  - ", "    "))]
