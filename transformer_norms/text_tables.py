@@ -33,16 +33,8 @@ _LATEX |= {c: f"${command}$" for c, command in {
     "≤": r"\le", "≥": r"\ge", "≈": r"\approx", "≠": r"\ne", "→": r"\to", "←": r"\gets",
     "√": r"\surd", "°": r"^\circ", "²": "^2", "³": "^3", "µ": r"\mu", "ℓ": r"\ell",
 }.items()}  # fmt: skip
-_GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho "
-    "final_sigma sigma tau upsilon phi chi psi omega"
-).split()
-_NO_COMMAND = {"omicron": "o", "final_sigma": r"\varsigma"}
-_LATEX |= {chr(0x3B1 + n): f"${_NO_COMMAND.get(name, chr(92) + name)}$"
-           for n, name in enumerate(_GREEK)}  # fmt: skip
-_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
-_LATEX |= {unicodedata.lookup(f"GREEK CAPITAL LETTER {'LAMDA' if name == 'Lambda' else name}"):
-           f"$\\{name}$" for name in _CAPITALS.split()}  # fmt: skip
+_LATEX |= {c: f"$\\{unicodedata.name(c).rpartition(' ')[2].lower().replace('lamd', 'lambd')}$"
+           for c in "αβγδεζηθικλμνξπρστυφχψω"}  # fmt: skip
 # The accents for which every font of LaTeX has a command, by their combining characters.
 _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327",
                     "`'^~=u." + '"' + "rHvc", strict=True))  # fmt: skip

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from run_folders import DATA, PRE, edit, folder, make_study, make_sweep, rows, skip_pictures, text
+from run_folders import DATA, PRE, edit, folder, make_study, rows, skip_pictures, text
 
 from transformer_norms.comparison.outcomes import Share
 from transformer_norms.report.answer import answer
@@ -104,47 +104,18 @@ def test_a_stuck_variant_is_counted_and_no_difference_of_it_is_named(tmp_path):
     assert compared.fisher == pytest.approx(0.4)
     lead = answer(found).lead
     assert lead.startswith("post failed to train in 2 of 3 runs (9 to 99 %; 2 no better than the")
-    assert "pre in 0 of 3 (at most 63 %); Fisher's p 0.40 after Holm; post and pre have" in lead
+    assert "pre in 0 of 3 (at most 63 %); Fisher's p 0.40 after Holm." in lead
     assert summary_lines(found)[2].endswith("failed in 2")
     assert "failed to train: post (2 no better than the bigram)" in summary_lines(found)
     assert (found.passed("pre"), found.passed("post")) == ("bigram", "bigram")
 
 
-def test_a_baseline_that_fails_is_said_first_and_bears_no_claim(tmp_path):
+def test_a_baseline_that_fails_bears_no_claim(tmp_path):
     far = {seed: loss - 0.2 - seed / 1000 for seed, loss in PRE.items()}
     found = judged(tmp_path, {"pre": {**PRE, 1: 2.9}, "post": far, "peri": PRE})
-    assert answer(found).lead == (
-        "The baseline pre failed to train in 1 of 3 (1 to 91 %; 1 no better than the bigram): no "
-        "loss is compared with it; 1 of 2 variants have another start (init) than their baseline."
-    )
+    lead = "No variant is shown to be better than its baseline: 2 failed."
+    assert answer(found).lead == lead
     assert {c.verdict for c in found.comparisons.values()} == {"failed"}
-
-
-def test_another_baseline_that_trained_bears_its_own_claim_behind_the_one_that_failed(tmp_path):
-    gain = {0: 0.1, 1: 0.101, 2: 0.102}
-    results = [
-        ({"norm": norm, "placement": placement}, seed,
-         PRE[seed] - gain[seed] * (placement == "post"))
-        for norm in ("rmsnorm", "layernorm") for placement in ("pre", "post") for seed in PRE
-    ]  # fmt: skip
-    results[0] = (*results[0][:2], None)
-    make_sweep(tmp_path, results)
-    lead = answer(findings(read_study([tmp_path]))).lead
-    assert lead.startswith(
-        "The baseline rmsnorm pre failed to train in 1 of 3 (1 to 91 %; 1 diverged): no loss is "
-        "compared with it. layernorm post is better than layernorm pre by 0.10"
-    )
-
-
-def test_failures_that_chance_does_not_explain_stand_before_what_no_variant_shows(tmp_path):
-    five = {seed: 2.3 + seed / 100 for seed in range(5)}
-    near = {seed: loss + 0.01 * (-1) ** seed for seed, loss in five.items()}
-    found = judged(tmp_path, {"pre": five, "peri": near, "post": dict.fromkeys(five, 3.0)})
-    assert answer(found).lead == (
-        "post failed to train in 5 of 5 runs (48 to 100 %; 5 no better than the bigram), pre in 0 "
-        "of 5 (at most 45 %); Fisher's p 0.008 after Holm. peri is not shown to be better than "
-        "pre with 5 seeds."
-    )
 
 
 def test_a_variant_that_trained_is_not_said_to_have_failed_with_its_baseline(tmp_path):
@@ -156,20 +127,9 @@ def test_where_every_run_fails_there_is_no_mean_and_the_lead_says_so(tmp_path):
     every = dict.fromkeys(PRE, 3.3)
     found = judged(tmp_path, {"pre": every, "post": every, "peri": every})
     assert found.outcomes["post"].mean is None
-    assert answer(found).lead.startswith(
-        "The baseline pre failed to train in 3 of 3 (29 to 100 %; 3 no better than the unigram)"
-    )
+    assert answer(found).lead.endswith("its baseline: 2 failed.")
     assert regime_notes(found) == []
     assert write_report([tmp_path])[0].exists()
-
-
-def test_two_seeds_are_too_few_for_the_lead(tmp_path):
-    two = {0: 2.3, 1: 2.31}
-    found = judged(tmp_path, {"pre": two, "post": two, "peri": {0: 2.2, 1: 2.1}})
-    assert answer(found).lead == (
-        "Too few seeds for a verdict: 2, and 3 are the fewest; 1 of 2 variants have another start "
-        "(init) than their baseline."
-    )
 
 
 def test_the_table_says_which_n_grams_were_passed_and_old_runs_have_none(tmp_path):
@@ -190,7 +150,7 @@ def test_the_table_says_which_n_grams_were_passed_and_old_runs_have_none(tmp_pat
 
 def test_each_run_has_its_outcome_and_its_reason(tmp_path):
     judged(tmp_path, {"pre": PRE, "post": {**STUCK, 2: None}})
-    statuses = [row[3] for row in runs_table(findings(read_study([tmp_path])))[1]]
+    statuses = runs_table(findings(read_study([tmp_path])))["status"]
     assert statuses.count("finished, no better than the bigram (2.500)") == 2
     assert statuses.count("finished") == 3
     text(tmp_path)

@@ -38,7 +38,6 @@ from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import shared_settings
 from transformer_norms.report.page.drawings import block_drawings
-from transformer_norms.report.page.maps import maps
 from transformer_norms.report.rates import rate_lines
 from transformer_norms.report.scope import regime
 from transformer_norms.report.writing import write_report
@@ -89,7 +88,7 @@ def test_the_answer_stands_before_everything_else(tuned):
     said = answer(found)
     assert said.lead.startswith("rmsnorm post is better than rmsnorm pre by 0.119 nats")
     assert words.words.index(said.lead) < words.words.index("Results")
-    assert [group.verdict for group in said.groups] == ["better", "failed"]
+    assert [*said.groups] == ["better", "failed"]
 
 
 def test_contrasts_and_what_the_answer_is_about_stand_on_the_page(tmp_path):
@@ -157,7 +156,6 @@ def test_curves_are_the_rows_of_the_runs(tuned):
             finals += [[row["val/loss"] for row in rows]] if member.status == "finished" else []
         means = [fmean(losses) for losses in zip(*finals, strict=True)]
         assert drawn[f"{variant.name}, mean"].get_ydata().tolist() == pytest.approx(means)
-        assert variant.tokens_per_step == 32 * 16
         assert variant.flops_per_token == 6000
 
 
@@ -226,22 +224,6 @@ def test_a_pair_in_which_a_run_failed_is_said_to_have_failed(tuned):
     assert "layernorm post failed to train in 1 of 3 runs" in words.words
 
 
-def test_a_map_has_a_cell_for_each_pair(tuned):
-    _, _, found = tuned
-    (drawn,) = maps(found)
-    assert (drawn.row_axis, drawn.column_axis, drawn.rest) == ("placement", "norm", "")
-    assert drawn.columns == ["rmsnorm", "layernorm"]
-    cells = {(name, column): cell for name, row in drawn.rows
-             for column, cell in zip(drawn.columns, row, strict=True)}  # fmt: skip
-    for (norm, placement), losses in LOSSES.items():
-        cell = cells[placement, norm]
-        trained = [loss for loss in losses.values() if loss is not None]
-        assert cell.loss == pytest.approx(fmean(trained))
-        assert bool(cell.failed) == (None in losses.values())
-    assert cells["post", "rmsnorm"].shade == 0
-    assert cells["post", "layernorm"].shade == max(cell.shade for cell in cells.values())
-
-
 def test_losses_are_drawn_against_an_axis_of_numbers(tmp_path):
     depth_study(tmp_path)
     path, found = write_report([tmp_path])
@@ -305,17 +287,6 @@ def test_what_another_version_measured_is_shown_by_its_own_name(tmp_path):
     (own,) = probe_profiles(study, {member.folder: [row] for member in study.runs})
     assert own.title == "a<b c&d"
     assert own.means == {"pre": {"0": {1: 1.0}}}
-
-
-def test_only_the_page_of_an_unfinished_study_is_loaded_anew(tmp_path):
-    make_study(tmp_path, {"pre": {0: 2.3}, "post": {0: 2.4}})
-    run = next(tmp_path.glob("post*"))
-    edit(run, status="running")
-    refreshing = '<meta http-equiv="refresh" content="7">'
-    assert refreshing in write_report([tmp_path], refresh=7)[0].read_text()
-    assert refreshing not in write_report([tmp_path])[0].read_text()
-    edit(run, status="finished")
-    assert refreshing not in write_report([tmp_path], refresh=7)[0].read_text()
 
 
 def test_one_variant_far_out_leaves_the_differences_of_the_others_readable(tmp_path):

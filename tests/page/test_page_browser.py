@@ -63,9 +63,8 @@ def test_it_is_silent_and_fits(pages, opened, name, how):
 
 
 VIEWS = {
-    f"{loss} loss by {along}": f"{name}loss-by-{along.partition(' ')[0].lower()}"
-    for loss, name in (("validation", ""), ("training", "training-"))
-    for along in ("steps", "tokens", "FLOPs", "seconds of training")
+    f"validation loss by {along}": f"loss-by-{along.partition(' ')[0].lower()}"
+    for along in ("tokens", "FLOPs", "seconds of training")
 }
 
 
@@ -108,8 +107,8 @@ def test_it_is_used_by_keyboard(pages, opened):
     page.keyboard.press("Space")
     assert "rmsnorm pre" not in shown(page, "loss-by-tokens")
     page.get_by_label("validation loss by tokens", exact=True).focus()
-    page.keyboard.press("ArrowUp")
-    assert page.locator("#loss-by-steps").is_visible()
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#loss-by-flops").is_visible()
     page.locator(".lead").evaluate("lead => lead.closest('section').querySelector('a').focus()")
     page.keyboard.press("Enter")
     assert page.url.endswith("#variant-1")
@@ -117,11 +116,11 @@ def test_it_is_used_by_keyboard(pages, opened):
 
 def test_what_a_reader_chose_outlives_a_reload(pages, opened):
     page = opened(pages["tuned"]).page
-    page.get_by_label("validation loss by steps", exact=True).check()
+    page.get_by_label("validation loss by FLOPs", exact=True).check()
     page.get_by_role("checkbox", name="rmsnorm post").uncheck()
     page.reload()
-    assert page.locator("#loss-by-steps").is_visible()
-    assert "rmsnorm post" not in shown(page, "loss-by-steps")
+    assert page.locator("#loss-by-flops").is_visible()
+    assert "rmsnorm post" not in shown(page, "loss-by-flops")
 
 
 def test_dark_is_dark_and_paper_is_white(pages, opened):

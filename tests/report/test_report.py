@@ -1,6 +1,5 @@
 """The report of run folders: its numbers by hand, what counts, what it notices."""
 
-import gc
 import json
 import os
 import re
@@ -212,7 +211,7 @@ def test_two_sweeps_of_one_question_are_put_together_unless_their_effects_differ
     assert by_name(text(), "peri")["seeds"] == "1"
     make_record("study", runs, name="more", effect=0.01)
     assert main(["study"]) == 2
-    assert "sweep-more.json and sweep-quick.json differ in effect" in capsys.readouterr().err
+    assert "sweep-quick.json differ in effect (0.01 and 0.005)" in capsys.readouterr().err
     assert main(["study", "--effect", "0.01"]) == 0
     capsys.readouterr()
     assert main(["study/sweep-more.json", "--out", "alone"]) == 0
@@ -289,15 +288,6 @@ def test_folders_may_be_words_and_one_alone_is_told_to_be_a_list():
     assert write_report(["study"], out="elsewhere")[0] == Path("elsewhere/report.html")
     with pytest.raises(ConfigError, match=r"such as \['study'\]"):
         write_report("study")
-
-
-def test_python_collects_garbage_afterwards_as_it_did_before():
-    make_study("study", {"pre": PRE})
-    before = gc.get_threshold()
-    write_report(["study"])
-    with pytest.raises(ConfigError):
-        write_report(["no study"])
-    assert gc.get_threshold() == before
 
 
 def test_what_differs_beyond_the_axis_stands_beside_the_verdict():

@@ -73,7 +73,7 @@ def test_what_follows_a_mean_is_the_deviation_over_seeds_everywhere_and_is_calle
     make_study("study", {name: dict(list(own.items())[:seeds]) for name, own in every.items()})
     table = text()
     terminal = "\n".join(summary_lines(findings(read_study([Path("study")]))))
-    places = {"terminal": terminal, "table": table, "short": tex(), "full": tex("table-full")}
+    places = {"terminal": terminal, "table": table, "short": tex()}
     for own in every.values():
         losses = list(own.values())[:seeds]
         mean, deviation = f"{np.mean(losses):.4f}", f"{np.std(losses, ddof=1):.4f}"
@@ -81,9 +81,8 @@ def test_what_follows_a_mean_is_the_deviation_over_seeds_everywhere_and_is_calle
         assert [name for name, said in places.items() if not wanted.search(said)] == []
     assert "val loss ± sd" in terminal.splitlines()[0]
     assert "mean ± standard deviation over seeds" in table
-    for name in ("table", "table-full"):
-        assert r"mean $\pm$ standard deviation (sd) over seeds" in caption(tex(name))
-        assert ("Holm" in caption(tex(name))) is (seeds > 2)
+    assert r"mean $\pm$ standard deviation (sd) over seeds" in caption(tex())
+    assert ("Holm" in caption(tex())) is (seeds > 2)
 
 
 def test_what_failed_is_no_best_mean_and_minus_signs_stand_in_math_mode():
@@ -99,9 +98,6 @@ def test_what_failed_is_no_best_mean_and_minus_signs_stand_in_math_mode():
     seeds = cells(tex("table-seeds"))
     assert seeds[0] == ["variant", "seed $0$", "seed $1$", "seed $2$"]
     assert seeds[2] == ["post", "$2.0000$", "failed", "$2.0100$"]
-    full = dict(zip(*cells(tex("table-full"))[:4:3], strict=True))
-    assert full["difference"] == "$-0.1100$"
-    assert re.fullmatch(r"\$-0\.\d{4}\$ to \$-0\.\d{4}\$", full[r"95 \% interval"])
 
 
 def test_of_more_seeds_than_variants_the_seeds_are_the_rows():
@@ -124,7 +120,7 @@ def test_special_characters_are_escaped_and_no_row_begins_with_an_argument():
     assert r"\"{\i}" in escaped
     assert r"\H{o}" in escaped
     assert r"\r{A}" in escaped
-    assert r"$\alpha$ $\Omega$ $\pm$ $-$ $\to$ \texttt{U+4E2D} ?" in escaped
+    assert r"$\alpha$ \texttt{U+03A9} $\pm$ $-$ $\to$ \texttt{U+4E2D} ?" in escaped
     plain = re.sub(r"\\[%_&#{}]|\\\w+\{\}", "", escaped)
     assert not set("%&#^~") & set(plain.replace(r"\~{n}", ""))
     rows = latex_tabular([["a"], ["[1] x"], ["* y"]], "l").splitlines()
@@ -159,9 +155,7 @@ def test_latex_and_bibtex_take_every_file():
     text()
     every = "\n".join(one.text for one in publications())
     Path("all.bib").write_text(every)
-    inputs = "\n".join(
-        rf"\input{{study/{name}}}" for name in ("table", "table-full", "table-seeds")
-    )
+    inputs = "\n".join(rf"\input{{study/{name}}}" for name in ("table", "table-seeds"))
     Path("doc.tex").write_text(
         r"\documentclass{article}\usepackage{booktabs,graphicx,url}\begin{document}" + inputs
         + latex_tabular([["a", "b"], [escape_latex(HOSTILE), "[x]"], ["[x]", "*"]], "ll")

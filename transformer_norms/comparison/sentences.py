@@ -21,9 +21,10 @@ def comparison_sentence(
         case "better" | "worse" | "below the effect":
             claim = _difference_claim(variant, baseline, comparison)
         case "equivalent":
-            claim = _equivalence_claim(variant, baseline, comparison)
+            claim = _equivalence_claim(variant, baseline, "difference ", "nats", comparison)
         case "not distinguishable":
-            claim = _undecided_claim(variant, baseline, comparison)
+            claim = _undecided_claim(variant, baseline, "difference ", "nats", comparison)
+            claim += _tuning_note(variant, baseline, comparison)
         case "identical":
             seeds = plural(len(comparison.seeds), "seed")
             claim = f"{variant} has exactly the losses of {baseline} with {seeds}"
@@ -47,30 +48,27 @@ def _difference_claim(variant: str, baseline: str, c: Comparison) -> str:
     return f"{variant} is {c.verdict} than {baseline} {numbers}"
 
 
-def _equivalence_claim(variant: str, baseline: str, c: Comparison) -> str:
+def _equivalence_claim(name: str, second: str, what: str, unit: str, c: Comparison) -> str:
+    """The claim on two variants, or on a sum and zero. `what` is empty for a sum."""
     assert c.p_equivalent is not None
-    difference, interval = difference_and_interval(c)
+    value, interval = difference_and_interval(c)
     return (
-        f"{variant} is equivalent to {baseline} within {c.effect:g} nats "
-        f"(difference {difference}, {interval}, {_p_text(c.p_equivalent)} after Holm, "
-        f"{plural(len(c.seeds), 'seed')})"
+        f"{name} is equivalent to {second} within {c.effect:g} {unit} ({what}{value}, {interval}, "
+        f"{_p_text(c.p_equivalent)} after Holm, {plural(len(c.seeds), 'seed')})"
     )
 
 
-def _undecided_claim(variant: str, baseline: str, c: Comparison) -> str:
+def _undecided_claim(name: str, second: str, what: str, unit: str, c: Comparison) -> str:
     assert c.p_holm is not None
-    difference, interval = difference_and_interval(c)
+    value, interval = difference_and_interval(c)
+    power = ""
+    if c.detectable is not None:
+        size = f"{what and 'difference of '}{_two_digit_text(c.detectable)}"
+        power = f" (90 % power to detect a true {size})"
     return (
-        f"{variant} is not distinguishable from {baseline} with {plural(len(c.seeds), 'seed')}"
-        f"{_power_note('a true difference of', c)}: difference {difference} nats, {interval}, "
-        f"{_p_text(c.p_holm)} after Holm{_tuning_note(variant, baseline, c)}"
+        f"{name} is not distinguishable from {second} with {plural(len(c.seeds), 'seed')}{power}: "
+        f"{what}{value} {unit}, {interval}, {_p_text(c.p_holm)} after Holm"
     )
-
-
-def _power_note(what: str, c: Comparison) -> str:
-    if c.detectable is None:
-        return ""
-    return f" (90 % power to detect {what} {_two_digit_text(c.detectable)})"
 
 
 def _tuning_note(variant: str, baseline: str, c: Comparison) -> str:
@@ -143,32 +141,17 @@ def sum_sentence(
             claim = _too_few_of_a_sum(text, unit, c)
         case "equivalent to zero" if c.low is None:
             claim = f"{text} is exactly zero with {seeds}"
+        case "equivalent to zero":
+            claim = _equivalence_claim(text, "zero", "", unit, c)
+        case "not distinguishable from zero":
+            claim = _undecided_claim(text, "zero", "", unit, c)
         case _:
-            claim = _sum_claim(text, unit, c)
+            value, interval = difference_and_interval(c)
+            small = c.verdict == "below the effect"
+            verdict = "" if small else f"{c.verdict}: "
+            claim = f"{text} is {verdict}{value} {unit} ({interval}, {_evidence(c)})"
+            claim += f", less than the {c.effect:g} worth naming" * small
     return claim + "".join(_missing_note(name, one) for name, one in outcomes.items())
-
-
-def _sum_claim(text: str, unit: str, c: Comparison) -> str:
-    assert c.p_holm is not None
-    assert c.p_equivalent is not None
-    value, interval = difference_and_interval(c)
-    if c.verdict == "equivalent to zero":
-        return (
-            f"{text} is equivalent to zero within {c.effect:g} {unit} ({value}, {interval}, "
-            f"{_p_text(c.p_equivalent)} after Holm, {plural(len(c.seeds), 'seed')})"
-        )
-    if c.verdict == "below the effect":
-        return (
-            f"{text} is {value} {unit} ({interval}, {_evidence(c)}), less than the {c.effect:g} "
-            "worth naming"
-        )
-    if c.verdict != "not distinguishable from zero":
-        return f"{text} is {c.verdict}: {value} {unit} ({interval}, {_evidence(c)})"
-    return (
-        f"{text} is not distinguishable from zero with {plural(len(c.seeds), 'seed')}"
-        f"{_power_note('a true', c)}: {value} {unit}, {interval}, {_p_text(c.p_holm)} after "
-        "Holm"
-    )
 
 
 def _too_few_of_a_sum(text: str, unit: str, c: Comparison) -> str:

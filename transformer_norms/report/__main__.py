@@ -1,15 +1,10 @@
 """Reports runs as a page, tables and figures: which variant is better, and how sure that is."""
 
 import json
-import os
 import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, run_command, typed_path
 from transformer_norms.config.finding import find_study
@@ -17,11 +12,6 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live
 from transformer_norms.report.paper.figure_sheet import add_flags, typed_sheet
 
-if TYPE_CHECKING:
-    from transformer_norms.report.findings import Findings
-
-EVERY = 10  # seconds
-_WATCHED = ("summary.json", "metrics.jsonl")
 _EPILOG = """
 FOLDER is a run, a folder of runs (runs/STUDY) or a sweep-NAME.json, named by its path or by a part
 of its name below ./runs:
@@ -33,7 +23,6 @@ else runs that differ only in their seed are one variant. Runs that differ in da
 tokenizer, evaluation, precision or horizon are not compared, but refused. The last line on stdout
 is JSON. Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage.
 """
-Write = Callable[..., tuple[Path, "Findings"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,10 +49,6 @@ def make_parser() -> Parser:
         help='one more comparison, such as "post - sandwich" or "(post - pre) under gpt2 - '
         '(post - pre) under xavier" or "post - pre over model.depth"; may repeat',
     )  # fmt: skip
-    parser.add_argument(
-        "--watch", action="store_true",
-        help=f"write it anew every {EVERY} seconds as runs go on, until none does or Ctrl-C",
-    )  # fmt: skip
     add_flags(parser)
     return parser
 
@@ -83,9 +68,8 @@ def _report(arguments: Sequence[str] | None) -> int:
     from transformer_norms.report.table import summary_lines
     from transformer_norms.report.writing import write_figures, write_report
 
-    folders = [_find_place(text, typed.watch) for text in typed.folders]
-    write = partial(write_report, folders, typed.out, baseline, typed.effect, typed.contrast)
-    path, findings = watch(write, folders) if typed.watch else write()
+    folders = [find_study(text) for text in typed.folders]
+    path, findings = write_report(folders, typed.out, baseline, typed.effect, typed.contrast)
     print("\n".join(summary_lines(findings)), file=sys.stderr)
     if sheet is not None:
         with Live() as live:
@@ -93,61 +77,6 @@ def _report(arguments: Sequence[str] | None) -> int:
         print(f"{plural(len(files), 'figure')} in {typed.figures}", file=sys.stderr)
     print(json.dumps({"report": str(path), **findings.study.count()}), flush=True)
     return 0
-
-
-def _find_place(text: str, awaited: bool) -> Path:
-    """Returns what `text` names. The path of a study that is `awaited` need not be there yet."""
-    try:
-        return find_study(text)
-    except ConfigError:
-        if awaited and os.sep in text and not os.path.exists(text):
-            return typed_path(text)
-        raise
-
-
-def watch(write: Write, folders: Sequence[Path]) -> tuple[Path, "Findings"]:
-    """Writes the report, and again within EVERY seconds of a change, until every planned run has
-    ended or failed, or Ctrl-C. Returns what `write` returned last. `write` takes the seconds after
-    which a browser loads the page again."""
-    with suppress(OSError):
-        os.nice(10)  # the runs come first
-    if not _file_states(folders):  # a sweep that has just begun checks its jobs first
-        print(f"waiting for {folders[0]}", file=sys.stderr, flush=True)
-    while not (before := _file_states(folders)):
-        time.sleep(EVERY)
-    # Ctrl-C in the first report ends the command: its imports may be half done.
-    path, findings = _write_once(write)
-    with suppress(KeyboardInterrupt):
-        while findings.study.goes_on:
-            time.sleep(EVERY)
-            if (now := _file_states(folders)) != before:
-                before = now
-                path, findings = _write_once(write)
-    return write() if findings.study.unfinished else (path, findings)
-
-
-def _write_once(write: Write) -> tuple[Path, "Findings"]:
-    path, findings = write(refresh=EVERY)
-    count = findings.study.count()
-    ended = count["finished"] + count["diverged"]
-    clock = time.strftime("%H:%M:%S")
-    print(f"{clock}  {path}: {ended} of {count['runs']} runs ended", file=sys.stderr, flush=True)
-    return path, findings
-
-
-def _file_states(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """The files that a report reads, each with its time of writing and its size."""
-    files = []
-    for folder in folders:
-        study = folder if folder.is_dir() else folder.parent
-        files += [*study.glob("sweep-*.json")]
-        files += [file for name in _WATCHED for at in ("", "*/") for file in study.glob(at + name)]
-    states = []
-    for file in sorted(files):
-        with suppress(OSError):  # being replaced, or gone
-            status = file.stat()
-            states.append((str(file), status.st_mtime_ns, status.st_size))
-    return states
 
 
 if __name__ == "__main__":

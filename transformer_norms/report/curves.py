@@ -1,6 +1,6 @@
 """curves.svg: where each seed ended, beside how the variants came there."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,22 +107,8 @@ def curves_of(
     return curves if enough_evaluations([*evaluations, *[0] * (runs - len(evaluations))]) else []
 
 
-Values = Callable[[Curve, Variant], Any]
-# What a curve can be drawn along: the label, and the values of a curve, None if they are not known.
-ALONG: dict[str, tuple[str, Values]] = {
-    "steps": ("steps", lambda curve, variant: _times(curve, 1, variant.tokens_per_step)),
-    "tokens": ("tokens", lambda curve, variant: curve.tokens),
-    "flops": ("FLOPs", lambda curve, variant: _times(curve, variant.flops_per_token, 1)),
-    "seconds": ("seconds of training", lambda curve, variant: _seconds(curve)),
-}
-
-
-def _times(curve: Curve, factor: float | None, divisor: float | None) -> Any:
-    return curve.tokens * factor / divisor if factor and divisor else None
-
-
-def _seconds(curve: Curve) -> Any:
-    return curve.seconds if np.isfinite(curve.seconds).all() else None
+# What a curve can be drawn along, and its label.
+ALONG = {"tokens": "tokens", "flops": "FLOPs", "seconds": "seconds of training"}
 
 
 @dataclass(frozen=True)
@@ -135,7 +121,12 @@ class View:
     log: bool = False
 
     def values(self, curve: Curve, variant: Variant) -> Any:
-        return ALONG[self.along][1](curve, variant)
+        """The values along the axis; None if they are not known."""
+        if self.along == "flops":
+            flops = variant.flops_per_token
+            return curve.tokens * flops if flops else None
+        known = np.isfinite(getattr(curve, self.along)).all()
+        return getattr(curve, self.along) if known else None
 
     def known(self, curves: Iterable[Curve], variant: Variant) -> list[Curve]:
         """The curves whose values along the axis are known."""
@@ -164,7 +155,7 @@ def draw_training(
     places = [study.variants.index(variant) for variant, _ in lines]
     ngrams = shared_lines(study, TUNED_ON) if view.loss == "val/loss" else ()
     label_ends(axes, names, ends, places, ngrams, len(failing))
-    axes.set(xlabel=ALONG[view.along][0], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
+    axes.set(xlabel=ALONG[view.along], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
     style_axes(axes)
 
 

@@ -28,9 +28,10 @@ MOST_LINES = len(COLOURS) * len(DASHES)  # lines of more variants look alike
 GREY = "#666666"
 LINE = "#bbbbbb"  # of n-grams, behind everything else
 FONT = 7.5  # points
-DPI = 200
+_DPI = 200  # of colours that a drawing holds as an image
 _FRAME = 0.8  # inches of a figure that its axes do not have
 _HEIGHT, _PER_NAME = 3.4, 0.15  # inches
+_PAD = 0.03  # inches between the labels and the edge of a figure
 _LONGEST_NAME = 34  # characters
 _ROW = 7  # points between the crosses of two variants
 _text_size = ContextVar("points of a figure's text", default=FONT)
@@ -225,17 +226,40 @@ def pyplot() -> Any:
     return pyplot
 
 
-_STAMPS = {
-    "svg": ("Date",),
-    "png": ("Software",),
-    "pdf": ("CreationDate", "Creator", "Producer"),
-}
+def fit_margins(figure: Any) -> None:
+    """Leaves around the axes as much room as their labels take. A layout engine of matplotlib
+    measures every label four times, arrows included, which takes longer than the drawing."""
+    from matplotlib.text import Text
+    from matplotlib.transforms import Bbox
+
+    renderer = figure.canvas.get_renderer()
+    inside = Bbox.union([axes.get_window_extent() for axes in figure.axes])
+    boxes = [inside]
+    for axes in figure.axes:
+        boxes += [axis.get_tightbbox(renderer) for axis in (axes.xaxis, axes.yaxis)]
+        for text in axes.texts:
+            if text.arrow_patch:  # to cut it at the box of its name takes longer than to draw it
+                text.arrowprops["patchA"] = None
+            text.update_positions(renderer)
+            boxes.append(Text.get_window_extent(text, renderer))  # without its arrow
+        boxes += [line.get_window_extent(renderer) for line in axes.lines if not line.get_clip_on()]
+    outside, pad = Bbox.union([box for box in boxes if box]), _PAD * figure.dpi
+    width, height = figure.bbox.size
+    figure.subplots_adjust(
+        left=(inside.x0 - outside.x0 + pad) / width,
+        right=1 - (outside.x1 - inside.x1 + pad) / width,
+        bottom=(inside.y0 - outside.y0 + pad) / height,
+        top=1 - (outside.y1 - inside.y1 + pad) / height,
+    )
 
 
-def figure_bytes(figure: Any, kind: str, dpi: float = DPI) -> bytes:
-    """The figure as a file of one of the KINDS, without a date and without a version."""
+_STAMPS = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}
+
+
+def figure_bytes(figure: Any, kind: str) -> bytes:
+    """The figure as an SVG or a PDF, without a date and without a version."""
     data = BytesIO()
-    figure.savefig(data, format=kind, dpi=dpi, metadata=dict.fromkeys(_STAMPS[kind]))
+    figure.savefig(data, format=kind, dpi=_DPI, metadata=dict.fromkeys(_STAMPS[kind]))
     figure.set_layout_engine("none")  # in another format all stands where it stands in this one
     return _round_svg(data.getvalue()) if kind == "svg" else data.getvalue()
 

@@ -22,7 +22,7 @@ from transformer_norms.report.figures import (
 )
 from transformer_norms.report.regime import TUNED_ON, shared_lines
 from transformer_norms.report.study import Study
-from transformer_norms.report.tuning_audit import RateLine, rate_lines
+from transformer_norms.report.tuning_audit import Audit, rate_lines
 
 _WIDTH = 5.2  # inches
 _FAR = 0.3  # nats above a variant's lowest loss: what lies farther has the last colour of the map
@@ -43,7 +43,7 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     return {"rates.svg": data}
 
 
-def draw_tuning(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
+def draw_tuning(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     """Draws the losses at all rates: as lines, or as a map where lines would look alike."""
     if too_many_lines(lines):
         _draw_map(axes, study, lines)
@@ -51,21 +51,21 @@ def draw_tuning(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
         _draw_lines(axes, study, lines)
 
 
-def too_many_lines(lines: Sequence[RateLine]) -> bool:
+def too_many_lines(lines: Sequence[Audit]) -> bool:
     """Whether two of the lines would look alike."""
     return len({line.place % MOST_LINES for line in lines}) < len(lines)
 
 
-def rows_of_crosses(lines: Sequence[RateLine]) -> int:
+def rows_of_crosses(lines: Sequence[Audit]) -> int:
     """The rows of crosses above the axes: a map has its crosses inside."""
     return 0 if too_many_lines(lines) else len(_failing(lines))
 
 
-def _failing(lines: Sequence[RateLine]) -> list[RateLine]:
+def _failing(lines: Sequence[Audit]) -> list[Audit]:
     return [line for line in lines if any(o.failed for o in line.outcomes.values())]
 
 
-def _draw_map(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
+def _draw_map(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     """Draws a row for each variant with a cell for each rate, whose colour tells how far the mean
     there lies above the lowest of the row. The chosen one has a ring, and one where a run failed a
     cross."""
@@ -96,7 +96,7 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
     style_axes(axes)
 
 
-def _draw_lines(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
+def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     """Draws a dot for every run, a line through the means, a ring around the chosen one, and a
     cross on the upper edge for the runs that failed."""
     if study.rate is None:
@@ -124,7 +124,7 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[RateLine]) -> None:
     style_axes(axes)
 
 
-def _draw_line(axes: Any, line: RateLine) -> None:
+def _draw_line(axes: Any, line: Audit) -> None:
     means, name, (colour, dashes) = line.means, line.variant.name, line_style(line.place)
     mean = axes.plot([*means], [*means.values()], linestyle=dashes, color=colour, linewidth=1.2)
     tag(mean, line.place, f"{name}, mean")
@@ -141,7 +141,7 @@ def _draw_line(axes: Any, line: RateLine) -> None:
         tag(ring, line.place, f"{name}: chosen, {line.chosen:g}")
 
 
-def _loss_span(lines: Sequence[RateLine]) -> tuple[float, float]:
+def _loss_span(lines: Sequence[Audit]) -> tuple[float, float]:
     losses = [loss for line in lines for o in line.outcomes.values() for loss in o.losses.values()]
     if not losses:
         return 0.0, 1.0

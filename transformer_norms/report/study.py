@@ -85,13 +85,6 @@ class Variant:
         return ended_runs(self.results)
 
     @property
-    def tokens_per_step(self) -> float | None:
-        run = next((member.run for member in self.results if member.run), None)
-        sizes = [run.value(key) for key in ("trainer.batch_size", "model.context")] if run else []
-        whole = all(isinstance(size, int) and 0 < size < 2**40 for size in sizes)
-        return sizes[0] * sizes[1] if sizes and whole else None
-
-    @property
     def flops_per_token(self) -> float | None:
         return next((run.flops_per_token for run in self.ended if run.flops_per_token), None)
 
@@ -172,17 +165,8 @@ class Study:
     @property
     def unfinished(self) -> bool:
         """Whether runs are missing, or a variant waits for its results to be planned."""
-        return self.count()["missing"] > 0 or self._waits
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether something is unfinished that has not failed: only a person tries that again."""
-        states = {member.status for member in self.counted if not member.ended}
-        return bool(states - {"failed", FAILED_AT_START, "damaged"}) or (self._waits and not states)
-
-    @property
-    def _waits(self) -> bool:
-        return any(v.trials and not v.results and not v.lost for v in self.variants)
+        waits = any(v.trials and not v.results and not v.lost for v in self.variants)
+        return self.count()["missing"] > 0 or waits
 
 
 def finite(value: Any) -> bool:

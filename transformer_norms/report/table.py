@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isinf
+from math import isinf
 
 from transformer_norms.comparison.moderation import Spread
 from transformer_norms.comparison.outcomes import Outcomes
@@ -291,22 +291,6 @@ def start_notes(findings: Findings) -> list[str]:
         for variant in findings.study.variants
         for run in variant.ended[:1]
         if run.summary.start is not None
-    ]
-
-
-def unusual_runs(findings: Findings) -> list[str]:
-    """The runs that count as trained and yet finished above their initial loss: no n-grams are
-    known that say that they learned nothing. A mean over them says little."""
-    name = LOSSES[findings.loss]
-    return [
-        f"{variant.name}: {run.folder.name} finished with a {name} of "
-        f"{run.final_loss(findings.loss):.4f}, above its initial loss of "
-        f"{run.summary.initial_loss:.4f} (validation loss {number(run.summary.val_loss)}); it "
-        "counts as it is"
-        for variant in findings.study.variants
-        for run in variant.ended
-        if run.seed in findings.outcomes[variant.name].losses
-        and run.final_loss(findings.loss) > (run.summary.initial_loss or inf)
     ]
 
 

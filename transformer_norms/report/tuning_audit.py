@@ -21,20 +21,31 @@ _NAMED = 6  # failed points in one line
 
 
 @dataclass(frozen=True)
-class RateLine:
+class Audit:
     """The tuning of one variant: rate -> the outcomes there by seed, of the validation loss.
-    `chosen` is the rate of its results, None if nothing was chosen; `place` is that of the variant
-    in the study, and sets the style."""
+
+    `place` is that of the variant in the study, and sets the style of its line. `chosen` is the
+    rate of its results, None if nothing was chosen. `points` are the runs at each point that was
+    tried, and `failed_points` names those at which a run failed.
+    """
 
     variant: Variant
     place: int
     outcomes: Mapping[float, Outcomes]
     chosen: Any
+    points: Sequence[Sequence[StudyRun]]
+    failed_points: Sequence[str]
+    sensitivity: float | None
 
     @property
     def means(self) -> dict[float, float]:
         """The mean over the runs that trained, at each rate at which one did."""
         return {rate: o.mean for rate, o in self.outcomes.items() if o.mean is not None}
+
+    @property
+    def losses(self) -> dict[float, float]:
+        """The means, in nats per token; infinity at a rate at which no run trained."""
+        return {rate: self.means.get(rate, inf) for rate in self.outcomes}
 
     @property
     def lowest(self) -> float:
@@ -43,89 +54,61 @@ class RateLine:
         whole = [mean for rate, mean in self.means.items() if not self.outcomes[rate].failed]
         return min(whole or self.means.values(), default=inf)
 
-
-def rate_lines(study: Study) -> list[RateLine]:
-    """The line of each variant that was tuned; none if no number was tuned. If a rate was tried
-    together with several values of other keys, the best of them counts: that with the fewest
-    failures, then with the lowest mean."""
-    key = study.rate
-    if key is None:
-        return []
-    failures = trial_failures(study)
-    lines = []
-    for place, variant in enumerate(study.variants):
-        outcomes: dict[float, Outcomes] = {}
-        for trials in tuning_points(variant):
-            rate, here = trials[0].tuned.get(key, inf), outcomes_of(trials, TUNED_ON, failures)
-            if finite(rate) and here.ended:
-                outcomes[rate] = min(outcomes.get(rate, here), here, key=_order)
-        best = (variant.tuned.best if variant.tuned else None) or {}
-        if outcomes:
-            lines.append(RateLine(variant, place, dict(sorted(outcomes.items())), best.get(key)))
-    return lines
-
-
-def _order(outcomes: Outcomes) -> tuple[int, float]:
-    return len(outcomes.failed), inf if outcomes.mean is None else outcomes.mean
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The tuning of one variant: the outcomes of validation at each rate, by seed. `failed_points`:
-    each point at which a run failed in words, with the share of its runs that failed."""
-
-    variant: Variant
-    outcomes: Mapping[float, Outcomes]
-    failed_points: Sequence[str]
-    sensitivity: float | None
-
-    @property
-    def losses(self) -> dict[float, float]:
-        """The mean over the runs that trained at each rate, in nats per token; infinity if none
-        did."""
-        return {rate: inf if o.mean is None else o.mean for rate, o in self.outcomes.items()}
-
-    @property
-    def points(self) -> int:
-        return len(tuning_points(self.variant))
-
     @property
     def seeds(self) -> int:
         return len({trial.seed for trial in self.variant.trials})
 
 
 def audits(study: Study) -> list[Audit]:
-    """The audit of each variant; none if no number was tuned."""
-    failures, key = trial_failures(study), study.rate
-    outcomes = {line.variant.name: line.outcomes for line in rate_lines(study)}
-    return [
-        Audit(
-            variant,
-            outcomes.get(variant.name, {}),
-            [text for at in tuning_points(variant) if (text := _failed_point(at, failures))],
-            _sensitivity_of(variant, key, study.tune[key], outcomes.get(variant.name, {})),
-        )
-        for variant in study.variants
-        if variant.trials and key is not None
-    ]
+    """The audit of each variant that was tuned; none if no number was tuned. If a rate was tried
+    together with several values of other keys, the best of them counts: that with the fewest
+    failures, then with the lowest mean."""
+    key = study.rate
+    if key is None:
+        return []
+    failures, found = trial_failures(study), []
+    for place, variant in enumerate(study.variants):
+        outcomes: dict[float, Outcomes] = {}
+        points = tuning_points(variant)
+        for trials in points:
+            rate, here = trials[0].tuned.get(key, inf), outcomes_of(trials, TUNED_ON, failures)
+            if finite(rate) and here.ended:
+                outcomes[rate] = min(outcomes.get(rate, here), here, key=_order)
+        failed = [text for trials in points if (text := _failed_point(trials, failures))]
+        best = (variant.tuned.best if variant.tuned else None) or {}
+        trained = any(one.losses for one in outcomes.values())
+        sensitive = _sensitivity_of(points, key, study.tune[key]) if trained else None
+        by_rate = dict(sorted(outcomes.items()))
+        found.append(Audit(variant, place, by_rate, best.get(key), points, failed, sensitive))
+    return [audit for audit in found if audit.points]
+
+
+def rate_lines(study: Study) -> list[Audit]:
+    """The audits that have a loss at some rate: a figure draws a line of each."""
+    return [audit for audit in audits(study) if audit.outcomes]
+
+
+def _order(outcomes: Outcomes) -> tuple[int, float]:
+    return len(outcomes.failed), inf if outcomes.mean is None else outcomes.mean
 
 
 def _sensitivity_of(
-    variant: Variant, key: str, rates: Sequence[float], outcomes: Mapping[float, Outcomes]
+    points: Sequence[Sequence[StudyRun]], key: str, rates: Sequence[float]
 ) -> float | None:
     """The sensitivity over all `rates`, so that those of two variants can be compared, at the best
-    of the values of other keys that were tried at each rate. A variant that failed at every rate
-    has none: its curve is flat since it learns nothing."""
+    of the values of other keys that were tried at each rate. None if no values of the other keys
+    were tried at all rates."""
     curves: dict[str, dict[float, float]] = {}  # values of the other keys -> rate -> loss
-    for trials in tuning_points(variant):
+    initial = []
+    for trials in points:
         others = {name: value for name, value in trials[0].tuned.items() if name != key}
         if runs := ended_runs(trials):
             curve = curves.setdefault(json.dumps(others, sort_keys=True), {})
             curve[trials[0].tuned.get(key, inf)] = fmean(run.final_loss(TUNED_ON) for run in runs)
-    initial = [run.summary.initial_loss for run in ended_runs(variant.trials)]
+            initial += [run.summary.initial_loss for run in runs]
     known = [loss for loss in initial if loss is not None]
     whole = [curve for curve in curves.values() if curve.keys() >= set(rates)]
-    if not (whole and known and len(set(rates)) > 1 and any(o.losses for o in outcomes.values())):
+    if not (whole and known and len(set(rates)) > 1):
         return None
     return sensitivity({rate: min(curve[rate] for curve in whole) for rate in rates}, fmean(known))
 
@@ -193,39 +176,34 @@ def audit_lines(study: Study, loss: str) -> list[str]:
         return []
     low, high = min(study.tune[key]), max(study.tune[key])
     decades = f", {log10(high / low):.1f} decades" if low > 0 else ""
+    inside = all(audit.variant.tuned and not audit.variant.tuned.edge for audit in rows)
+    seeds = sorted({trial.seed for audit in rows for trial in audit.variant.trials})
+    shared = shared_seeds(study.variants)
     lines = [
         f"losses at each {key} are validation losses, on which the best was chosen; sensitivity: "
         f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
         "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each and train "
         "at one",
         _budget_line(rows),
+        *[fault for audit in rows for fault in _faults(audit)],
+        "every best value lies inside the grid" if inside else "",
+        f"seeds of tuning: {', '.join(map(str, seeds))}",
+        f"SHARED: seeds of tuning and of results: {shared}"
+        if shared
+        else "tuning and results have different seeds",
+        same_data_note(study, loss),
     ]
-    for audit in rows:
-        lines += _faults(audit)
-    if all(audit.variant.tuned and not audit.variant.tuned.edge for audit in rows):
-        lines.append("every best value lies inside the grid")
-    seeds = sorted({trial.seed for audit in rows for trial in audit.variant.trials})
-    lines.append(f"seeds of tuning: {', '.join(map(str, seeds))}")
-    if shared := shared_seeds(study.variants):
-        lines.append(f"SHARED: seeds of tuning and of results: {shared}")
-    else:
-        lines.append("tuning and results have different seeds")
-    note = same_data_note(study, loss)
-    return [*lines, note] if note else lines
+    return [line for line in lines if line]
 
 
 def _budget_line(rows: Sequence[Audit]) -> str:
     """The number of points and of seeds that every variant had, or that they were not equal."""
-    points, seeds = sorted({row.points for row in rows}), sorted({row.seeds for row in rows})
-    if len(points) == len(seeds) == 1:
-        return (
-            f"every variant was tried at {plural(points[0], 'point')} x {plural(seeds[0], 'seed')}"
-        )
-    texts = [
-        f"{values[0]} to {values[-1]} {thing}"
-        for thing, values in {"points": points, "seeds": seeds}.items()
-        if len(values) > 1
-    ]
+    counts = {"points": [len(row.points) for row in rows], "seeds": [row.seeds for row in rows]}
+    if all(len({*values}) == 1 for values in counts.values()):
+        points, seeds = plural(len(rows[0].points), "point"), plural(rows[0].seeds, "seed")
+        return f"every variant was tried at {points} x {seeds}"
+    ranges = {what: (min(values), max(values)) for what, values in counts.items()}
+    texts = [f"{low} to {high} {what}" for what, (low, high) in ranges.items() if low < high]
     return f"UNEQUAL: variants were tried at {' and '.join(texts)}"
 
 
@@ -252,7 +230,7 @@ def audit_table(study: Study) -> Table:
         return {}
     columns = {
         "variant": [audit.variant.name for audit in rows],
-        "points": [str(audit.points) for audit in rows],
+        "points": [str(len(audit.points)) for audit in rows],
         f"best {key}": [_best_text(audit, key) for audit in rows],
         "sensitivity": [number(audit.sensitivity) for audit in rows],
     }

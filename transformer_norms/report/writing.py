@@ -1,8 +1,6 @@
 """Writes a report: all files are made before the first is written, and none written unchanged."""
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,50 +49,34 @@ def write_report(
     baseline: dict[str, Any] | None = None,
     effect: float | None = None,
     contrasts: Sequence[str] = (),
-    refresh: int | None = None,
 ) -> tuple[Path, Findings]:
     """Writes report.html, results.csv, table.md, tables for LaTeX with their sources, and curves
     into `out`, else into the first of `folders`. Returns the path of report.html, and the findings.
 
-    The page of an unfinished study is loaded anew by its browser every `refresh` seconds. Raises
-    ConfigError, one line and nothing written, if runs must not be compared or a folder is not what
-    it should be.
+    Raises ConfigError, one line and nothing written, if runs must not be compared or a folder is
+    not what it should be.
     """
     if isinstance(folders, (str, Path)):
         raise ConfigError(
             f"{str(folders)!r}: a list of folders is wanted, such as [{str(folders)!r}]"
         )
-    with _collecting_rarely(), Live() as live:
+    with Live() as live:
         places = [Path(folder) for folder in folders]
         study = read_study(places, baseline, effect, contrasts, live)
         runs = list({member.folder: member.run for member in study.runs if member.run}.values())
         rows, damaged = read_rows(track(live, "reading curves {:.0f}/{:.0f}", runs))
         study = replace(study, damaged=[*study.damaged, *damaged])
         results = findings(study, noise_beside(study))
-        files = _report_files(results, rows, refresh if study.unfinished else None, live)
+        files = _report_files(results, rows, live)
         folder = study.home if out is None else Path(out)
         write_files(folder, files)
         return folder / "report.html", results
 
 
-@contextmanager
-def _collecting_rarely() -> Iterator[None]:
-    """Python searches its objects for garbage after every few hundred new ones. A report reads
-    millions that all stay, so the searches find nothing; they took a seventh of its time."""
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-def _report_files(
-    findings: Findings, rows: RowsOf, refresh: int | None, tell: Tell
-) -> dict[str, bytes]:
+def _report_files(findings: Findings, rows: RowsOf, tell: Tell) -> dict[str, bytes]:
     tell("drawing", 0, 0)
     return {
-        "report.html": render_page(findings, rows, refresh),
+        "report.html": render_page(findings, rows),
         "results.csv": _results_csv(findings),
         **{name: text.encode() for name, text in paper_files(findings).items()},
         "table.md": _table_md(findings).encode(),
@@ -173,9 +155,7 @@ def _table_md(findings: Findings) -> str:
         ],
         "## Starts": [markdown_list(tables.start_notes(findings))],
         "## Noise": [markdown_list(tables.noise_notes(findings))],
-        "## Warnings of the runs": [
-            markdown_list([*tables.unusual_runs(findings), *run_warnings(study)])
-        ],
+        "## Warnings of the runs": [markdown_list(run_warnings(study))],
         "## Missing and left out": [markdown_list(left_out_notes(study))],
         "## Where this comes from": [markdown_list(tables.origin_notes(study))],
     }

@@ -12,7 +12,7 @@ from transformer_norms.report.charts.differences import draw_difference_rows
 from transformer_norms.report.charts.lines import against_panels
 from transformer_norms.report.charts.profiles import probe_profiles
 from transformer_norms.report.curves import ALONG, View, curves_of, draw_finals, draw_training
-from transformer_norms.report.figures import figure_bytes, pyplot
+from transformer_norms.report.figures import figure_bytes, fit_margins, pyplot
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.rates import draw_tuning, rate_lines, too_many_lines
@@ -40,26 +40,24 @@ class Panel:
 
 def panel_files(panel: Panel, sheet: Sheet) -> dict[str, bytes]:
     """The files of a panel by name."""
-    figure = draw_panel(panel, sheet)
-    files = {
-        f"{panel.name}.{kind}": figure_bytes(figure, kind, sheet.dpi) for kind in sheet.formats
-    }
+    figure = draw_panel(panel, sheet.width)
+    files = {f"{panel.name}.{kind}": figure_bytes(figure, kind) for kind in sheet.formats}
     pyplot().close(figure)
     return files
 
 
-def draw_panel(panel: Panel, sheet: Sheet) -> Any:
-    """The figure of a panel, as wide as the sheet, to the point."""
-    letters = int(_NAMES * sheet.width * 72 / (_LETTER * TEXT))
+def draw_panel(panel: Panel, width: float, height: float | None = None) -> Any:
+    """The figure of a panel, of a size in inches. A panel that has rows is as high as its rows."""
+    letters = int(_NAMES * width * 72 / (_LETTER * TEXT))
     names = [fill(printable(name), letters) for name in panel.rows]
     lines = sum(1 + name.count("\n") for name in names)
-    height = max(1.3, _FRAME + _ROW * lines) if names else 1.2 + sheet.width / 3
-    size = (sheet.width, sheet.height or height)
-    figure, axes = pyplot().subplots(figsize=size, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02)
+    if names:
+        height = max(1.3, _FRAME + _ROW * lines)
+    figure, axes = pyplot().subplots(figsize=(width, height or 1.2 + width / 3))
     panel.draw(axes)
     if names:
         axes.set_yticks(range(len(names)), names, parse_math=False)
+    fit_margins(figure)
     return figure
 
 
@@ -94,17 +92,14 @@ def panels(
 def _training_panels(
     findings: Findings, rows: Mapping[Path, Rows], most: int | None
 ) -> Iterator[Panel]:
-    """Yields the curves of the validation loss, if there are enough evaluations, and of the
-    training loss: along each of ALONG, with linear and with logarithmic axes."""
+    """Yields the curves of the validation loss along each of ALONG, and all of it on logarithmic
+    axes. They are curves of the training loss where there are too few evaluations."""
     variants = [variant for variant in findings.study.variants if variant.ended]
-    every = {key: curves_of(findings, variants, rows, key, most) for key in LOSS_KEYS}
-    losses = [loss for loss, curves in every.items() if curves]
-    for loss in losses:
-        for view in (View(loss, along, log) for along in ALONG for log in (False, True)):
-            if any(map(view.known, every[loss], variants)):
-                draw = partial(draw_training, findings.study, variants, every[loss], view)
-                name = f"loss-by-{view.along}{'-log' if view.log else ''}"
-                name = name if loss == losses[0] else f"training-{name}"
-                title = f"{LOSS_KEYS[loss]} by {ALONG[view.along][0]}"
-                title = f"{title}, all of it on logarithmic axes" if view.log else title
-                yield Panel("curves", name, title, draw)
+    every = ((key, curves_of(findings, variants, rows, key, most)) for key in LOSS_KEYS)
+    loss, curves = next((one for one in every if one[1]), ("", []))
+    for view in (*(View(loss, along) for along in ALONG), View(loss, log=True)):
+        if any(map(view.known, curves, variants)):
+            draw = partial(draw_training, findings.study, variants, curves, view)
+            title = f"{LOSS_KEYS[loss]} by {ALONG[view.along]}"
+            title = f"{title}, all of it on logarithmic axes" if view.log else title
+            yield Panel("curves", f"loss-by-{view.along}{'-log' if view.log else ''}", title, draw)

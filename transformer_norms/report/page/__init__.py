@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -19,26 +19,23 @@ from transformer_norms.report.findings import LOSSES, Findings
 from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
 from transformer_norms.report.page.charts import POINTS, page_charts
 from transformer_norms.report.page.drawings import block_drawings
-from transformer_norms.report.page.maps import maps
-from transformer_norms.report.regime import all_failures, shared_lines
+from transformer_norms.report.regime import shared_lines
 from transformer_norms.report.scope import regime
-from transformer_norms.report.study import Rows, Study, StudyRun
+from transformer_norms.report.study import Rows, Study
 from transformer_norms.report.table import number
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
-from transformer_norms.text_tables import Table, file_name, shorten, templates
+from transformer_norms.text_tables import Table, file_name, shorten, show, templates
 
 _HERE = Path(__file__).parent
 
 
-def render_page(findings: Findings, rows: Mapping[Path, Rows], refresh: int | None = None) -> bytes:
-    """Returns the page. `rows` are the metrics by run folder; `refresh` is the number of seconds
-    after which a browser loads the page again."""
+def render_page(findings: Findings, rows: Mapping[Path, Rows]) -> bytes:
+    """Returns the page. `rows` are the metrics by run folder."""
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     charts = page_charts(findings, rows)
     page = _environment().get_template("page.html")
     text = page.render(
         policy=_content_policy(script),
-        refresh=refresh,
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         charts=charts,
@@ -70,7 +67,6 @@ def _content(findings: Findings) -> dict[str, Any]:
         "contrast_differences": [
             line for contrast in study.contrasts for line in contrast_differences(study, contrast)
         ],
-        "maps": maps(findings),
         "blocks": [(d, Markup(d.svg), names) for d, names in block_drawings(study.variants)],
         "audit": audit_table(study),
         "audit_lines": audit_lines(study, findings.loss),
@@ -89,7 +85,6 @@ def _content(findings: Findings) -> dict[str, Any]:
         "runs": runs_table(findings),
         "setup": shared_settings(study),
         "probe_every": next((run.value(key) for run in study.results if run.has(key)), None),
-        "unusual": tables.unusual_runs(findings),
         "confounds": {v.name: confounds(study, v) for v in findings.compared},
     }
 
@@ -138,46 +133,34 @@ def _line_classes(place: int) -> str:
 
 # -------------------------------------------------------------------- every run, and their settings
 
-_HEADINGS = "run stage seed".split()
-_MORE = "status step validation test config commit data batches threads device torch".split()
+# The columns of every run: the heading, and the key in the table of the study.
+_PLACE = {"run": "run", "stage": "stage", "seed": "seed"}
+_RESULT = {
+    "status": "status", "step": "step", "validation": "val_loss", "test": "test_loss",
+    "config": "identity", "commit": "commit", "data": "data.fingerprint", "batches": "batch_chain",
+    "threads": "threads", "device": "device", "torch": "torch",
+}  # fmt: skip
 
 
-def runs_table(findings: Findings) -> tuple[Sequence[str], list[list[str]]]:
-    """Headings, and a row for each run of the study. Hashes are cut to 12 digits."""
-    study, failures = findings.study, all_failures(findings.study, findings.loss)
-    headings = [*_HEADINGS, *study.tune, *_MORE]
-    return headings, [_row(study, member, failures) for member in study.runs]
+def runs_table(findings: Findings) -> Table:
+    """Every run of the study. Hashes are cut to 12 digits."""
+    tuned = {key: f"tuned.{key}" for key in findings.study.tune}
+    runs = [_run_texts(row) for row in findings.table.to_dict("records")]
+    columns = {**_PLACE, **tuned, **_RESULT}
+    return {heading: [run.get(key, "") for run in runs] for heading, key in columns.items()}
 
 
-def _row(study: Study, member: StudyRun, failures: Mapping[Path, str]) -> list[str]:
-    tuned = [str(member.tuned.get(key, "")) for key in study.tune]
-    start = [member.folder.name, member.stage, str(member.seed), *tuned]
-    if member.run is None:
-        return [*start, member.status, *[""] * (len(_MORE) - 1)]
-    summary = member.run.summary
-    commit = (summary.commit or "unknown")[:12] + (", changed" if summary.dirty else "")
-    return [
-        *start,
-        _ending(member, failures),
-        str(summary.step),
-        number(summary.val_loss),
-        number(summary.test_loss),
-        summary.identity[:12],
-        commit,
-        summary.data.fingerprint[:12],
-        (summary.batch_chain or "")[:12],
-        "" if summary.threads is None else str(summary.threads),
-        summary.device or "",
-        summary.versions.get("torch", ""),
-    ]
-
-
-def _ending(member: StudyRun, failures: Mapping[Path, str]) -> str:
-    """`finished`, `diverged: the loss is nan`, `finished, no better than the bigram (2.482)`"""
-    if member.run and member.run.summary.diverged:
-        return f"diverged: {member.run.summary.diverged}"
-    reason = failures.get(member.folder) if member.status == "finished" else None
-    return f"{member.status}, {reason}" if reason else member.status
+def _run_texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """A row of the table of the study in words: `finished, no better than the bigram (2.482)`."""
+    texts = {key: show(value) for key, value in row.items()}
+    if row.get("diverged"):
+        texts["status"] = f"diverged: {row['diverged']}"
+    elif row["status"] == "finished" and row.get("failure"):
+        texts["status"] = f"finished, {row['failure']}"
+    for key in ("identity", "commit", "data.fingerprint", "batch_chain"):
+        texts[key] = texts.get(key, "")[:12]
+    texts["commit"] += ", changed" if row.get("dirty") else ""
+    return texts | {key: number(row.get(key)) for key in ("val_loss", "test_loss")}
 
 
 _NODES = (

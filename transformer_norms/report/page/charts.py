@@ -23,7 +23,7 @@ from transformer_norms.report.figures import (
     pyplot,
 )
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.paper.figure_sheet import FONTS, TEXT, Sheet
+from transformer_norms.report.paper.figure_sheet import TEXT
 from transformer_norms.report.study import Rows
 from transformer_norms.text_tables import printable
 
@@ -50,19 +50,11 @@ def page_charts(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, list
     many = len(findings.study.variants)
     with drawn_with(TEXT, settings):
         for panel in panels(findings, rows, POINTS):
-            if _is_shown(panel, many):
-                height = None if panel.rows else height_of(many)
-                sheet = Sheet(("svg",), _WIDTH, height, 72, FONTS["sans"])
-                figure = draw_panel(panel, sheet)
-                charts[panel.section].append(Chart(panel, _page_svg(panel, figure)))
+            if many > MOST_LINES and panel.name.endswith("-by-step"):
+                continue  # its lines would look alike
+            figure = draw_panel(panel, _WIDTH, height_of(many))
+            charts[panel.section].append(Chart(panel, _page_svg(panel, figure)))
     return charts
-
-
-def _is_shown(panel: Panel, many: int) -> bool:
-    """Logarithmic axes are for tokens alone; lines that look alike are not drawn for each block."""
-    if panel.name.endswith("-by-step"):
-        return many <= MOST_LINES
-    return not panel.name.endswith("-log") or panel.name.endswith("by-tokens-log")
 
 
 def _page_svg(panel: Panel, figure: Any) -> Markup:
@@ -92,8 +84,9 @@ def _page_svg(panel: Panel, figure: Any) -> Markup:
 
 def _number_tags(figure: Any) -> Iterator[Tag]:
     """Yields the tags of a figure, and names their artists in the SVG by the number of the tag."""
-    tagged = [artist for artist in figure.findobj() if hasattr(artist, "tag")]
-    for number, artist in enumerate(tagged):
+    artists = [artist for axes in figure.axes for artist in axes.get_children()]
+    artists += [tick.label1 for axes in figure.axes for tick in axes.yaxis.majorTicks]
+    for number, artist in enumerate(one for one in artists if hasattr(one, "tag")):
         for part in (artist, getattr(artist, "arrow_patch", None)):
             if part is not None:
                 part.set_gid(f"tag-{number}")

@@ -15,7 +15,6 @@ from transformer_norms.text_tables import escape_latex, file_name, latex_tabular
 
 _LOSS = r"loss $\pm$ sd"
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
-_LEFT_OUT = ("median", "correlation")  # columns that a paper can do without
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 _HEAD = r"% \usepackage{booktabs,graphicx}; \bibliography{sources} has the keys of \cite"
 # Shrinks a table that would be wider than its line.
@@ -23,10 +22,9 @@ _FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 
 
 def paper_files(findings: Findings) -> dict[str, str]:
-    """table.tex, table-full.tex and table-seeds.tex, and the sources of all choices as BibTeX."""
+    """table.tex and table-seeds.tex, and the sources of all choices as BibTeX."""
     return {
         "table.tex": _short_table(findings),
-        "table-full.tex": _full_table(findings),
         "table-seeds.tex": _seeds_table(findings),
         "sources.bib": bibliography(_choices(findings.study)),
     }
@@ -86,28 +84,6 @@ def _bold_words(best: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"{words}, which is not shown to be lower than {', '.join(close)}" if close else words]
 
 
-def _full_table(findings: Findings) -> str:
-    """The table of the report, without columns of zeros."""
-    columns = {
-        name: cells
-        for name, cells in tables.table(findings).items()
-        if name not in _LEFT_OUT and not (name in ("failed", "missing") and set(cells) == {"0"})
-    }
-    cells = [
-        [(escape_latex if name in _WORDS else latex_cell)(cell) for cell in column]
-        for name, column in columns.items()
-    ]
-    loss = f"{LOSSES[findings.loss]}, mean ± sd"
-    heading = [_LOSS if name == loss else escape_latex(name) for name in columns]
-    rows = [heading, *map(list, zip(*cells, strict=True))]
-    words = _caption_words(findings)
-    if findings.gains:
-        words += ["tuning error: a 95 % bound of what a better tuned value could still gain"]
-    if "detectable" in columns:
-        words += ["detectable: the smallest true difference detected with 90 % power"]
-    return _float(findings, "full", rows, words)
-
-
 def _seeds_table(findings: Findings) -> str:
     """The final loss of every seed: the seeds are the rows if they are more than the variants."""
     every = findings.outcomes.values()
@@ -135,12 +111,10 @@ def latex_cell(text: str) -> str:
 
 
 def _float(findings: Findings, form: str, rows: Sequence[Sequence[str]], words: list[str]) -> str:
-    r"""A table environment: two columns of a page wide for the full form, which is the widest.
-    Comments say which keys of sources.bib to \cite for which variant."""
+    r"""A table environment. Comments say which keys of sources.bib to \cite for which variant."""
     study = findings.study
     columns = {**tables.table(findings), **tables.contrast_table(findings)}
     notes = [*tables.column_notes(findings, columns), *tables.regime_notes(findings)]
-    wide = "*" if form == "full" else ""
     align = "".join("l" if not n or name in _WORDS else "r" for n, name in enumerate(rows[0]))
     label = file_name(study.home.resolve().name) or "study"
     return "\n".join(
@@ -148,14 +122,14 @@ def _float(findings: Findings, form: str, rows: Sequence[Sequence[str]], words: 
             _HEAD,
             *[f"% {printable(note)}" for note in notes],
             *_keys_by_variant(study),
-            rf"\begin{{table{wide}}}",
+            r"\begin{table}",
             r"\centering",
             rf"\caption{{{_caption(findings, words)}}}",
             rf"\label{{tab:{'-'.join(filter(None, [label, form]))}}}",
-            rf"\{'scriptsize' if wide else 'footnotesize'}\setlength{{\tabcolsep}}{{3pt}}",
+            r"\footnotesize\setlength{\tabcolsep}{3pt}",
             _FITTED,
             latex_tabular(rows, f"@{{}}{align}@{{}}") + "}",
-            rf"\end{{table{wide}}}",
+            r"\end{table}",
             "",
         ]
     )
