@@ -13,9 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose
-from transformer_norms.plan.memory import memory_of
+from transformer_norms.plan.memory import divide_step, memory_of
 from transformer_norms.plan.rehearsal import Stage
-from transformer_norms.plan.sharing import divide_step
 
 VOCABULARY = 97
 TINY = ("model=nano", "model.depth=3", "trainer.batch_size=8", "tracking=none")
@@ -26,7 +25,7 @@ MEASURED = Path(__file__).with_name("measured_memory.py")
 def planned(typed, vocab_size, device="auto"):
     """The bytes that a plan says, without what is assumed for the rest."""
     config = compose(typed, device)
-    memory = memory_of(Stage(config, vocab_size), divide_step(config, 1))
+    memory = memory_of(Stage(config, vocab_size), divide_step(config))
     return memory.peak - memory.rest
 
 

@@ -1,1 +1,1 @@
-"""What a run or a sweep takes, before anything is bought: memory, time and money."""
+"""What a run or a sweep takes, before it starts: parameters, FLOPs and memory."""

@@ -3,17 +3,53 @@
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 
-from transformer_norms.plan.rehearsal import Bytes, Sizes, Stage
-from transformer_norms.plan.sharing import Layout
-from transformer_norms.training.parallel.ranks import BUCKET
+from transformer_norms.config.tree import Config
+from transformer_norms.errors import ConfigError
+from transformer_norms.plan.rehearsal import Bytes, Stage
+from transformer_norms.training.parallel.micro_batches import micro_batch_count
 
 GIB = 2**30
-# Assumed: the CUDA context and the workspaces of cuBLAS and NCCL; an interpreter with torch.
+# Assumed: the CUDA context and the workspaces of cuBLAS; an interpreter with torch.
 REST = {"cuda": 1.5 * GIB, "cpu": 0.4 * GIB}
 FREE = 0.1  # of a device's memory, which an allocator cannot use
-BUFFERS = 3  # of a bucket's size, while ranks add it: what is sent, received and summed
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A step is `micro_batches` of `sequences` each. Each replica of the model computes `share` of
+    them one after another. `pieces` is by how much they are smaller than trainer.accumulation
+    says."""
+
+    replicas: int
+    micro_batches: int
+    sequences: int
+    pieces: int
+
+    @property
+    def share(self) -> int:
+        return self.micro_batches // self.replicas
+
+    @property
+    def sets(self) -> int:
+        """The most sets of gradients of a replica at a time. The tree adds halves: while the last
+        micro-batch is computed, the sum of each left half on the way to it waits."""
+        return (self.share - 1).bit_length() + 1
+
+
+def divide_step(config: Config) -> Layout:
+    """Returns the layout of a config's step on one device; ConfigError where there is none."""
+    settings = config.trainer
+    replicas = 1 if settings.replicas == "auto" else settings.replicas
+    if replicas > 1 and settings.device != "cpu":
+        raise ConfigError(f"trainer.replicas={replicas}: they are for a CPU")
+    count = micro_batch_count(settings.accumulation, replicas, 1)
+    if settings.batch_size % count:
+        raise ConfigError(
+            f"trainer.replicas={replicas}: they cannot share {settings.batch_size} sequences "
+            f"(trainer.batch_size) evenly with trainer.accumulation={settings.accumulation}"
+        )
+    return Layout(replicas, count, settings.batch_size // count, count // settings.accumulation)
 
 
 @dataclass(frozen=True)
@@ -33,43 +69,16 @@ class Memory:
 
 
 def memory_of(stage: Stage, layout: Layout) -> Memory:
-    """Returns what a device of the layout holds. The stage rehearses one micro-batch."""
-    sharded = layout.parallel == "fsdp"
-    shards = layout.devices if sharded else 1
-    backward = stage.rehearse(layout.sequences, shards=shards, pieces=layout.pieces)
-    phases = (_sharded if sharded else _whole)(backward, stage.update, stage.sizes(), layout)
-    return Memory(phases, int(REST[stage.config.trainer.device]))
-
-
-def _whole(passes: Bytes, update: Bytes, sizes: Sizes, layout: Layout) -> dict[str, Bytes]:
-    """Every device has the whole model, and each of its replicas gradients of its own."""
-    kept = Counter({part: update[part] for part in ("weights", "moments")})
+    """Returns what a device holds: the weights and moments once, and gradients for each replica.
+    The stage rehearses one micro-batch."""
+    passes = stage.rehearse(layout.sequences, layout.pieces)
+    kept = Counter({part: stage.update[part] for part in ("weights", "moments")})
     micro_batch = Counter({part: size for part, size in passes.items() if part not in kept})
-    waiting = Counter(gradients=(layout.sets - 1) * sizes.whole)
+    weights = stage.weights
+    waiting = Counter(gradients=(layout.sets - 1) * weights)
     backward, added = kept.copy(), kept.copy()
     for _ in range(layout.replicas):
         backward += micro_batch + waiting
-        added += Counter(gradients=layout.sets * sizes.whole)
-    if layout.devices > 1:
-        # The ranks add one set, when the halves of each have been added.
-        sent = kept + Counter(gradients=sizes.whole)
-        sent["work"] = BUFFERS * max(min(4 * BUCKET, sizes.whole), sizes.tensor)
-        added = max(added, sent, key=Counter.total)
-    return {"backward": backward, "sum": added, "update": update}
-
-
-def _sharded(passes: Bytes, update: Bytes, sizes: Sizes, layout: Layout) -> dict[str, Bytes]:
-    """Every device has a shard of each weight, gradient and moment, whole what is outside of the
-    blocks, and two whole blocks: one is computed while the next is gathered. Before the last of
-    several micro-batches, gradients are added up whole."""
-
-    def shard(whole: int) -> int:
-        return ceil(whole / layout.devices)
-
-    gathered = sizes.outside + 2 * sizes.block
-    shards = Counter({part: shard(size) for part, size in update.items()})
-    backward = Counter(passes)
-    backward["weights"] = shards["weights"] + gathered
-    backward["moments"] = shards["moments"]
-    backward["gradients"] += sizes.whole + sizes.block if layout.share > 1 else gathered
-    return {"backward": backward, "update": shards}
+        added += Counter(gradients=layout.sets * weights)
+    phases = {"backward": backward, "sum": added, "update": stage.update}
+    return Memory(phases, int(REST[stage.config.trainer.device]))

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, cached_property, partial
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,23 +26,12 @@ from transformer_norms.model.attentions.kernels import Pattern
 from transformer_norms.training.flops import training_flops
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS, groups
-from transformer_norms.training.parallel.sharding import ShardedLoss
 from transformer_norms.training.probes import Probes
 from transformer_norms.training.recomputation import recompute
 
 # What memory is taken for. `work` is what the optimizer's step holds for a moment.
 PARTS = ("weights", "gradients", "moments", "activations", "logits", "work")
 Bytes = Counter[str]  # by part
-
-
-class Sizes(NamedTuple):
-    """Bytes of weights: of all, of the largest block, of all that is in no block, of the largest
-    tensor."""
-
-    whole: int
-    block: int
-    outside: int
-    tensor: int
 
 
 class Ledger(TorchDispatchMode):
@@ -111,7 +100,6 @@ class Stage:
             criterion, precision = LOSSES.maker(config.loss)(), config.trainer.precision
             # The operators of a CPU allocate what those of a GPU allocate, and need no GPU.
             self.loss = ModelLoss(self.model, criterion, device="cpu", precision=precision)
-            self.loss.keeps_casts = ShardedLoss.keeps_casts or config.parallel.type != "fsdp"
         self.parameters = list(self.model.parameters())
 
     def numbers(self) -> dict[str, int]:
@@ -127,22 +115,18 @@ class Stage:
         again = flops / 3 - 2 * self.model.width * self.model.vocab_size
         return flops, again if self.config.trainer.activation_checkpointing else 0.0
 
-    def sizes(self) -> Sizes:
-        """Returns the bytes of the weights."""
-        blocks = [bytes_of(block.parameters()) for block in self.model.blocks]
-        whole = bytes_of(self.parameters)
-        return Sizes(whole, max(blocks), whole - sum(blocks), max(map(byte_count, self.parameters)))
+    @property
+    def weights(self) -> int:
+        """The bytes of all weights."""
+        return sum(p.numel() * p.element_size() for p in self.parameters)
 
-    @cache  # noqa: B019 (a stage lives as long as its plan)
-    def rehearse(self, sequences: int, *, shards: int = 1, pieces: int = 1) -> Bytes:
-        """Returns what a device that holds the whole model has in memory at the fullest moment of
-        the forward and the backward pass of one micro-batch. Of each gradient it keeps one of so
-        many `shards`. The pieces of the logits are smaller by the number `pieces`."""
+    def rehearse(self, sequences: int, pieces: int = 1) -> Bytes:
+        """Returns what a device has in memory at the fullest moment of the forward and the backward
+        pass of one micro-batch. The pieces of the logits are smaller by the number `pieces`."""
         self.loss.side_by_side = pieces
-        kept: dict[Tensor, Tensor] = {}
         with self._counted() as ledger:
             hooks = [
-                p.register_post_accumulate_grad_hook(partial(_keep_shard, ledger, shards, kept))
+                p.register_post_accumulate_grad_hook(lambda p: ledger.move(p.grad, "gradients"))
                 for p in self.parameters
             ]
             self.loss.backward(self._tokens(sequences), 1)
@@ -191,15 +175,6 @@ class Stage:
         return torch.zeros(sequences, self.config.model.context + 1, dtype=torch.long)
 
 
-def _keep_shard(ledger: Ledger, shards: int, kept: dict[Tensor, Tensor], parameter: Tensor) -> None:
-    assert parameter.grad is not None
-    gradient = parameter.grad
-    if shards > 1:
-        parameter.grad, gradient = None, gradient.new_empty(-(-gradient.numel() // shards))
-        kept[parameter] = gradient  # once, though the head has one for each piece of the logits
-    ledger.move(gradient, "gradients")
-
-
 def _fuse_caps(model: nn.Module) -> None:
     """Leaves out the cap, the pattern and the bias of attention where a GPU computes them in one
     kernel, which allocates what the kernel without them does."""
@@ -216,11 +191,3 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def byte_count(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    return sum(map(byte_count, tensors))

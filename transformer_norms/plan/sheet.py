@@ -6,22 +6,15 @@ from transformer_norms.plan.memory import FREE, GIB
 from transformer_norms.plan.of_run import RunPlan
 from transformer_norms.plan.of_sweep import SweepPlan
 from transformer_norms.plan.rehearsal import PARTS
-from transformer_norms.plan.speed import DAY
 from transformer_norms.text_tables import text_table, wrap_text
 
 Row = Sequence[str]
 
 
-def run_lines(plan: RunPlan, price: float | None) -> list[str]:
-    """Returns the lines of a run's plan."""
-    return [
-        *_size_lines(plan),
-        "",
-        *_memory_lines(plan),
-        *_time_lines(plan, price),
-        "",
-        *_notes([*_memory_notes(plan), *_time_notes(plan)]),
-    ]
+def run_lines(plan: RunPlan, capacity: float | None) -> list[str]:
+    """Returns the lines of a run's plan. `capacity` are the bytes of the accelerator, if typed."""
+    notes = _notes(_memory_notes(plan, capacity))
+    return [*_size_lines(plan), "", *_memory_lines(plan), "", *notes]
 
 
 def _size_lines(plan: RunPlan) -> list[str]:
@@ -44,7 +37,6 @@ def _size_lines(plan: RunPlan) -> list[str]:
             f"{trainer.steps:,} steps, {plan.tokens:.4g} tokens, "
             f"{plan.flops * plan.tokens:.4g} FLOPs",
         ),
-        ("devices", f"{layout.devices:,}, parallel={layout.parallel}"),
     ]
     return _pairs(rows)
 
@@ -65,93 +57,46 @@ def _memory_lines(plan: RunPlan) -> list[str]:
     return text_table([heading, *rows]).splitlines()
 
 
-def _time_lines(plan: RunPlan, price: float | None) -> list[str]:
-    speed, cluster = plan.speed, plan.cluster
-    if speed is None or cluster is None or plan.seconds is None:
-        return []
-    devices = plan.layout.devices
-    hours = devices * plan.seconds / 3600
-    rows = [
-        ("tokens per second", f"{plan.tokens_per_step / speed.step:,.0f}"),
-        ("a step", f"{_seconds(speed.step)}, {_seconds(speed.exchange)} of exchange"),
-        ("the run", f"{plan.seconds / DAY:.3g} days, {hours:,.4g} device-hours"),
-    ]
-    if price is not None:
-        rows.append(("its cost", f"{hours * price:,.2f}"))
-    return ["", *_pairs(rows)]
-
-
-def _memory_notes(plan: RunPlan) -> list[str]:
-    capacity, peak = plan.cluster and plan.cluster.accelerator.memory, plan.memory.peak
-    notes = []
+def _memory_notes(plan: RunPlan, capacity: float | None) -> list[str]:
+    trainer, notes = plan.config.trainer, []
     if capacity:
         fits = "fits into" if plan.memory.fits(capacity) else "does NOT fit into"
         notes.append(
-            f"{_sized(peak)} GiB {fits} {_sized((1 - FREE) * capacity)}: {1 - FREE:.0%} of the "
-            f"{capacity / 1e9:g} GB of the data sheet, since an allocator cannot use all"
+            f"{_sized(plan.memory.peak)} GiB {fits} {_sized((1 - FREE) * capacity)}: "
+            f"{1 - FREE:.0%} of the {capacity / 1e9:g} GB of the data sheet, since an allocator "
+            "cannot use all"
         )
-    if plan.layout.parallel == "fsdp" and plan.layout.share > 1:
-        notes.append(
-            f"each device adds up the gradients of {plan.layout.share} micro-batches whole; with "
-            f"trainer.accumulation={plan.layout.devices} they are shards"
-        )
-    if plan.config.trainer.compile != "none" and plan.config.trainer.device == "cuda":
+    if trainer.compile != "none" and trainer.device == "cuda":
         notes.append("blocks are planned as if they were not compiled; compiled ones keep less")
-    if plan.config.trainer.device == "cpu":
+    if trainer.device == "cpu":
         notes.append("the C library of a CPU's process may hold more than the program asks for")
-        if plan.config.trainer.replicas == "auto":
+        if trainer.replicas == "auto":
             notes.append("trainer.replicas=auto is planned as 1; type a number to plan more")
+    if plan.config.parallel.type != "none":
+        notes.append(f"one device is planned; parallel={plan.config.parallel.type} is left out")
     return notes
 
 
-def _time_notes(plan: RunPlan) -> list[str]:
-    cluster = plan.cluster
-    if cluster is None:
-        return ["without --accelerator no time is planned"]
-    precision = plan.config.trainer.precision
-    notes = [
-        f"assumed: {cluster.utilisation:.0%} of {cluster.peak / 1e12:g} TFLOP/s ({precision}, data "
-        "sheet) are made use of, evaluations and checkpoints aside"
-    ]
-    if plan.layout.devices > 1:
-        way = "while it computes" if plan.layout.parallel == "fsdp" else "after it has computed"
-        notes.append(
-            f"assumed: a device exchanges {way}, at {cluster.accelerator.link / 1e9:g} GB/s, as if "
-            "all were in one machine"
-        )
-    return notes
-
-
-def sweep_lines(plan: SweepPlan, price: float | None) -> list[str]:
+def sweep_lines(plan: SweepPlan, capacity: float | None) -> list[str]:
     """Returns the lines of a sweep's plan: its stages, and the run that takes the most memory."""
-    fullest = plan.runs[plan.fullest]
     title = f"{plan.request.name}: {plan.request.question.question}".rstrip(": ")
-    heading = ["", "runs", "tokens", "FLOPs"]
-    if fullest.speed:
-        heading += ["device-hours", "days"] + (["cost"] if price is not None else [])
-    rows = []
-    for stage in plan.stages:
-        row = [stage.name, f"{stage.runs:,}", f"{stage.tokens:.4g}", f"{stage.flops:.4g}"]
-        if stage.seconds is not None:
-            days = stage.seconds / DAY / min(plan.hardware.devices, stage.runs)
-            row += [f"{stage.seconds / 3600:,.4g}", f"{days:.3g}"]
-            row += [f"{stage.seconds / 3600 * price:,.2f}"] if price is not None else []
-        rows.append(row)
+    rows = [
+        [stage, f"{total['runs']:,}", f"{total['tokens']:.4g}", f"{total['flops']:.4g}"]
+        for stage, total in plan.totals.items()
+    ]
     return [
         *wrap_text(title),
-        *text_table([heading, *rows]).splitlines(),
+        *text_table([["", "runs", "tokens", "FLOPs"], *rows]).splitlines(),
         *_notes(_sweep_notes(plan)),
         "",
         f"a run of {plan.fullest}, which takes the most memory:",
         "",
-        *run_lines(fullest, price),
+        *run_lines(plan.runs[plan.fullest], capacity),
     ]
 
 
 def _sweep_notes(plan: SweepPlan) -> list[str]:
-    question, devices = plan.request.question, plan.hardware.devices
-    notes = [f"each run on one device, {devices} at a time"] if devices > 1 else []
-    notes += plan.request.remarks
+    question, notes = plan.request.question, [*plan.request.remarks]
     if question.tune and question.tune.stepped:
         runs = len(question.variants) * len(question.tune_seeds)
         notes.append(f"a best rate at an edge of the grid adds {runs} runs of tuning")
@@ -162,10 +107,6 @@ def _sweep_notes(plan: SweepPlan) -> list[str]:
 
 def _sized(size: float, unit: int = GIB) -> str:
     return f"{size / unit:,.2f}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
