@@ -140,7 +140,6 @@ def test_each_variant_gets_seeds_until_it_is_decided(capsys, trainings):
     assert "scalenorm: hopeless after" in err
     runs = sum(map(len, seeds.values()))
     assert answer["runs"] == runs
-    assert f"{runs} runs for results; fixed plans take 40 with 8 seeds, and " in err
     looks = record().looks
     assert [len(look.seen[0].seeds) for look in looks] == list(range(3, 3 + len(looks)))
     assert looks[0].decided["derf"] == "failed"

@@ -11,15 +11,6 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.processes import SHARE, cores
 from transformer_norms.signals import Stopping
 from transformer_norms.sweep import pool
-from transformer_norms.sweep.gpus import Mps, visible_gpus
-
-# Stands for NVIDIA's program: notes its arguments, its folders, the signals that it ignores, and
-# what it reads.
-DAEMON = """#!/bin/sh
-[ "$1" = -d ] || words=$(cat)
-ignored=$(sed -n 's/^SigIgn:[^0-9a-f]*//p' /proc/self/status | tr a-f A-F)
-echo $1 $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $ignored "$words" >> calls
-"""
 
 
 @pytest.mark.goal("S2")
@@ -89,20 +80,8 @@ def test_workers_share_the_gpus_turn_by_turn(visible, gpus, given, monkeypatch):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        pool._take_gpu(number, visible_gpus(gpus))
+        pool._take_gpu(number, pool.visible_gpus(gpus))
         assert os.environ.get("CUDA_VISIBLE_DEVICES", "") == name
-
-
-@pytest.mark.parametrize(
-    ("visible", "names"),
-    [(None, ["0", "1"]), ("3,5", ["0", "1"]), ("GPU-ab,GPU-cd", ["GPU-ab", "GPU-cd"])],
-)
-def test_gpus_behind_a_daemon_that_saw_a_list_are_numbered_from_zero(visible, names, monkeypatch):
-    """As the CUDA documentation says of MPS and CUDA_VISIBLE_DEVICES."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert visible_gpus(2, renumbered=True) == names
 
 
 @pytest.mark.parametrize(
@@ -112,53 +91,13 @@ def test_gpus_behind_a_daemon_that_saw_a_list_are_numbered_from_zero(visible, na
 def test_a_pool_has_per_gpu_workers_on_each_gpu(workers, per_gpu, gpus, expected, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     made = pool.Pool.of(PoolSettings(workers=workers, per_gpu=per_gpu, stacked="none", pools=3))
-    assert (made.workers, made.at_once, made.share) == (expected, 3 * expected, per_gpu > 1)
+    assert (made.workers, made.at_once) == (expected, 3 * expected)
 
 
 def test_there_is_nothing_to_share_without_a_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(ConfigError, match=r"launcher\.per_gpu=2: there is no GPU"):
         pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, stacked="none", pools=1))
-
-
-@pytest.fixture
-def mps(tmp_path, monkeypatch):
-    """A machine where MPS is installed. `calls` is what its program noted."""
-    monkeypatch.chdir(tmp_path)
-    control = tmp_path / "bin" / "nvidia-cuda-mps-control"
-    control.parent.mkdir()
-    control.write_text(DAEMON)
-    control.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{control.parent}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    monkeypatch.delenv("CUDA_MPS_LOG_DIRECTORY", raising=False)
-    return tmp_path / "calls"
-
-
-def test_mps_has_a_daemon_of_its_own_for_the_life_of_the_pool(mps, tmp_path):
-    daemon = Mps(tmp_path)
-    assert daemon.runs
-    pipes, logs = tmp_path / "mps-pipes", tmp_path / "mps-logs"
-    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == str(pipes)
-    daemon.close()
-    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-    begun, ended = mps.read_text().splitlines()
-    start = f"-d {pipes} {logs} "
-    assert begun.startswith(start)
-    ignored = int(begun.removeprefix(start), 16)
-    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):  # at which runs save, with it
-        assert ignored >> (number - 1) & 1
-    assert ended.split()[:2] == [str(pipes), str(logs)]
-    assert ended.endswith(" quit")
-
-
-def test_a_daemon_of_the_machine_is_left_alone(mps, tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/theirs")
-    daemon = Mps(tmp_path)
-    daemon.close()
-    assert not daemon.runs
-    assert not mps.exists()
-    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "/theirs"
 
 
 @pytest.mark.parametrize(("share", "seen"), [("1", 1), ("", None), ("4096", None)])

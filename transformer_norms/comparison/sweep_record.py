@@ -2,7 +2,7 @@
 noticed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -46,9 +46,14 @@ class PlannedRun:
         """The purpose of the run in the sweep, without the settings that all runs share."""
         return json.dumps([self.stage, self.variant, self.tuned, self.seed], sort_keys=True)
 
+    @property
+    def suffix(self) -> str:
+        """The part of the folder's name that follows the hash of the run's identity."""
+        return self.folder.rpartition(self.identity[:8])[2]
+
     def attempts(self, folders: Attempts) -> list[Path]:
         """The folders of all attempts at this run, oldest first."""
-        return folders.of(self.identity, self.folder.rpartition(self.identity[:8])[2])
+        return folders.of(self.identity, self.suffix)
 
     def newest(self, study: Path, folders: Attempts) -> Path:
         """The folder of the newest attempt; if there is none, the folder that it will have."""
@@ -122,6 +127,10 @@ class SweepRecord:
     unbegun: list[FolderName] = field(default_factory=list)
     schema: Literal[1] = 1
 
+    def asks_the_same(self, asked: Asked | None, first: PlannedRun) -> bool:
+        """Whether a command that asks for this goes on with what the newest command began."""
+        return self.asked == asked and first in self.runs
+
     @property
     def own_looks(self) -> list[Look]:
         """The looks at any of its runs."""
@@ -185,44 +194,39 @@ def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Va
 
 
 def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
-    """Returns `now` with all that was planned before it. A planned run stays planned."""
-    tune = {key: _union(before.tune.get(key, []), now.tune.get(key, [])) for key in now.tune}
+    """Returns `now` with all that was planned before it."""
+
+    def both(name: str) -> list[Any]:
+        return distinct([*getattr(before, name), *getattr(now, name)])
+
+    # The readable part of a folder's name may have changed since the run was planned; the hash of
+    # its identity says that it is the same.
+    runs = distinct(
+        [*before.runs, *now.runs], lambda run: [run.identity, run.suffix, run.place]
+    )
+    if len(runs) > MOST_PLANNED:
+        raise ConfigError(f"more than {MOST_PLANNED} runs in one study; study=NAME begins another")
+    tune = {key: distinct([*before.tune.get(key, []), *now.tune[key]]) for key in now.tune}
     variants = [tuned.variant for tuned in now.tuned]
     return replace(
         now,
-        axes=_union(before.axes, now.axes),
+        runs=runs,
         tune={**before.tune, **tune},
-        tune_seeds=_union(before.tune_seeds, now.tune_seeds),
-        seeds=_union(before.seeds, now.seeds),
-        contrasts=_union(before.contrasts, now.contrasts),
-        runs=_planned(before.runs, now.runs),
         most=now.most or before.most,  # tests that seeds were added under stay those of a sequence
-        looks=add_looks(before.looks, now.looks),
-        unbegun=_union(before.unbegun, now.unbegun),
         tuned=[*(old for old in before.tuned if old.variant not in variants), *now.tuned],
+        **{name: both(name) for name in ("axes", "tune_seeds", "seeds", "contrasts", "unbegun")},
     )
-
-
-def _planned(before: list[PlannedRun], now: list[PlannedRun]) -> list[PlannedRun]:
-    """Returns each planned run once. The readable part of a folder's name may have changed since
-    the run was planned; the hash of its identity says that it is the same."""
-    first: dict[tuple[str, str], PlannedRun] = {}
-    for run in (*before, *now):
-        first.setdefault((run.folder[run.folder.rfind(run.identity[:8]) :], run.place), run)
-    if len(first) > MOST_PLANNED:
-        raise ConfigError(f"more than {MOST_PLANNED} runs in one study; study=NAME begins another")
-    return list(first.values())
 
 
 def add_looks(before: Sequence[Look], now: Sequence[Look]) -> list[Look]:
     """Returns the looks before, and those of `now` that saw other seeds, or other runs of the same
     seeds, than each of them."""
-    looks = list(before)
-    for look in now:
-        if not any((one.seen, one.identities) == (look.seen, look.identities) for one in looks):
-            looks.append(look)
-    return looks
+    return distinct([*before, *now], lambda look: [look.seen, look.identities])
 
 
-def _union(before: list[Item], now: list[Item]) -> list[Item]:
-    return [*before, *(item for item in now if item not in before)]
+def distinct(items: Iterable[Item], key: Callable[[Item], Any] = lambda item: item) -> list[Item]:
+    """Returns the first item of each key, in order. Keys may be settings, which no set holds."""
+    first: dict[str, Item] = {}
+    for item in items:
+        first.setdefault(json.dumps(key(item), sort_keys=True, default=str), item)
+    return list(first.values())

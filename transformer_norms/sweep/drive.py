@@ -17,13 +17,12 @@ from transformer_norms.comparison.deciding import Counts, Results, looks_until_d
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
     FAILED_AT_START,
-    Asked,
     Look,
-    PlannedRun,
     SweepRecord,
     Tuned,
     Values,
     add_looks,
+    distinct,
     label,
     merge_records,
     path_of,
@@ -78,7 +77,8 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
-        code = end_sweep(sweep.path, _distinct(sweep.jobs), sweep.failed, code, sweep.board.say)
+        once = distinct(sweep.jobs, _folder)
+        code = end_sweep(sweep.path, once, sweep.failed, code, sweep.board.say)
         if any(row.began for row in sweep.board.rows):
             mirror.follow(jobs.study)  # for its report
     if hasattr(launcher, "pilots") and not (sweep.stopped or sweep.refused):
@@ -148,7 +148,7 @@ class Sweep:
         on_board = {job.folder for job in self.jobs}
         self.jobs += jobs
         self._record()
-        waiting = jobs = _distinct(jobs)
+        waiting = jobs = distinct(jobs, _folder)  # two variants may be the same run
         self.board.add([job for job in jobs if job.folder not in on_board], to_come)
         while waiting and not self.stopped:
             busy = []
@@ -314,7 +314,10 @@ class Sweep:
         """
         if self.path.is_file():
             record = read_record(self.path)
-            if record.most or not self._goes_on_with(record, [job.run for job in first]):
+            # A bare `-m` may have nothing to do with the one before it.
+            if record.most or not (
+                self.request.named or any(job.run in record.runs for job in first)
+            ):
                 return
             adds = not {*self.question.first_seeds} <= {*record.seeds}
             self._read_findings()
@@ -339,10 +342,7 @@ class Sweep:
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
             contrasts=self.question.contrasts,
-            asked=Asked(
-                self.question.variants,
-                [] if self.question.until_decided else self.question.first_seeds,
-            ),
+            asked=self.question.asked,
             unbegun=self._unbegun,
         )
         study = self.planner.study
@@ -358,23 +358,11 @@ class Sweep:
         whatever is typed next, so that none is lost. A bare `-m` cannot be typed by name: its
         record is the newest one, unless the same command adds seeds until it is decided. Its looks
         stay, in case their runs are asked for again."""
-        first, first_before = (
-            [run for run in record.runs if run.seed in now.seeds] for record in (now, before)
-        )
-        same_plan = now.most is not None and now.most == before.most and first == first_before
-        if self.request.named or same_plan:
-            return merge_records(before, now)
+        adds = now.most is not None and now.most == before.most
+        if self.request.named or (adds and before.asks_the_same(now.asked, now.runs[0])):
+            now = merge_records(before, now)
         return replace(now, looks=add_looks(before.looks, now.looks))
 
-    def _goes_on_with(self, record: SweepRecord, runs: Sequence[PlannedRun]) -> bool:
-        """Whether what was seen of a record was seen of this sweep: a bare `-m` may have nothing to
-        do with the one before it."""
-        return bool(self.request.named) or any(run in record.runs for run in runs)
 
-
-def _distinct(jobs: list[Job]) -> list[Job]:
-    """Each folder once: two variants may be the same run."""
-    first: dict[Path, Job] = {}
-    for job in jobs:
-        first.setdefault(job.folder, job)
-    return list(first.values())
+def _folder(job: Job) -> Path:
+    return job.folder

@@ -1,7 +1,6 @@
 """The tuning part of a question: which values of which keys are tried, and on which seeds."""
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from transformer_norms.comparison.sweep_record import Values
+from transformer_norms.comparison.sweep_record import Values, distinct
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
 
@@ -74,11 +73,3 @@ def product(grid: Mapping[str, Sequence[Any]]) -> list[Values]:
         raise ConfigError(f"more than {MOST_RUNS} variants; split the study")
     rows = itertools.product(*grid.values())
     return distinct([dict(zip(grid, row, strict=True)) for row in rows])
-
-
-def distinct(values: Sequence[Any]) -> list[Any]:
-    """Returns each value once, in order. Values may be groups of keys, which no set holds."""
-    first: dict[str, Any] = {}
-    for value in values:
-        first.setdefault(json.dumps(value, sort_keys=True, default=str), value)
-    return list(first.values())

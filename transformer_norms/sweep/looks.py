@@ -1,18 +1,11 @@
 """Looks at a sweep's results, which are read as the report reads them, and adds seeds until each
 comparison is decided."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, Results, verdicts
-from transformer_norms.comparison.power import (
-    difference_in_sequence,
-    fewest_seeds,
-    noise_of,
-    smallest_difference,
-)
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_record
 from transformer_norms.report.findings import Findings, findings
@@ -113,10 +106,9 @@ class SeedPlan:
         return Results(comparisons, found.rules, members, self.counts(found.study))
 
     def lines(self, counts: Counts, decisions: Decisions, found: Findings) -> list[str]:
-        """Says how many seeds each variant took and why, and what fixed plans would have cost."""
+        """Says how many seeds each variant took, and why."""
         lines = [self._line(name, plural(counts[name], "seed"), decisions) for name in counts]
-        lines += [f"{text}: {decisions[text] or 'undecided'}" for text in found.contrasts]
-        return [*lines, self._cost(counts, found)]
+        return lines + [f"{text}: {decisions[text] or 'undecided'}" for text in found.contrasts]
 
     def _line(self, name: str, seeds: str, decisions: Decisions) -> str:
         if name not in decisions:
@@ -124,21 +116,3 @@ class SeedPlan:
         decision = decisions[name] or "undecided"
         why = f", as {self.question.most_seeds} would hardly decide it" * (decision == HOPELESS)
         return f"{name}: {decision} after {seeds}{why}"
-
-    def _cost(self, counts: Counts, found: Findings) -> str:
-        question, variants, most = self.question, len(counts), self.question.most_seeds
-        cost = f"{plural(sum(counts.values()), 'run')} for results; fixed plans take "
-        cost += f"{most * variants} with {most} seeds"
-        noise = noise_of(found.comparisons.values(), found.rules)
-        if noise is None:
-            return cost
-        goal = difference_in_sequence(noise, most, question.compared, question.effect)
-        fixed = fewest_seeds(
-            lambda n: smallest_difference(noise, n, question.compared, question.effect), goal
-        )
-        if fixed is None or math.isinf(goal):
-            return cost
-        return (
-            f"{cost}, and {fixed * variants} with {fixed}, which detect the same {goal:.2g} nats "
-            "with 90 % power"
-        )

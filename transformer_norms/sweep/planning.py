@@ -212,13 +212,7 @@ class Jobs:
         try:
             config = compose(overrides)  # before the next import, which takes torch's time
         except ConfigError as error:
-            question, key = self.request.question, str(error).partition("=")[0]
-            where = f" (in {label(variant)})" if len(question.variants) > 1 else ""
-            own = {one: value for one, value in variant.items() if one != key}
-            fits = (one for one in question.variants[:20] if not self.refusal(one, {}))
-            if own and key in {**question.fixed, **variant} and (having := next(fits, None)):
-                each = [{key: question.fixed.get(key), **having}, own]
-                where += f"; a sweep's file gives it to one variant, together: {each}"
+            where = f" (in {label(variant)})" if len(self.request.question.variants) > 1 else ""
             raise ConfigError(f"{error}{where}") from None
         from transformer_norms.run.plan import Plan
 
@@ -246,8 +240,7 @@ class Jobs:
             return
         with suppress(ConfigError):  # a damaged record is put aside later
             record = read_record(path)
-            asked = record.asked.variants if record.asked else None
-            if asked == self.request.question.variants and first[0].run in record.runs:
+            if record.asks_the_same(self.request.question.asked, first[0].run):
                 return
             for name in dict.fromkeys(run.folder for run in record.runs):
                 try:

@@ -30,7 +30,6 @@ from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.signals import Stopping
 from transformer_norms.streams import guard_streams
-from transformer_norms.sweep.gpus import Mps, visible_gpus
 
 ATTEMPTS = 2  # of a job whose worker dies
 _LOOK_EVERY = 0.2  # seconds
@@ -80,12 +79,11 @@ class Worker:
 
 
 class Pool:
-    """`workers` processes, spawned when first needed and ended by `close`. They share `gpus` GPUs,
-    through MPS if they are several on each. `at_once` is how many runs all pools train that work
-    on one sweep."""
+    """`workers` processes, spawned when first needed and ended by `close`. They share `gpus` GPUs.
+    `at_once` is how many runs all pools train that work on one sweep."""
 
-    def __init__(self, workers: int, gpus: int = 0, share: bool = False, pools: int = 1) -> None:
-        self.workers, self.gpus, self.share = workers, gpus, share
+    def __init__(self, workers: int, gpus: int = 0, pools: int = 1) -> None:
+        self.workers, self.gpus = workers, gpus
         self.at_once = workers * pools
         self.living: dict[int, Worker] = {}
         self.folder: Any = None  # while it is open
@@ -97,7 +95,7 @@ class Pool:
         gpus = torch.cuda.device_count()
         if settings.per_gpu > 1 and not gpus:
             raise ConfigError(f"launcher.per_gpu={settings.per_gpu}: there is no GPU here to share")
-        return cls(settings.count(gpus), gpus, settings.per_gpu > 1, settings.pools)
+        return cls(settings.count(gpus), gpus, settings.pools)
 
     def run(self, jobs: Sequence[Job], stacks: Stacks | None = None) -> list[Answer]:
         """Runs the jobs and returns their answers. A signal lets the workers save their runs. A
@@ -145,8 +143,6 @@ class Pool:
             return
         for worker in self.living.values():
             worker.close()
-        if self.mps:
-            self.mps.close()
         self.living.clear()
         self.folder.cleanup()
         self.folder = None
@@ -156,8 +152,7 @@ class Pool:
         self.folder = tempfile.TemporaryDirectory(prefix="transformer_norms-")
         # A file, since a worker that is killed may hold the lock that an event has.
         self.stop = Path(self.folder.name, "stop")
-        self.mps = Mps(Path(self.folder.name)) if self.share else None
-        self.names = visible_gpus(self.gpus, renumbered=bool(self.mps and self.mps.runs))
+        self.names = visible_gpus(self.gpus)
 
     def _busy(self) -> list[Worker]:
         return [worker for worker in self.living.values() if worker.jobs]
@@ -176,6 +171,14 @@ class Pool:
             with signals.withhold_signals():
                 self.living[number] = worker = Worker(share)
         return worker
+
+
+def visible_gpus(gpus: int) -> list[str]:
+    """Returns the names of the `gpus` GPUs that CUDA sees here, for CUDA_VISIBLE_DEVICES. CUDA ends
+    that list at the first GPU that does not exist."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else map(str, range(gpus))
+    return [name.strip() for name in names][:gpus]
 
 
 def _cause(code: int | None) -> str:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.comparison.sweep_record import Values, baseline_of, names_of
+from transformer_norms.comparison.sweep_record import Asked, Values, baseline_of, distinct, names_of
 from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, parse_one
 from transformer_norms.config.plugins import check_plugins
 from transformer_norms.errors import ConfigError
@@ -19,11 +19,10 @@ from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.storage.reading import read_yaml, real_path
-from transformer_norms.sweep.grid import MOST_RUNS, Grid, Tuning, distinct, product, read_tuning
+from transformer_norms.sweep.grid import MOST_RUNS, Grid, Tuning, product, read_tuning
 from transformer_norms.sweep.seeds import (
     Seeds,
     UntilDecided,
-    nearest_seeds,
     read_typed_seeds,
     seed_order,
     typed_seeds,
@@ -31,6 +30,7 @@ from transformer_norms.sweep.seeds import (
 from transformer_norms.validation import check
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
+_INSTEAD = {"seeds": "did you mean seed=0,1,2? ", "effect": "the report takes --effect NATS; "}
 ONE_VALUE = ("study", "config", "plugins", "tracking", "continue_from")  # with their own keys
 
 
@@ -97,6 +97,11 @@ class Question:
         return sum(base not in (None, one) for one, base in pairs) + len(self.contrasts)
 
     @property
+    def asked(self) -> Asked:
+        """What a command with this question asks for, as its record has it."""
+        return Asked(self.variants, [] if self.until_decided else self.first_seeds)
+
+    @property
     def axes(self) -> list[str]:
         return list(dict.fromkeys([*self.vary, *(key for one in self.together for key in one)]))
 
@@ -123,12 +128,9 @@ def read_request(arguments: Iterable[str]) -> Request:
     for text in arguments:
         key, values = _read_values(text)
         if key.split(".")[0] in Question.__dataclass_fields__:
-            hint = nearest_seeds(values) if key == "seeds" else ""
-            if key == "effect":
-                hint = "the report takes --effect NATS; "
             raise ConfigError(
-                f"{text}: {hint}{key} stands in a sweep's file; what is typed beside "
-                "it is KEY=VALUE or KEY=A,B of a run"
+                f"{text}: {_INSTEAD.get(key, '')}{key} is written in a sweep's file; what is typed "
+                "with it is KEY=VALUE or KEY=A,B of a run"
             )
         if key == "seed":
             values = read_typed_seeds(text, values)

@@ -9,15 +9,13 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.statistics import FEWEST
+from transformer_norms.comparison.sweep_record import distinct
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
-from transformer_norms.sweep.grid import distinct
 from transformer_norms.validation import check
 
 MOST_SEEDS = 1000
-_LISTED = 10  # a longer row of seeds is a range
 _TYPED = re.compile(r"(\d{1,9})\.\.(\d{1,9})")  # 3..20
-_SPAN = re.compile(r"(\d{1,9})(?:\.\.|-)(\d{1,9})")  # also what others write for seeds from 0 to 4
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -52,41 +50,16 @@ Seeds = Annotated[
 
 def read_typed_seeds(text: str, values: Sequence[Any]) -> list[Any]:
     """Returns the values of `text`, a typed seed=0,1,2 or seed=3..20: seeds, or one plan."""
-    if len(values) == 1 and isinstance(values[0], str) and (ends := _TYPED.fullmatch(values[0])):
-        first, most = map(int, ends.groups())
-        try:
-            return [read_seeds({"first": first, "most": most, "until": "decided"})]
-        except ConfigError:
-            hint = _as_list(first, most) if first < FEWEST else ""
-            raise ConfigError(
-                f"{text}: {hint}seed=A..B is A seeds, and more up to B until it "
-                f"is decided; {FEWEST} <= A <= B <= {MOST_SEEDS}"
-            ) from None
-    if len(values) == 1 and (ends := _SPAN.fullmatch(str(values[0]))):
-        first, last = map(int, ends.groups())
-        raise ConfigError(f"{text}: {_as_list(first, last)}a list of seeds is seed=0,1,2")
-    return [check("", {"seed": value}, _seed)["seed"] for value in values]
-
-
-def nearest_seeds(values: Sequence[Any]) -> str:
-    """Returns the hint for a typed `seeds=VALUES`: N seeds for a number N, else those it names."""
-    if len(values) == 1 and isinstance(values[0], int):
-        return _as_list(0, values[0] - 1)
-    text = ",".join(map(str, values))
     try:
-        read_typed_seeds(text, values)
-    except ConfigError:
-        ends = _SPAN.fullmatch(text)
-        return _as_list(*map(int, ends.groups())) if ends else ""
-    return f"did you mean seed={text}? "
-
-
-def _as_list(first: int, last: int) -> str:
-    """Returns the hint that lists the seeds from `first` to `last`; empty if `last` is lower."""
-    seeds = ",".join(map(str, range(first, min(last, first + _LISTED) + 1)))
-    if first + _LISTED < last:
-        return f'did you mean "seed=range({first},{last + 1})"? '
-    return f"did you mean seed={seeds}? " if seeds else ""
+        if len(values) == 1 and (ends := _TYPED.fullmatch(str(values[0]))):
+            first, most = map(int, ends.groups())
+            return [read_seeds({"first": first, "most": most, "until": "decided"})]
+        return [check("", {"seed": value}, _seed)["seed"] for value in values]
+    except ConfigError as error:
+        raise ConfigError(
+            f'{text}: {error}; a list of seeds is seed=0,1,2 or "seed=range(0,3)", and seed=A..B '
+            f"is A seeds, and more up to B until it is decided; {FEWEST} <= A <= B <= {MOST_SEEDS}"
+        ) from None
 
 
 def typed_seeds(values: Sequence[Any]) -> list[int] | UntilDecided:

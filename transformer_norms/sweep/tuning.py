@@ -8,10 +8,10 @@ from functools import partial
 from math import inf
 from statistics import fmean
 
-from transformer_norms.comparison.sweep_record import Tuned, Values
+from transformer_norms.comparison.sweep_record import Tuned, Values, distinct
 from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
-from transformer_norms.sweep.grid import Tuning, distinct, product
+from transformer_norms.sweep.grid import Tuning, product
 from transformer_norms.sweep.planning import Job
 from transformer_norms.sweep.search import Attempt, Tried, refinement, widen
 
