@@ -39,7 +39,11 @@ lock:
 	@$(COMPILE) -c constraints.txt --generate-hashes --no-emit-package torch -o requirements.lock
 
 demo: setup
-	@$(BIN)/python -m transformer_norms.commands.demo
+	@# A story's words recur, so a small vocabulary of whole words lets a short run reach coherence.
+	@$(BIN)/transformer-norms train study=demo data=stories data.documents=6000 \
+		data.val_tokens=32768 tokenizer=bpe tokenizer.vocab_size=512 trainer.steps=600
+	@$(BIN)/transformer-norms sample demo --prompt "Emma was a brave girl from" \
+		--tokens 300 --temperature 0.9
 
 test: setup
 	@# pytest's own assertions would show more, but each worker would rewrite them for seconds.

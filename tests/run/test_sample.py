@@ -1,6 +1,5 @@
 """Text from a trained run."""
 
-import json
 import math
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 from transformer_norms import build_model, compose, train
-from transformer_norms.commands.demo import OPENINGS, REFERENCES, demo
 from transformer_norms.commands.sampling import generate, narrow
 from transformer_norms.errors import InputError
 from transformer_norms.hf.__main__ import main as export
@@ -126,25 +124,6 @@ def test_the_first_and_the_last_seed_that_are_allowed_draw_different_texts(folde
         main([str(folder), "--tokens=30", "--temperature=5", f"--seed={seed}"])
         texts.add(capsys.readouterr().out)
     assert len(texts) == 3
-
-
-def test_the_demo_shows_stories_on_stderr_and_ends_with_its_json_line(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    typed = "model=nano data.documents=150 trainer.steps=8 trainer.threads=1"
-    assert demo([*typed.split(), "tracking=none"]) == 0
-    out, err = capfd.readouterr()
-    (line,) = out.splitlines()
-    assert json.loads(line)["status"] == "finished"
-    assert all(f"  | {opening}" in err for opening in OPENINGS)
-    assert all(name in err for name in REFERENCES.values())
-    shown = err[err.index("validation loss, nats per token") :].splitlines()
-    assert max(len(line) for line in shown if not line.startswith(("the run", "its curve"))) <= 80
-
-
-def test_the_demo_answers_a_wrong_key_as_the_command_does(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    assert demo(["norm=rmsnrm"]) == 2
-    assert capfd.readouterr().out == ""
 
 
 def test_wrong_arguments_are_answered_in_one_line(capsys):

@@ -167,7 +167,7 @@ OTHERS = {
     "report/page/__init__ report/paper/citations",
     "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
     "run/machine processes storage/formats streams",
-    "text that this process or its child has made": "commands/demo hf/tokenizer_json judge/pairs "
+    "text that this process or its child has made": "hf/tokenizer_json judge/pairs "
     "judge/parties model/placement norms/stated comparison/sweep_record",
     "a file to write": "storage/files storage/locks run/metrics tracking/view",
     "a report of this command, to be compared with": "report/writing",

@@ -23,7 +23,7 @@ def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
     assert (last["step"], last["train/loss"]) == (49, 3.25)
 
 
-def test_the_table_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
+def test_a_terminal_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
     run = PlannedRun(
         folder="a", identity="0" * 16, stage="result", seed=0, tuned={},
         variant={"data.paths": ["/a"], "optimizer.betas": ["[b]"]},
@@ -31,25 +31,24 @@ def test_the_table_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
     shown = board.Board("name", lambda folder: None)
     shown.add([Job(run, tmp_path / "a", (), {})])
     console = Console(file=StringIO(), width=200)
-    console.print(shown._table())
-    assert f"{shown.rows[0].job}"[:40] in console.file.getvalue()
+    shown.rows[0].state = "running"
+    console.print(shown._drawing())
+    assert console.file.getvalue().splitlines()[1] == f"  {shown.rows[0].job}: step 0/0"
 
 
-def test_the_time_left_counts_a_longer_run_as_more(tmp_path, monkeypatch):
+def test_the_time_left_is_at_the_pace_of_the_runs_so_far(tmp_path, monkeypatch):
     run = PlannedRun(
         folder="a", identity="0" * 16, stage="result", seed=0, tuned={}, variant={}
     )  # fmt: skip
-    jobs = [Job(run, tmp_path / f"{i}", (), {}, work=work) for i, work in enumerate([1, 1, 14])]
     shown = board.Board("name", lambda folder: None)
     shown.began = 100.0
     monkeypatch.setattr(board.time, "monotonic", lambda: 110.0)
-    shown.add(jobs)
+    shown.add([Job(run, tmp_path / f"{i}", (), {}) for i in range(4)])
+    assert shown._left() == ""
     shown.rows[0].began, shown.rows[0].state = True, "finished"
-    assert shown._left() == "; 2:30 left"  # ten seconds for one of sixteen parts
-    shown.rows[2].state, shown.rows[2].step, shown.rows[2].steps = "running", 1, 2
-    assert shown._left() == "; 0:10 left"  # one and seven are done
-    shown.add([], to_come=3)
-    assert shown._left() == "; about 0:30 left"  # three more, each a third of sixteen
+    assert shown._left() == "; 0:30 left"  # ten seconds for one of four
+    shown.rows[2].state, shown.rows[2].step, shown.rows[2].steps = "running", 1, 4
+    assert shown._left() == "; 0:22 left"  # 2.75 at 1.25 in ten seconds
 
 
 @pytest.mark.goal("C3")

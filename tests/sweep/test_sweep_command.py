@@ -15,7 +15,7 @@ import pytest
 from cheap_jobs import end_process_of_first_seed
 from pausing import PAUSE
 from run_folders import draw_nothing
-from sweeps import PLUGIN, BasicLauncher
+from sweeps import PLUGIN, TEXT, BasicLauncher
 from warm import CEILING, Command
 
 from transformer_norms import cli, compose, train
@@ -23,7 +23,6 @@ from transformer_norms.processes import cores
 from transformer_norms.sweep import drive, pool
 
 ROOT = Path(__file__).parents[2]
-TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
 SHORT += ["tracking=none", "schedule.warmup=3", "trainer.checkpoint_every=50"]
 SHORT += ["trainer.probe_every=0", "model.depth=1"]

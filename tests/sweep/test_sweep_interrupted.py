@@ -36,75 +36,64 @@ def test_a_signal_while_the_data_is_prepared_ends_the_sweep_and_the_code_says_ag
     assert not Path("runs").exists()
 
 
+def act_at_look(monkeypatch, number, action):
+    """Lets no time pass between looks at a run that another process has, and acts at one of them.
+    Returns the pauses so far."""
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == number:
+            action()
+
+    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
+    return pauses
+
+
 def test_runs_that_another_process_has_are_waited_for(capsys, trained, monkeypatch):
     _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
     folder = jobs[0].folder
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    waited = []
-
-    def sleep(seconds):
-        waited.append(folder.name)
-        if len(waited) == 3:
-            os.close(descriptor)
-
-    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
+    pauses = act_at_look(monkeypatch, 3, lambda: os.close(descriptor))
     answer, code, err = sweep(capsys, "norm=layernorm")
-    assert (answer["finished"], code) == (1, 0)
-    assert len(waited) == 3
+    assert (answer["finished"], code, len(pauses)) == (1, 0, 3)
     assert err.count("waiting for 1 run that another process has") == 1
 
 
-def test_while_a_sweep_waits_for_a_run_it_takes_no_lock_that_a_starting_trainer_needs(
-    capsys, monkeypatch
+@pytest.mark.parametrize(("host", "ends", "looks"), [
+    ("here", True, 3),
+    ("here", False, 3),  # its process was killed
+    ("elsewhere", False, 5),  # where no process can be seen to end, so it is tried in the end
+])  # fmt: skip
+def test_a_run_is_waited_for_without_its_lock_and_taken_over_if_its_process_was_killed(
+    capsys, monkeypatch, trained, host, ends, looks
 ):
     _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
     trainer = subprocess.Popen(["sleep", "600"])
-    lock, summary = begin_elsewhere(jobs[0], pid=trainer.pid, host=socket.gethostname())
-    sleeps, take = [], locks.take_lock
+    name = socket.gethostname() if host == "here" else "other"
+    lock, summary = begin_elsewhere(jobs[0], pid=trainer.pid, host=name)
+    take = locks.take_lock
 
     def watch(path):
-        assert path != jobs[0].folder or not 0 < len(sleeps) < 3, "a trainer would find it locked"
+        assert path != jobs[0].folder or not 0 < len(pauses) < 3, "a trainer would find it locked"
         return take(path)
 
-    def sleep(seconds):
-        sleeps.append(seconds)
-        if len(sleeps) == 3:
-            lock.release()
-            trainer.kill()
-            trainer.wait()
+    def end():
+        lock.release()
+        trainer.kill()
+        trainer.wait()
+        if ends:
             replace(summary, status="finished").write(jobs[0].folder)
 
+    pauses = act_at_look(monkeypatch, 3, end)
     monkeypatch.setattr(locks, "take_lock", watch)
-    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
-    answer, code, _ = sweep(capsys, "norm=layernorm")
-    assert (answer["finished"], code, len(sleeps)) == (1, 0, 3)
-
-
-@pytest.mark.parametrize("host", ["here", "elsewhere"])
-def test_a_run_whose_process_was_killed_is_taken_over(capsys, monkeypatch, trained, host):
-    """On this machine at once; on another one, where no process can be seen to end, in the end."""
-    _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
-    trainer = subprocess.Popen(["sleep", "600"])
-    here = socket.gethostname()
-    lock, _ = begin_elsewhere(jobs[0], pid=trainer.pid, host=here if host == "here" else "other")
-    sleeps = []
-
-    def sleep(seconds):
-        sleeps.append(seconds)
-        if len(sleeps) == 2:
-            lock.release()
-            trainer.kill()
-            trainer.wait()
-
-    monkeypatch.setattr(drive, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(drive, "_MOST_LOOKS", 5)
     monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
     answer, code, _ = sweep(capsys, "norm=layernorm")
-    assert (answer["finished"], code) == (1, 0)
-    assert len(sleeps) == (2 if host == "here" else 5)
+    assert (answer["finished"], code, len(pauses)) == (1, 0, looks)
+    assert len(trained) == (not ends)
 
 
 def test_a_run_whose_worker_died_is_recorded_as_failed_with_the_cause(capsys):

@@ -235,19 +235,31 @@ def test_a_variant_whose_runs_break_waits_and_the_others_go_on(capsys, trainings
     assert "dyt: worse after 5 seeds" in err
 
 
-def test_typed_seeds_are_looks_and_the_same_command_again_is_none(capsys, trainings):
-    named = write_sweep(LISTED)
-    sweep(capsys, *named)
-    assert [len(look.seen[0].seeds) for look in record().looks] == [3]
-    assert record().looks[0].decided["layernorm"] == "better"
-    assert "look" not in Path("runs/mine/table.md").read_text()
-    sweep(capsys, *named)
-    assert len(record().looks) == 1
-    sweep(capsys, *named, "seed=0,1,2,3,4")
-    assert [len(look.seen[0].seeds) for look in record().looks] == [3, 5]
-    assert "2 looks, with more seeds at each" in Path("runs/mine/table.md").read_text()
-    sweep(capsys, *named)
-    assert len(record().looks) == 2
+ONE_MORE_AXIS = [("seed=0,1,2", 1), ("optimizer.lr=3e-3,1e-3 seed=0,1,2,3", 2)]
+
+
+@pytest.mark.parametrize(
+    ("bare", "turns"),
+    [
+        (False, [("seed=0,1,2", 1), ("", 1), ("seed=0,1,2,3,4", 2), ("", 2)]),
+        (True, [("seed=0,1,2", 1), ("seed=0,1,2,3", 2), ("norm=layernorm,derf seed=0,1,2", 1)]),
+        # The variants have another name then, and their runs are the same.
+        (False, ONE_MORE_AXIS),
+        (True, ONE_MORE_AXIS),
+        # Else a sweep between two of one question takes the first look at it away.
+        (True, [("seed=0,1,2", 1), ("seed=0,1,2 optimizer.lr=1e-3", 1), ("seed=0,1,2,3", 2)]),
+        (True, [("seed=0,1,2", 1), ("norm=rmsnorm,layernorm seed=5,6,7", 1)]),
+    ],
+)
+def test_more_seeds_of_the_same_runs_are_a_further_look(capsys, trainings, bare, turns):
+    """Each command comes with the looks that the report counts after it."""
+    for typed, looks in turns:
+        own = [] if "norm=" in typed else ["norm=rmsnorm,dyt"]
+        command = ["study=mine", *own] if bare else write_sweep(LISTED)
+        sweep(capsys, *command, *typed.split())
+        assert looks_at("mine", "main" if bare else "mine") == looks, typed
+        table = Path("runs/mine/table.md").read_text()
+        assert (f"{looks} looks, with more seeds at each" in table) == (looks > 1), typed
 
 
 @pytest.mark.parametrize("then", ["seed=0,1,2,3,4", "seed=2,3,4"])
@@ -268,39 +280,6 @@ def test_seeds_that_are_added_before_the_planned_ones_have_ended_are_a_look(
     seen = [{one.variant["norm"]: len(one.seeds) for one in look.seen} for look in looks]
     assert sorted(seen[0].values()) == [2, 3, 3, 3]
     assert len(seen) == looks_at("mine", "main" if bare else "mine") == 2
-
-
-def test_a_bare_sweep_after_another_one_has_no_look_of_it(capsys, trainings):
-    sweep(capsys, "study=mine", "norm=rmsnorm,layernorm", "seed=0,1,2")
-    sweep(capsys, "study=mine", "norm=rmsnorm,dyt", "seed=5,6,7")
-    (look,) = record("mine", "main").own_looks
-    assert {one.variant["norm"] for one in look.seen} == {"rmsnorm", "dyt"}
-
-
-def test_what_a_bare_sweep_saw_counts_again_when_it_is_asked_for_after_another_one(
-    capsys, trainings
-):
-    """Else a sweep between two of one question takes the first look at it away."""
-    asked = "study=mine", "norm=rmsnorm,dyt"
-    sweep(capsys, *asked, "seed=0,1,2")
-    sweep(capsys, *asked, "seed=0,1,2", "optimizer.lr=1e-3")
-    assert looks_at("mine", "main") == 1
-    assert "look" not in Path("runs/mine/table.md").read_text()
-    sweep(capsys, *asked, "seed=0,1,2,3")
-    assert looks_at("mine", "main") == 2
-    assert "2 looks, with more seeds at each" in Path("runs/mine/table.md").read_text()
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_more_seeds_with_one_more_axis_are_a_second_look(capsys, trainings, named):
-    """The variants have another name then, and their runs are the same."""
-    command = write_sweep(LISTED) if named else ["study=mine", "norm=rmsnorm,dyt"]
-    name = "mine" if named else "main"
-    sweep(capsys, *command, "seed=0,1,2")
-    sweep(capsys, *command, "optimizer.lr=3e-3,1e-3", "seed=0,1,2,3")
-    assert record("mine", name).runs[0].identity in record("mine", name).looks[0].identities
-    assert looks_at("mine", name) == 2
-    assert "2 looks, with more seeds at each" in Path("runs/mine/table.md").read_text()
 
 
 def test_a_look_decides_by_the_rules_that_hold_once_it_counts(capsys, trainings, monkeypatch):
@@ -337,14 +316,6 @@ def test_a_record_without_looks_counts_as_the_first_one(capsys, trainings):
                                 if k not in ("looks", "most")}))  # fmt: skip
     sweep(capsys, *named, "seed=0,1,2,3")
     assert [len(look.seen[0].seeds) for look in record().looks] == [3, 4]
-
-
-def test_a_bare_sweep_with_more_seeds_is_a_second_look(capsys, trainings):
-    sweep(capsys, "norm=rmsnorm,dyt", "seed=0,1,2")
-    sweep(capsys, "norm=rmsnorm,dyt", "seed=0,1,2,3")
-    assert looks_at("main", "main") == 2
-    sweep(capsys, "norm=layernorm,derf", "seed=0,1,2")
-    assert looks_at("main", "main") == 1
 
 
 def test_a_variant_that_is_added_later_makes_no_second_look_at_the_others():

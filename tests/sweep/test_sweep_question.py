@@ -107,11 +107,6 @@ def test_the_pilot_of_a_study_has_its_settings():
     assert study == pilot
 
 
-def test_the_issues_sweeps_are_there():
-    wanted = "quick noise norms placements final_norm warmup depth init_x_placement qk_norm"
-    assert set(READY) >= {*wanted.split(), "optimizer_x_norm"}
-
-
 def test_a_question_varies_and_tunes_what_enters_the_first_block_and_a_weights_deviation(mine):
     content = (
         "question: Which?\nbaseline: {init.stream_by: table}\n"

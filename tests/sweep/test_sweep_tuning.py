@@ -228,24 +228,6 @@ def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsy
     assert len(set(trainer.trained)) == 26
 
 
-@pytest.mark.parametrize(
-    ("tune", "totals"),
-    [
-        # 2 norms x 5 points x 2 seeds + 2 results; layernorm is best at an edge: 2 x 2 more
-        ("", [22] * 12 + [26] * 14),
-        ("refine: 2, ", [30] * 12 + [34] * 22),
-    ],
-)
-def test_a_line_counts_the_runs_of_later_stages_too(tune, totals, capsys, trainer):
-    named = write_sweep(GRID.replace("seed: [100", f"{tune}seed: [100"))
-    _, code, err = sweep(capsys, *named)
-    assert code == 0, err
-    lines = [line for line in err.splitlines() if ": finished" in line]
-    counts = [line.split()[0] for line in lines]
-    assert counts == [f"{i}/{total}" for i, total in enumerate(totals, 1)]
-    assert ["; about " in line for line in lines] == [True] * (len(totals) - 2) + [False] * 2
-
-
 def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(capsys, trainer):
     trainer.loss = lambda norm, tuned, seed: 3 - tuned[LR] / 100
     named = write_sweep(TWO + f"tune: {{{LR}: [50, 100.0], seed: [100]}}\n")

@@ -201,9 +201,7 @@ def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
 
     # The readable part of a folder's name may have changed since the run was planned; the hash of
     # its identity says that it is the same.
-    runs = distinct(
-        [*before.runs, *now.runs], lambda run: [run.identity, run.suffix, run.place]
-    )
+    runs = distinct([*before.runs, *now.runs], lambda run: [run.identity, run.suffix, run.place])
     if len(runs) > MOST_PLANNED:
         raise ConfigError(f"more than {MOST_PLANNED} runs in one study; study=NAME begins another")
     tune = {key: distinct([*before.tune.get(key, []), *now.tune[key]]) for key in now.tune}

@@ -1,4 +1,4 @@
-"""Shows a sweep as it goes: a live table on a terminal, a line at each change elsewhere.
+"""Shows a sweep as it goes: live lines on a terminal, a line at each change everywhere.
 
 It reads the run folders, as anybody could. So it shows the runs of any launcher, and also those of
 another command that works on the same study.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from transformer_norms.comparison.sweep_record import FAILED_AT_START
@@ -27,7 +26,7 @@ from transformer_norms.sweep.planning import Job
 
 OVER = (*ENDED, "failed", FAILED_AT_START)
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds
-MOST_ROWS = 12  # of the live table
+MOST_LINES = 12  # of runs at work that are drawn at once
 _TAIL = 1 << 18  # bytes that hold the last row with a loss, and rows of probes behind it
 
 
@@ -57,15 +56,11 @@ class Row:
         return self.step / self.steps if self.steps else 0.0
 
     @property
-    def done(self) -> float:
-        """The work of the job that is done, in FLOPs."""
-        return self.share * self.job.work
-
-    @property
     def left(self) -> str:
-        if self.state != "running" or self.start is None:
+        if self.start is None:
             return ""
-        return time_left(self.start[0], self.step - self.start[1], self.steps - self.step)
+        left = time_left(self.start[0], self.step - self.start[1], self.steps - self.step)
+        return f", {left} left" if left else ""
 
     def update(self) -> None:
         """Reads the run folder, as far as it has changed."""
@@ -80,7 +75,7 @@ class Row:
             self.state = state_of(summary)
             self.step, self.steps = summary.step, summary.steps or 0
             self.loss = summary.val_loss
-            self.error = ((summary.error or "").strip().splitlines() or [""])[-1]
+            self.error = (summary.error or "").strip().rpartition("\n")[2]
             self.read = written
         if self.state == "running" and (last := last_loss(self.job.folder / "metrics.jsonl")):
             self.step = last["step"]
@@ -96,8 +91,7 @@ class Board:
         self.rows: list[Row] = []
         self.screen = Screen()
         self.began = self.spoke = time.monotonic()
-        self.done_before = 0.0  # the work that earlier commands have done, in FLOPs
-        self.to_come = 0  # the jobs that later stages add, as far as that is known
+        self.done_before = 0.0  # of the runs, by earlier commands
         self.lock, self.over = threading.Lock(), threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -111,20 +105,14 @@ class Board:
         self.look()
         self.screen.close()
 
-    def add(self, jobs: list[Job], to_come: int = 0) -> None:
-        """`to_come` jobs will follow these, of stages whose points are not known yet."""
+    def add(self, jobs: list[Job]) -> None:
         with self.lock:
-            self.to_come = to_come
             for job in jobs:
                 row = Row(job)
                 row.update()
                 row.state = "waiting" if row.state == "failed" else row.state
-                self.done_before += row.done
+                self.done_before += row.share
                 self.rows.append(row)
-
-    @property
-    def total(self) -> int:
-        return len(self.rows) + self.to_come
 
     def tell(self, job: Job, state: str, error: str = "") -> None:
         """Notes what a launcher says of a job."""
@@ -135,7 +123,7 @@ class Board:
                     self._say_ended(row)
 
     def say(self, line: str) -> None:
-        """Prints a line for a person, above the table if there is one."""
+        """Prints a line for a person, above the drawing if there is one."""
         self.screen.say(line)
 
     def look(self) -> None:
@@ -145,11 +133,10 @@ class Board:
                 if not row.over:
                     self._look_at(row)
             if self.screen.is_terminal:
-                self.screen.draw(self._table())
+                self.screen.draw(self._drawing())
             elif time.monotonic() - self.spoke > PLAIN_EVERY:
-                for row in self.rows:
-                    if row.state == "running":
-                        self.say(f"  {row.job}: step {row.step}/{row.steps}{_loss_text(row)}")
+                for line in self._running():
+                    self.say(line)
                 self.spoke = time.monotonic()
 
     def _watch(self) -> None:
@@ -172,38 +159,25 @@ class Board:
         self.spoke = time.monotonic()
         ended = sum(row.over for row in self.rows)
         result = f": {row.error}" if row.error else _loss_text(row)
-        self.say(f"{ended}/{self.total}  {row.job}: {row.state}{result}{self._left()}")
+        self.say(f"{ended}/{len(self.rows)}  {row.job}: {row.state}{result}{self._left()}")
 
     def _left(self) -> str:
-        """The time that the rest takes, once one of this command's runs has ended. A run of more
-        steps or of a larger model counts as more, by its FLOPs. It is rough while jobs are to come:
-        they count as the mean of these, some may have ended before, and a best rate at an edge adds
-        some."""
+        """The time that the rest of these runs takes, once one of this command's runs has ended."""
         if not any(row.began and row.share == 1 for row in self.rows):
             return ""
-        done = sum(row.done for row in self.rows)
-        work = sum(row.job.work for row in self.rows) / len(self.rows) * self.total
-        left = time_left(self.began, done - self.done_before, work - done)
-        about = "about " if self.to_come else ""
-        return f"; {about}{left} left" if left else ""
+        done = sum(row.share for row in self.rows)
+        left = time_left(self.began, done - self.done_before, len(self.rows) - done)
+        return f"; {left} left" if left else ""
 
-    def _table(self) -> Table:
-        ended = [row for row in self.rows if row.over]
-        waiting = [row for row in self.rows if row.state == "waiting"]
-        running = [row for row in self.rows if not row.over and row.state != "waiting"]
-        table = Table(
-            title=f"{self.title}: {len(ended)} of {self.total} runs{self._left()}",
-            title_justify="left", box=None, pad_edge=False, expand=False,
-        )  # fmt: skip
-        for name in ("run", "state", "step", "loss", "left"):
-            number = name in ("step", "loss", "left")
-            table.add_column(name, justify="right" if number else "left", no_wrap=True)
-        room = max(1, MOST_ROWS - len(running) - min(3, len(waiting)))
-        for row in [*ended[-room:], *running[:MOST_ROWS], *waiting[:3]]:
-            step = f"{row.step}/{row.steps}" if row.steps else ""
-            loss = "" if row.loss is None else f"{row.loss:.3f}"
-            table.add_row(Text(str(row.job)[:40]), row.state, step, loss, row.left)
-        return table
+    def _drawing(self) -> Text:
+        ended = sum(row.over for row in self.rows)
+        title = f"{self.title}: {ended} of {len(self.rows)} runs{self._left()}"
+        return Text("\n".join([title, *self._running()[:MOST_LINES]]), no_wrap=True)
+
+    def _running(self) -> list[str]:
+        """Returns a line for each run that is trained now."""
+        rows = [row for row in self.rows if row.state == "running"]
+        return [f"  {r.job}: step {r.step}/{r.steps}{_loss_text(r)}{r.left}" for r in rows]
 
 
 def time_left(began: float, done: float, rest: float) -> str:

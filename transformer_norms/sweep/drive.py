@@ -43,8 +43,8 @@ from transformer_norms.sweep.launching import (
     make_batches,
     record_failure,
 )
-from transformer_norms.sweep.looks import SeedPlan, read_findings, take_look
-from transformer_norms.sweep.planning import Job, Jobs, put_damaged_aside
+from transformer_norms.sweep.looks import SeedPlan, look_at, read_findings, take_look
+from transformer_norms.sweep.planning import Job, Jobs
 from transformer_norms.sweep.power_table import power_lines, read_known
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.tuning import Pair, Tuner
@@ -65,7 +65,7 @@ def plan_sweep(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
     own = (text for text in arguments if not text.startswith(("hydra/", "hydra.")))
     jobs = Jobs(read_request(own))
     first = jobs.first_stage()
-    jobs.check_alone(first)
+    jobs.check_record(first)
     return jobs, first
 
 
@@ -114,7 +114,6 @@ class Sweep:
                 self.jobs, self.stopped = first, True
                 return
             self.stopping.deferring = self.stopping.has_unsaved_steps = True
-            put_damaged_aside(self.path, self.board.say)
             known = read_known(self.planner, first[0])
             for line in [*self.planner.introduction(first), *power_lines(self.question, known)]:
                 self.board.say(line)
@@ -142,14 +141,13 @@ class Sweep:
             self._run_made(partial(self.planner.make_all, "result", best))
         return best
 
-    def _run_stage(self, jobs: list[Job], to_come: int = 0) -> None:
-        """Runs the jobs that have not ended, and waits for those that other commands run. `to_come`
-        jobs, of later stages, follow them."""
+    def _run_stage(self, jobs: list[Job]) -> None:
+        """Runs the jobs that have not ended, and waits for those that other commands run."""
         on_board = {job.folder for job in self.jobs}
         self.jobs += jobs
         self._record()
         waiting = jobs = distinct(jobs, _folder)  # two variants may be the same run
-        self.board.add([job for job in jobs if job.folder not in on_board], to_come)
+        self.board.add([job for job in jobs if job.folder not in on_board])
         while waiting and not self.stopped:
             busy = []
             batches = make_batches(self.launcher, [job for job in waiting if not job.ended])
@@ -215,11 +213,8 @@ class Sweep:
 
     def _tune(self, tuner: Tuner) -> None:
         """Runs the rounds of the search and chooses each variant's best point."""
-        question = self.question
-        results = len(question.variants) * len(question.first_seeds)
         for pairs in tuner.rounds():
-            to_come = tuner.to_come * len(question.tune_seeds) + results
-            self._run_made(partial(self.planner.make_all, "tune", pairs), to_come)
+            self._run_made(partial(self.planner.make_all, "tune", pairs))
             if not self._goes_on:
                 return
             tuner.read(self.jobs)
@@ -245,14 +240,14 @@ class Sweep:
     def _goes_on(self) -> bool:
         return not (self.stopped or self.refused)
 
-    def _run_made(self, make: Callable[[], list[Job]], to_come: int = 0) -> None:
+    def _run_made(self, make: Callable[[], list[Job]]) -> None:
         try:
             jobs = make()
         except ConfigError as error:  # other code began one of these runs, for example
             self.board.say(str(error))
             self.refused = True
         else:
-            self._run_stage(jobs, to_come)
+            self._run_stage(jobs)
 
     # ------------------------------------------------------------------- looks at the results
 
@@ -277,7 +272,7 @@ class Sweep:
         lines: list[str] = []
         for counts, decisions in looks_until_decided(look, plan.begun, most, workers):
             assert self.found is not None
-            self._keep_look(take_look(self.found, decisions))
+            self._keep_look(look_at(self.found.study, decisions))
             lines = plan.lines(counts, decisions, self.found)
         if self._goes_on:
             for line in lines:

@@ -75,8 +75,8 @@ def _cause_lines(jobs: Sequence[Job], failed: Mapping[Path, str]) -> list[str]:
     causes: dict[str, list[Job]] = {}
     for job in jobs:
         if _status(job, failed) == "failed":
-            recorded = _error(job).strip().splitlines()[-1:]
-            causes.setdefault(failed.get(job.folder) or "".join(recorded), []).append(job)
+            recorded = job.error.rpartition("\n")[2]
+            causes.setdefault(failed.get(job.folder) or recorded, []).append(job)
     lines = []
     for cause, having in causes.items():
         names = ", ".join(map(str, having[:_LISTED]))
@@ -84,16 +84,10 @@ def _cause_lines(jobs: Sequence[Job], failed: Mapping[Path, str]) -> list[str]:
             more = f" and {len(having) - _LISTED} more" if len(having) > _LISTED else ""
             names = f"{len(having)} runs ({names}{more})"
         failures = having if " traceback " not in cause else []
-        kept = next((job.folder for job in failures if "Traceback" in _error(job)), None)
+        kept = next((job.folder for job in failures if "Traceback" in job.error), None)
         where = f"; its traceback is in {path_text(kept / FILE)}" if kept else ""
         lines.append(f"failed: {names}: {cause}{where}")
     return lines
-
-
-def _error(job: Job) -> str:
-    """Returns what the summary of a run says of its failure."""
-    summary = job.summary
-    return (summary.error if summary else None) or ""
 
 
 def _status(job: Job, failed: Mapping[Path, str]) -> str:

@@ -28,13 +28,20 @@ def read_findings(record: Path) -> Findings:
     """The findings of a sweep's record, by the rules that hold if this look counts. Raises
     ConfigError if its runs must not be compared."""
     study = read_study([record])
-    looks = [*read_record(record).own_looks, _look(study)]
+    looks = [*read_record(record).own_looks, look_at(study, {})]
     return findings(replace(study, looks=count_looks(looks, study.variants)), noise_beside(study))
 
 
-def _look(study: Study, decisions: Decisions | None = None, *, unfinished: bool = False) -> Look:
-    """A look at the results of a study. Where the seeds are a list, nothing is told of a variant
-    before all of its results have ended, unless the `unfinished` ones count too."""
+def take_look(found: Findings, *, unfinished: bool = False) -> Look:
+    """The look that findings are, with their verdicts."""
+    decisions = verdicts({**found.comparisons, **found.contrasts})
+    return look_at(found.study, decisions, unfinished=unfinished)
+
+
+def look_at(study: Study, decisions: Decisions, *, unfinished: bool = False) -> Look:
+    """A look at the results of a study, and what was decided. Where the seeds are a list, nothing
+    is told of a variant before all of its results have ended, unless the `unfinished` ones count
+    too: whoever adds seeds before may have seen the differences so far."""
     told = [
         v
         for v in study.variants
@@ -42,20 +49,9 @@ def _look(study: Study, decisions: Decisions | None = None, *, unfinished: bool 
     ]
     return Look(
         [Seen(v.values, sorted(run.seed for run in v.ended)) for v in told],
-        {name: decision for name, decision in (decisions or {}).items() if decision},
+        {name: decision for name, decision in decisions.items() if decision},
         sorted({run.summary.identity for v in told for run in v.ended}),
     )
-
-
-def take_look(
-    found: Findings, decisions: Decisions | None = None, *, unfinished: bool = False
-) -> Look:
-    """The look that findings are; by default the verdicts are what was decided. Those of
-    `unfinished` results count where seeds are added before the planned ones have ended: whoever
-    adds them may have seen the differences so far."""
-    if decisions is None:
-        decisions = verdicts({**found.comparisons, **found.contrasts})
-    return _look(found.study, decisions, unfinished=unfinished)
 
 
 @dataclass(frozen=True)

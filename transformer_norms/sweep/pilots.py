@@ -249,10 +249,8 @@ def _record_of(study: Path, name: str) -> Path:
 def _answer(job: Job, folder: Path) -> Answer:
     if job.ended:
         return {"status": "finished"}
-    summary = job.summary
-    error = (summary.error or "").strip().splitlines()[-1:] if summary else []
     logs = f"the pilots ended without it; their logs are in {path_text(folder)}"
-    return {"status": "failed", "error": error[0] if error else logs}
+    return {"status": "failed", "error": job.error.rpartition("\n")[2] or logs}
 
 
 def _text(states: Mapping[str, int]) -> str:

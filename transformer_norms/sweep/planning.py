@@ -2,9 +2,8 @@
 them runs.
 """
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
     PlannedRun,
+    SweepRecord,
     Values,
     label,
     path_of,
@@ -35,14 +35,13 @@ FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, its keys of W&B, and about how many
-    FLOPs it takes. Jobs with the same arguments `alike`, if any, can train as one stack."""
+    """A planned run: its folder, the arguments that train it, and its keys of W&B. Jobs with the
+    same arguments `alike`, if any, can train as one stack."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
     tracking: Mapping[str, Any]
-    work: float = 1.0
     alike: tuple[str, ...] = ()
 
     @property
@@ -54,6 +53,12 @@ class Job:
             if summary and summary.identity == self.run.identity:
                 return summary
         return None
+
+    @property
+    def error(self) -> str:
+        """What the run's folder says of its failure, with the traceback if there is one."""
+        summary = self.summary
+        return ((summary.error if summary else None) or "").strip()
 
     @property
     def ended(self) -> bool:
@@ -122,15 +127,13 @@ class Jobs:
             folder=plan.name, identity=plan.hash,
             stage=stage, variant=variant, tuned=tuned, seed=seed,
         )  # fmt: skip
-        config, keys, sizes = plan.config, plan.config.trainer, plan.config.model
-        # About in proportion to its FLOPs: the progress of a sweep weighs its runs by this.
-        work = keys.steps * keys.batch_size * sizes.context * sizes.depth * sizes.width**2
+        config, keys = plan.config, plan.config.trainer
         # A stack has one model of each run, and knows neither hooks nor what others draw.
         alone = keys.replicas not in ("auto", 1) or keys.qk_clip != "none" or config.model.dropout
         alone = alone or keys.activation_checkpointing or keys.compile not in ("auto", "none")
         alike = tuple(text for text in overrides if not text.startswith(FREE))
         return Job(
-            run, plan.folder, overrides, config.tracking, work,
+            run, plan.folder, overrides, config.tracking,
             () if alone else alike,
         )  # fmt: skip
 
@@ -229,52 +232,44 @@ class Jobs:
         pairs += [pair for values in (*variants, *points) for pair in values.items()]
         check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
 
-    def check_alone(self, first: Sequence[Job]) -> None:
+    def check_record(self, first: Sequence[Job]) -> None:
         """Refuses a bare `-m` while another command trains runs of another bare one in the study:
         both would write one record, and both reports would be of whoever wrote last.
 
-        Two commands that ask the same share their runs, and may run at once. Raises Busy.
+        Two commands that ask the same share their runs, and may run at once. Raises Busy, and
+        ConfigError if the record is damaged.
         """
-        path = path_of(self.study, self.request.name)
-        if self.request.named or not is_there(path):
+        record = self._record()
+        if self.request.named or record is None:
             return
-        with suppress(ConfigError):  # a damaged record is put aside later
-            record = read_record(path)
-            if record.asks_the_same(self.request.question.asked, first[0].run):
-                return
-            for name in dict.fromkeys(run.folder for run in record.runs):
-                try:
-                    with suppress(FileNotFoundError), hold_run(self.study / name):
-                        pass
-                except Busy as busy:
-                    raise Busy(f"{busy} for {path}; study=NAME keeps two sweeps apart") from None
+        if record.asks_the_same(self.request.question.asked, first[0].run):
+            return
+        for name in dict.fromkeys(run.folder for run in record.runs):
+            try:
+                with suppress(FileNotFoundError), hold_run(self.study / name):
+                    pass
+            except Busy as busy:
+                path = path_of(self.study, self.request.name)
+                raise Busy(f"{busy} for {path}; study=NAME keeps two sweeps apart") from None
+
+    def _record(self) -> SweepRecord | None:
+        """What earlier commands of this sweep have planned."""
+        path = path_of(self.study, self.request.name)
+        try:
+            return read_record(path) if is_there(path) else None
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; without this file the same command begins another record, which plans "
+                "the runs of this command; those that have ended are kept"
+            ) from None
 
     def _changed_job(self, first: Sequence[Job]) -> Job | None:
         """A job that this sweep planned before as another run, since other settings changed."""
-        path = path_of(self.study, self.request.name)
-        if not (self.request.named and is_there(path)):
-            return None
+        record = self._record() if self.request.named else None
         before: dict[str, set[str]] = {}
-        for run in read_record(path).runs:
+        for run in record.runs if record else ():
             before.setdefault(run.place, set()).add(run.identity)
         for job in first:
             if before.get(job.run.place, {job.run.identity}) != {job.run.identity}:
                 return job
         return None
-
-
-def put_damaged_aside(record: Path, say: Callable[[str], None]) -> None:
-    """Renames the record of a sweep that cannot be read, and says so. Nothing is deleted."""
-    try:
-        if is_there(record):
-            read_record(record)
-    except ConfigError as error:
-        number = 1
-        while is_there(aside := record.with_name(f"damaged-{number}-{record.name}")):
-            number += 1
-        with suppress(FileNotFoundError):  # another command was first
-            os.rename(record, aside)
-        say(
-            f"{error}; it is {aside.name} now, and another record is begun. It plans the runs of "
-            "this command; type earlier, wider ones again if their runs are to count"
-        )

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from statistics import fmean
 
 from transformer_norms.comparison.moderation import ENOUGH, MOST_WEIGHT, Prior
 from transformer_norms.comparison.power import (
@@ -22,11 +21,9 @@ from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.comparison.sweep_record import path_of
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.progress import clock
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering.noise_study import noise_in
 from transformer_norms.run.identity import settings_without_seeds
-from transformer_norms.run.reader import SavedRun
 from transformer_norms.sweep.looks import read_findings
 from transformer_norms.sweep.planning import Job, Jobs
 from transformer_norms.sweep.question import Question, read_request
@@ -37,11 +34,10 @@ _SEEDS = (3, 5, 8, 10, 15, 20)
 
 @dataclass(frozen=True)
 class Known:
-    """The facts from earlier runs: the noise of the difference of two runs of one seed, and the
-    seconds that a run takes. None: no run tells it."""
+    """The noise of the difference of two runs of one seed, from earlier runs. None: no run tells
+    it."""
 
     noise: Prior | None
-    seconds: float | None
 
     def of(self, question: Question) -> tuple[Prior, float]:
         """The noise, and the smallest difference that is named. Where no noise is known, its
@@ -57,19 +53,14 @@ class Known:
 
 
 def read_known(jobs: Jobs, job: Job) -> Known:
-    """The facts from the sweep's own runs, and from a study `noise` beside it, if its runs are like
+    """The noise of the sweep's own runs, or of a study `noise` beside it, if its runs are like
     `job`."""
     from transformer_norms.run.plan import Plan
 
     plan = Plan(compose(job.overrides))
-    settings = settings_without_seeds(plan.config, plan.data_identity)
-    noises, runs = [], []
-    for found in _earlier_findings(jobs, settings):
-        noises.append(noise_of(found.comparisons.values(), found.rules))
-        runs += [member.run for member in found.study.runs if member.run and member.ended]
-    seconds = [_seconds(run) for run in runs if run.summary.steps == plan.config.trainer.steps]
-    known = [one for one in seconds if one is not None]
-    return Known(next(filter(None, noises), None), fmean(known) if known else None)
+    earlier = _earlier_findings(jobs, settings_without_seeds(plan.config, plan.data_identity))
+    noises = (noise_of(found.comparisons.values(), found.rules) for found in earlier)
+    return Known(next(filter(None, noises), None))
 
 
 def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findings]:
@@ -80,11 +71,6 @@ def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findi
     with suppress(ConfigError):
         if noise := noise_in(jobs.study.parent, settings):
             yield findings(noise, noise)  # which has the prior that it would lend to this sweep
-
-
-def _seconds(run: SavedRun) -> float | None:
-    training, evaluation = run.summary.seconds, run.summary.evaluation_seconds
-    return None if training is None else training + (evaluation or 0.0)
 
 
 # ------------------------------------------------------------------------- a line before the sweep
@@ -136,12 +122,12 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     known = read_known(jobs, job)
     numbers = sorted({*_SEEDS, max(FEWEST, question.most_seeds)})
     rows = [_row(question, known, seeds) for seeds in numbers]
-    heading = ("seeds", "detects", "equal within", "runs", "time")
+    heading = ("seeds", "detects", "equal within", "runs")
     notes = [
         "detects: the smallest true difference that is detected with 90 % power, after Holm's "
         f"correction for {plural(question.compared, 'comparison')}. equal within: the smallest "
         "bound of equivalence that two equal variants are shown to be within, with 90 % power. "
-        "runs, time: of results, one after another" + _tuning(question, known),
+        "runs: of results" + ", tuning aside" * (question.tune is not None),
         _noise_text(known),
         *(power_lines(question, known) if known.noise or question.until_decided else []),
     ]
@@ -153,27 +139,11 @@ def power_table(arguments: Sequence[str]) -> list[str]:
 
 def _row(question: Question, known: Known, seeds: int) -> tuple[str, ...]:
     noise, effect = known.of(question)
-    runs = seeds * len(question.variants)
     return (
         f"{seeds}",
         known.size(smallest_difference(noise, seeds, question.compared, effect)),
         known.size(smallest_bound(noise, seeds, question.compared)),
-        f"{runs}",
-        _time(known, runs),
-    )
-
-
-def _time(known: Known, runs: int) -> str:
-    return "unknown" if known.seconds is None else clock(runs * known.seconds)
-
-
-def _tuning(question: Question, known: Known) -> str:
-    if question.tune is None:
-        return "."
-    runs = question.tune.budget * len(question.tune_seeds) * len(question.variants)
-    return (
-        f"; tuning takes {plural(runs, 'run')} more ({_time(known, runs)}). Tuning error "
-        "is not counted: the report adds it to both."
+        f"{seeds * len(question.variants)}",
     )
 
 

@@ -21,8 +21,7 @@ Pair = tuple[Values, Values]  # a variant, and a point that it tries
 class Tuner:
     """The tuning of a study. `baseline` has the values of the variants that set the bar which a run
     must pass, `allowed` says whether a variant's config can be composed at a point, and `say`
-    prints a line. `grid` has the values that all variants try. `to_come` counts the points, of all
-    variants, that follow the round that was yielded last, without one more step at an edge."""
+    prints a line. `grid` has the values that all variants try."""
 
     def __init__(
         self,
@@ -35,15 +34,12 @@ class Tuner:
         self.tuning, self.baseline, self.allowed, self.say = tuning, baseline, allowed, say
         self.grid = {key: list(values) for key, values in tuning.grid.items()}
         self.tried = [Tried(variant) for variant in variants]
-        self.to_come = 0
 
     def rounds(self) -> Iterator[list[Pair]]:
         """Yields the points of each round, of all variants together, so that workers stay busy: the
         whole grid, once one step more at an edge, and the refinement of each variant. The caller
         runs them and calls `read` before it asks for more. A variant whose runs have not all ended
         waits for the next command."""
-        around = 2 * len(self.tuning.stepped) * len(self.tried)
-        self.to_come = self.tuning.refine * around
         yield self._everywhere(product(self.grid))
         wider = widen(self.grid, [tried for tried in self.tried if not tried.waits])
         points = [point for point in product(wider) if point not in product(self.grid)]
@@ -58,7 +54,6 @@ class Tuner:
             self.grid = wider
             yield self._everywhere(points)
         for _ in range(self.tuning.refine):
-            self.to_come -= around
             yield [
                 (tried.variant, point)
                 for tried in self.tried
