@@ -10,7 +10,7 @@ from run_folders import config_of, make_record, make_run, planned
 from transformer_norms.cli import main
 from transformer_norms.comparison.moderation import MOST_WEIGHT, Prior
 from transformer_norms.comparison.power import fewest_seeds, smallest_bound, smallest_difference
-from transformer_norms.sweep.power_table import Known, power_lines
+from transformer_norms.sweep.power_table import power_lines
 from transformer_norms.sweep.question import read_request
 
 TYPED = ["model=nano", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu"]
@@ -90,12 +90,12 @@ def test_a_plan_of_fewer_seeds_than_can_decide_says_so(capsys):
 
 def test_the_introduction_says_what_the_seeds_can_find():
     question = read_request(SWEEP[1:]).question
-    (line,) = power_lines(question, Known(None))
+    (line,) = power_lines(question, None)
     assert line == (
         "3 seeds detect a true difference of 3.92 sd with 90 % power (sd: standard deviation of "
         "paired differences, which no run tells yet)"
     )
-    calm = Known(Prior(1e-12, 4.0, "the study noise"))
+    calm = Prior(1e-12, 4.0, "the study noise")
     (line,) = power_lines(question, calm)
     assert line == (
         "3 seeds detect a true difference of 0.005 nats with 90 % power (noise measured in the "

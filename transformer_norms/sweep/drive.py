@@ -45,7 +45,7 @@ from transformer_norms.sweep.launching import (
 )
 from transformer_norms.sweep.looks import SeedPlan, look_at, read_findings, take_look
 from transformer_norms.sweep.planning import Job, Jobs
-from transformer_norms.sweep.power_table import power_lines, read_known
+from transformer_norms.sweep.power_table import power_lines, read_noise
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.tuning import Pair, Tuner
 from transformer_norms.tracking.mirror import Mirror
@@ -114,8 +114,8 @@ class Sweep:
                 self.jobs, self.stopped = first, True
                 return
             self.stopping.deferring = self.stopping.has_unsaved_steps = True
-            known = read_known(self.planner, first[0])
-            for line in [*self.planner.introduction(first), *power_lines(self.question, known)]:
+            noise = read_noise(self.planner, first[0])
+            for line in [*self.planner.introduction(first), *power_lines(self.question, noise)]:
                 self.board.say(line)
             self._keep_earlier_look(first)
             best = self._run_first_seeds(first)

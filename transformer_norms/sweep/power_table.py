@@ -4,7 +4,6 @@ the introduction."""
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from transformer_norms.comparison.moderation import ENOUGH, MOST_WEIGHT, Prior
 from transformer_norms.comparison.power import (
@@ -32,35 +31,28 @@ from transformer_norms.text_tables import narrow_table, wrap_text
 _SEEDS = (3, 5, 8, 10, 15, 20)
 
 
-@dataclass(frozen=True)
-class Known:
-    """The noise of the difference of two runs of one seed, from earlier runs. None: no run tells
-    it."""
-
-    noise: Prior | None
-
-    def of(self, question: Question) -> tuple[Prior, float]:
-        """The noise, and the smallest difference that is named. Where no noise is known, its
-        variance is 1 and any difference is named; a study of ENOUGH comparisons will have a usual
-        variance of its own."""
-        if self.noise:
-            return self.noise, question.effect
-        return Prior(1.0, MOST_WEIGHT if question.compared >= ENOUGH else 0.0, "no run"), 0.0
-
-    def size(self, value: float) -> str:
-        """`0.0213 nats`, or `1.36 sd`, deviations of the differences, where no noise is known."""
-        return f"{value:.2g} nats" if self.noise else f"{value:.2f} sd"
-
-
-def read_known(jobs: Jobs, job: Job) -> Known:
-    """The noise of the sweep's own runs, or of a study `noise` beside it, if its runs are like
-    `job`."""
+def read_noise(jobs: Jobs, job: Job) -> Prior | None:
+    """The noise of the difference of two runs of one seed: of the sweep's own runs, or of a study
+    `noise` beside it, if its runs are like `job`. None if no run tells it."""
     from transformer_norms.run.plan import Plan
 
     plan = Plan(compose(job.overrides))
     earlier = _earlier_findings(jobs, settings_without_seeds(plan.config, plan.data_identity))
     noises = (noise_of(found.comparisons.values(), found.rules) for found in earlier)
-    return Known(next(filter(None, noises), None))
+    return next(filter(None, noises), None)
+
+
+def _unit(question: Question, noise: Prior | None) -> tuple[Prior, float, str]:
+    """The noise, the smallest difference that is named, and how a size is written. Where no noise
+    is known, its variance is 1, so that sizes are deviations of the differences, and any difference
+    is named; a study of ENOUGH comparisons will have a usual variance of its own."""
+    if noise:
+        return noise, question.effect, "{:.2g} nats"
+    return (
+        Prior(1.0, MOST_WEIGHT if question.compared >= ENOUGH else 0.0, "no run"),
+        0.0,
+        "{:.2f} sd",
+    )
 
 
 def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findings]:
@@ -76,7 +68,7 @@ def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findi
 # ------------------------------------------------------------------------- a line before the sweep
 
 
-def power_lines(question: Question, known: Known) -> list[str]:
+def power_lines(question: Question, known: Prior | None) -> list[str]:
     """Says what the question's seeds can find, and whether they reach its `effect` as a bound of
     equivalence; nothing if nothing is compared."""
     seeds, compared = question.most_seeds, question.compared
@@ -85,15 +77,15 @@ def power_lines(question: Question, known: Known) -> list[str]:
     if seeds < FEWEST:
         return [f"{plural(seeds, 'seed')} and no verdict: {FEWEST} are the fewest"]
     plan = question.until_decided
-    noise, effect = known.of(question)
+    noise, effect, size = _unit(question, known)
     difference = difference_in_sequence if plan else smallest_difference
     least = difference(noise, seeds, compared, effect)
     line = f"{plan.first} to {seeds}" if plan else f"{seeds}"
     if math.isinf(least):
         return [f"{line} seeds call nothing better or worse: tests at every look need more"]
-    line += f" seeds detect a true difference of {known.size(least)} with 90 % power"
+    line += f" seeds detect a true difference of {size.format(least)} with 90 % power"
     line += ", without tuning error" * (question.tune is not None)
-    if known.noise is None:
+    if known is None:
         return [f"{line} (sd: standard deviation of paired differences, which no run tells yet)"]
     return [f"{line} (noise measured in {noise.origin}); {_reach(question, noise)}"]
 
@@ -119,7 +111,7 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     if not question.compared:
         raise ConfigError("--power: this sweep compares nothing: it has one variant")
     job = jobs.make("result", question.variants[0], question.points[0], question.first_seeds[0])
-    known = read_known(jobs, job)
+    known = read_noise(jobs, job)
     numbers = sorted({*_SEEDS, max(FEWEST, question.most_seeds)})
     rows = [_row(question, known, seeds) for seeds in numbers]
     heading = ("seeds", "detects", "equal within", "runs")
@@ -129,7 +121,7 @@ def power_table(arguments: Sequence[str]) -> list[str]:
         "bound of equivalence that two equal variants are shown to be within, with 90 % power. "
         "runs: of results" + ", tuning aside" * (question.tune is not None),
         _noise_text(known),
-        *(power_lines(question, known) if known.noise or question.until_decided else []),
+        *(power_lines(question, known) if known or question.until_decided else []),
     ]
     title = [f"{jobs.request.name}: {question.question}"] if question.question else []
     lines = [line for note in notes for line in wrap_text(note)]
@@ -137,24 +129,24 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     return [*titles, *narrow_table([heading, *rows]), *lines]
 
 
-def _row(question: Question, known: Known, seeds: int) -> tuple[str, ...]:
-    noise, effect = known.of(question)
+def _row(question: Question, known: Prior | None, seeds: int) -> tuple[str, ...]:
+    noise, effect, size = _unit(question, known)
     return (
         f"{seeds}",
-        known.size(smallest_difference(noise, seeds, question.compared, effect)),
-        known.size(smallest_bound(noise, seeds, question.compared)),
+        size.format(smallest_difference(noise, seeds, question.compared, effect)),
+        size.format(smallest_bound(noise, seeds, question.compared)),
         f"{seeds * len(question.variants)}",
     )
 
 
-def _noise_text(known: Known) -> str:
-    if known.noise is None:
+def _noise_text(known: Prior | None) -> str:
+    if known is None:
         return (
             "No run tells the noise yet: sd is the standard deviation of the difference of two "
             "runs of one seed."
         )
-    deviation = known.noise.variance**0.5
+    deviation = known.variance**0.5
     return (
         f"The difference of two runs of one seed has a standard deviation of {deviation:.2g} nats "
-        f"(measured in {known.noise.origin})."
+        f"(measured in {known.origin})."
     )
