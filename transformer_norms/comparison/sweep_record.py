@@ -127,9 +127,9 @@ class SweepRecord:
     unbegun: list[FolderName] = field(default_factory=list)
     schema: Literal[1] = 1
 
-    def asks_the_same(self, asked: Asked | None, first: PlannedRun) -> bool:
-        """Whether a command that asks for this goes on with what the newest command began."""
-        return self.asked == asked and first in self.runs
+    def asks_the_same(self, variants: Sequence[Values], first: PlannedRun) -> bool:
+        """Whether a command for these variants, and this first run, asks what the newest one did."""
+        return self.asked is not None and self.asked.variants == variants and first in self.runs
 
     @property
     def own_looks(self) -> list[Look]:

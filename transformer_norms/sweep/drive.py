@@ -17,6 +17,7 @@ from transformer_norms.comparison.deciding import Counts, Results, looks_until_d
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
     FAILED_AT_START,
+    Asked,
     Look,
     SweepRecord,
     Tuned,
@@ -337,7 +338,10 @@ class Sweep:
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
             contrasts=self.question.contrasts,
-            asked=self.question.asked,
+            asked=Asked(
+                self.question.variants,
+                [] if self.question.until_decided else self.question.first_seeds,
+            ),
             unbegun=self._unbegun,
         )
         study = self.planner.study
@@ -354,7 +358,9 @@ class Sweep:
         record is the newest one, unless the same command adds seeds until it is decided. Its looks
         stay, in case their runs are asked for again."""
         adds = now.most is not None and now.most == before.most
-        if self.request.named or (adds and before.asks_the_same(now.asked, now.runs[0])):
+        if self.request.named or (
+            adds and before.asks_the_same(self.question.variants, now.runs[0])
+        ):
             now = merge_records(before, now)
         return replace(now, looks=add_looks(before.looks, now.looks))
 

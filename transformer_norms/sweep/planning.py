@@ -242,7 +242,7 @@ class Jobs:
         record = self._record()
         if self.request.named or record is None:
             return
-        if record.asks_the_same(self.request.question.asked, first[0].run):
+        if record.asks_the_same(self.request.question.variants, first[0].run):
             return
         for name in dict.fromkeys(run.folder for run in record.runs):
             try:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.comparison.sweep_record import Asked, Values, baseline_of, distinct, names_of
+from transformer_norms.comparison.sweep_record import Values, baseline_of, distinct, names_of
 from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, parse_one
 from transformer_norms.config.plugins import check_plugins
 from transformer_norms.errors import ConfigError
@@ -95,11 +95,6 @@ class Question:
         baselines = [baseline_of(one, self.baseline, self.variants) for one in self.variants]
         pairs = zip(self.variants, baselines, strict=True)
         return sum(base not in (None, one) for one, base in pairs) + len(self.contrasts)
-
-    @property
-    def asked(self) -> Asked:
-        """What a command with this question asks for, as its record has it."""
-        return Asked(self.variants, [] if self.until_decided else self.first_seeds)
 
     @property
     def axes(self) -> list[str]:
