@@ -128,7 +128,7 @@ class SweepRecord:
     schema: Literal[1] = 1
 
     def asks_the_same(self, variants: Sequence[Values], first: PlannedRun) -> bool:
-        """Whether a command for these variants, and this first run, asks what the newest one did."""
+        """Whether a command for these variants, which begins with this run, asks the same."""
         return self.asked is not None and self.asked.variants == variants and first in self.runs
 
     @property
