@@ -195,10 +195,10 @@ def baseline_of(variant: Values, baseline: Values, variants: list[Values]) -> Va
 
 def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
     """Returns `now` with all that was planned before it."""
-
-    def both(name: str) -> list[Any]:
-        return distinct([*getattr(before, name), *getattr(now, name)])
-
+    both: dict[str, Any] = {
+        name: distinct([*getattr(before, name), *getattr(now, name)])
+        for name in ("axes", "tune_seeds", "seeds", "contrasts", "unbegun")
+    }
     # The readable part of a folder's name may have changed since the run was planned; the hash of
     # its identity says that it is the same.
     runs = distinct([*before.runs, *now.runs], lambda run: [run.identity, run.suffix, run.place])
@@ -212,7 +212,7 @@ def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
         tune={**before.tune, **tune},
         most=now.most or before.most,  # tests that seeds were added under stay those of a sequence
         tuned=[*(old for old in before.tuned if old.variant not in variants), *now.tuned],
-        **{name: both(name) for name in ("axes", "tune_seeds", "seeds", "contrasts", "unbegun")},
+        **both,
     )
 
 
