@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from sweeps import SHORT, BasicLauncher, begin_elsewhere, here, sweep, trained
+from sweeps import SHORT, BasicLauncher, begin_elsewhere, here, sweep
 
 from transformer_norms.run.plan import Plan
 from transformer_norms.signals import Stopping
