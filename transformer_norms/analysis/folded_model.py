@@ -10,7 +10,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from transformer_norms.analysis.folded_config import expressible, folded_config, norm_folds
+from transformer_norms.analysis.folded_config import (
+    folded_config,
+    keep_norms_in_config,
+    norm_folds,
+)
 from transformer_norms.analysis.norm_folding import (
     NormFold,
     gain_and_constant,
@@ -51,7 +55,7 @@ def fold_gains(model: Transformer, tokens: Tensor) -> Folded:
     `tokens`."""
     source = copy.deepcopy(model).double().cpu().eval()
     plans = [plan_fold(source, fold) for fold in norm_folds(source)]
-    folds = expressible(model.config, plans)
+    folds = keep_norms_in_config(plans)
     folded = empty_model(folded_config(source, folds, _biases(source, folds)), source)
     move(folded, source, folds)
     return Folded(folded, folds, largest_difference(source, folded, tokens))

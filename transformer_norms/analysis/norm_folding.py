@@ -76,7 +76,7 @@ STAYS = {
 ROWS = "rows of the embedding and of the head are normed as they are read"
 
 
-class Stays(ValueError):
+class CannotFold(ValueError):
     """Says why a gain, or a mean, stays with its norm."""
 
 
@@ -84,25 +84,26 @@ class Stays(ValueError):
 
 
 def readers(model: Transformer, place: NormPlace) -> list[str]:
-    """The names of the matrices that read the norm at a site. Raises Stays where others read it."""
+    """The names of the matrices that read the norm at a site. Raises CannotFold where others read
+    it."""
     last = (len(model.blocks) - 1, "mlp", "post")
     ends = model.final is nothing and (place.block, place.sub_layer, place.site) == last
     if place.site == "final" or ends:
         if model.rows is not nothing:
-            raise Stays(ROWS)
+            raise CannotFold(ROWS)
         joins = isinstance(model.final, nn.Module) and not hasattr(model.final, "norm_place")
         if place.site == "final" and joins and not isinstance(model.final, ENDS):
-            raise Stays(f"{type(model.final).__name__} may do more with it before the head")
+            raise CannotFold(f"{type(model.final).__name__} may do more with it before the head")
         return ["head"]
     if (site := place.site.partition(" ")[0]) in STAYS:
-        raise Stays(STAYS[site])
+        raise CannotFold(STAYS[site])
     inside = f"blocks.{place.block}.{place.sub_layer}.f"
     if place.site == "pre":
         kinds = READERS if place.sub_layer == "block" else (place.sub_layer,)
         layer: Any = model.get_submodule(f"blocks.{place.block}")
         skips = (getattr(layer, kind).skip for kind in kinds)
         if any(isinstance(m, ScaledNorm) for s in skips for m in _parts_of(s)):
-            raise Stays("the skip reads it as well")
+            raise CannotFold("the skip reads it as well")
         return [name for kind in kinds for name in _inputs(model, int(place.block or 0), kind)]
     f: Any = model.get_submodule(inside)
     if place.site in LATENTS:
@@ -110,11 +111,11 @@ def readers(model: Transformer, place: NormPlace) -> list[str]:
         return [f"{inside}.{name}" for name in reading if getattr(f, name) is not None]
     if place.site in ("v", "head_norm"):
         if f.ctx is not nothing or (place.site == "v" and f.head_norm is not nothing):
-            raise Stays("another norm reads it")
+            raise CannotFold("another norm reads it")
         if place.site == "v" and f.shares_kv:
-            raise Stays("the attention of later blocks reads it as well")
+            raise CannotFold("the attention of later blocks reads it as well")
         if place.site == "v" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
-            raise Stays(f"{type(f.attend).__name__} reads it, which may be no weighted mean")
+            raise CannotFold(f"{type(f.attend).__name__} reads it, which may be no weighted mean")
     return [f"{inside}.{WRITERS[place.sub_layer]}"]
 
 
@@ -122,9 +123,9 @@ def _inputs(model: Transformer, i: int, kind: str) -> list[str]:
     """The matrices that read the input of a sub-layer."""
     f: Any = model.get_submodule(f"blocks.{i}.{kind}.f")
     if kind == "mlp" and type(f) not in (MLP, GatedMLP):
-        raise Stays(f"{type(f).__name__} reads it, which may be no matrix")
+        raise CannotFold(f"{type(f).__name__} reads it, which may be no matrix")
     if kind == "attention" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
-        raise Stays(f"{type(f.attend).__name__} may read it besides the matrices")
+        raise CannotFold(f"{type(f.attend).__name__} may read it besides the matrices")
     linear = (name for name in READERS[kind] if isinstance(getattr(f, name, None), nn.Linear))
     names = [name for name in linear if not isinstance(getattr(f, name), FromLatent)]
     gate = getattr(getattr(f, "values", nothing), "value_gate", nothing)
@@ -136,7 +137,7 @@ def gain_and_constant(
     model: Transformer, place: NormPlace, paths: Sequence[str]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gain and the constant that the readers of a site meet: a number for each of their
-    columns, or one for all. Raises Stays where the constant meets more on its way than numbers."""
+    columns, or one for all. Raises CannotFold where the constant meets more than numbers."""
     norms: Any = [model.get_submodule(path) for path in paths]
     gains, biases = zip(*(norm.gain_and_bias(torch.float64) for norm in norms), strict=True)
     whole: Any = model.get_submodule(_whole(paths[0]))
@@ -161,7 +162,7 @@ def gain_and_constant(
     if biases[0] is None:
         return gain, None
     if f.attention_gate is not nothing or (place.site == "v" and type(f.attend) is not Softmax):
-        raise Stays("its bias meets a gate or a sink on its way to a matrix")
+        raise CannotFold("its bias meets a gate or a sink on its way to a matrix")
     return gain, f.head_scale(spread(scale(by_head(biases)))).flatten()
 
 
@@ -203,7 +204,7 @@ def centre(module: nn.Linear | nn.Embedding, groups: int) -> None:
 
 
 def writers(model: Transformer, place: NormPlace) -> list[str]:
-    """The names of the matrices and tables that alone write the input of a norm. Raises Stays."""
+    """The names of the matrices and tables that alone write a norm's input. Raises CannotFold."""
     if place.site in ("pre", "post", "final"):
         return stream_writers(model)
     if place.site == "embed":
@@ -217,40 +218,40 @@ def writers(model: Transformer, place: NormPlace) -> list[str]:
     if place.site in ("q", "k"):
         turned = f.turn.args[0] is not nothing and f.turn.func is rotate_first
         if turned:
-            raise Stays("a rotation stands between it and the matrix that writes it")
+            raise CannotFold("a rotation stands between it and the matrix that writes it")
         if place.site == "k" and f.rope_key is not nothing:
-            raise Stays("a matrix that all heads share writes a part of its input")
+            raise CannotFold("a matrix that all heads share writes a part of its input")
         if place.site == "k" and f.value is None:
-            raise Stays("the matrix that writes its input writes values too")
+            raise CannotFold("the matrix that writes its input writes values too")
         return [f"{inside}.{'query' if place.site == 'q' else 'key'}"]
     if place.site == "hidden":
         return [f"{inside}.{name}" for name in READERS["mlp"] if hasattr(f, name)]
     if place.site in ("v", "head_norm"):
         if f.values is not nothing:
-            raise Stays("values are more than what a matrix writes")
+            raise CannotFold("values are more than what a matrix writes")
         if f.value is None:
-            raise Stays("the matrix that writes its input writes keys too")
+            raise CannotFold("the matrix that writes its input writes keys too")
         if place.site == "v":
             return [f"{inside}.value"]
         builtin = type(f.attend).forward in (Softmax.forward, Sinks.forward)
         if f.v is nothing and builtin and not isinstance(f.head_norm, AllHeads):
             return [f"{inside}.value"]
-    raise Stays("its input is not written by matrices alone")
+    raise CannotFold("its input is not written by matrices alone")
 
 
 def stream_writers(model: Transformer) -> list[str]:
-    """All that writes to the stream. Raises Stays where the stream's mean cannot be taken out: a
-    writer that is neither matrix nor table and keeps a mean, or a reader that the mean reaches."""
+    """All that writes to the stream. Raises CannotFold where the stream's mean cannot be taken out:
+    a writer that is neither matrix nor table keeps a mean, or a reader meets the mean."""
     if model.embed is nothing:
         if model.smear is not nothing:
-            raise Stays("a gate reads the embedded tokens (architecture.smear)")
+            raise CannotFold("a gate reads the embedded tokens (architecture.smear)")
         names, raw = _token_writers(model), True
     else:
         names, raw = [], False
         _check_centred(model.embed, "the norm on the embedded tokens")
     for i, block in enumerate(model.blocks):
         if type(block) not in (SerialBlock, ParallelBlock):
-            raise Stays("a connection joins the streams")
+            raise CannotFold("a connection joins the streams")
         for kind in WRITERS:
             layer: Any = getattr(block, kind)
             parallel = isinstance(block, ParallelBlock)
@@ -258,7 +259,7 @@ def stream_writers(model: Transformer) -> list[str]:
             raw = raw or layer.enter is not nothing
             if raw and not isinstance(_bare(pre), LayerNorm):
                 name = "no norm" if pre is nothing else f"a {type(_bare(pre)).__name__}"
-                raise Stays(f"{kind} of block {i + 1} reads the stream's mean through {name}")
+                raise CannotFold(f"{kind} of block {i + 1} reads the stream's mean through {name}")
             _check_numbers(layer)
             if layer.out is nothing:
                 names.append(f"blocks.{i}.{kind}.f.{WRITERS[kind]}")
@@ -268,37 +269,37 @@ def stream_writers(model: Transformer) -> list[str]:
                 _check_centred(layer.post, f"the norm on the stream behind {kind}")
             raw = layer.post is nothing
     if raw and not isinstance(_bare(model.final), LayerNorm):
-        raise Stays("the head reads the stream's mean")
+        raise CannotFold("the head reads the stream's mean")
     return names
 
 
 def _token_writers(model: Transformer) -> list[str]:
     """The tables whose rows make the embedded tokens."""
     if model.rows is not nothing:
-        raise Stays(ROWS)
+        raise CannotFold(ROWS)
     if isinstance(model.position, Sinusoidal):
-        raise Stays("sinusoidal positions have a mean")
+        raise CannotFold("sinusoidal positions have a mean")
     if isinstance(model.scale, Learned) and model.scale.gain.numel() > 1:
-        raise Stays("a learned vector multiplies the embedded tokens")
+        raise CannotFold("a learned vector multiplies the embedded tokens")
     learned = isinstance(model.position, LearnedPosition)
     return ["embedding"] + ["position.position"] * learned
 
 
 def _check_numbers(layer: Any) -> None:
-    """Raises Stays where more than a number multiplies what a sub-layer reads or adds."""
+    """Raises CannotFold where more than a number multiplies what a sub-layer reads or adds."""
     for part in (layer.skip, layer.branch, layer.enter):
         if any(parameter.numel() > 1 for parameter in _own(part)):
-            raise Stays("a learned vector or matrix multiplies the stream")
+            raise CannotFold("a learned vector or matrix multiplies the stream")
 
 
 def _check_centred(whole: Any, words: str) -> None:
-    """Raises Stays unless the output of a norm that writes to the stream has the mean 0."""
+    """Raises CannotFold unless the output of a norm that writes to the stream has the mean 0."""
     norm: Any = _bare(whole)
     vector = isinstance(whole, Scaled) and any(p.numel() > 1 for p in _own(whole.scale))
     if type(norm) is not LayerNorm or vector:
-        raise Stays(f"{words} writes a mean to the stream")
+        raise CannotFold(f"{words} writes a mean to the stream")
     if (norm.gain, norm.offset, norm.bias) != (None, None, None):
-        raise Stays(f"{words} has a gain or a bias, and writes a mean to the stream")
+        raise CannotFold(f"{words} has a gain or a bias, and writes a mean to the stream")
 
 
 def _parts_of(part: Any) -> list[nn.Module]:
@@ -339,9 +340,6 @@ class NormFold:
             parts += ["gain"] * (self.before["gain"] != "none") + ["bias"] * self.before["bias"]
         return ", ".join([*parts, *["centring"] * bool(self.centred)])
 
-    def stay(self, why: str) -> "NormFold":
-        return replace(self, after=self.before, into=(), centred=(), why=(*self.why, why))
-
 
 def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
     """Decides what can be moved out of the norms at one site."""
@@ -357,16 +355,16 @@ def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
             _, constant = gain_and_constant(model, fold.place, fold.paths)
             without = [name for name in into if name.rpartition(".")[2] not in BIASED]
             if constant is not None and without:
-                raise Stays(f"{without[0].rpartition('.')[2]} can have no bias")
+                raise CannotFold(f"{without[0].rpartition('.')[2]} can have no bias")
             fold = replace(fold, into=tuple(into))
             after |= {"gain": "none", "bias": False}
-        except Stays as reason:
+        except CannotFold as reason:
             why.append(f"its parameters stay: {reason}")
     if type(norm) is LayerNorm:
         try:
             fold = replace(fold, centred=tuple(writers(model, fold.place)))
             after["type"] = "rmsnorm"
-        except Stays as reason:
+        except CannotFold as reason:
             why.append(f"its centring stays: {reason}")
     return replace(fold, after=after, why=tuple(why))
 
@@ -382,6 +380,11 @@ def move(model: Transformer, source: Transformer, folds: Sequence[NormFold]) -> 
             for name in fold.into:
                 linear: Any = model.get_submodule(name)
                 absorb(linear, torch.ones(1).double() if gain is None else gain, constant)
+            for (
+                path
+            ) in fold.paths:  # where the config keeps them: a gain of ones, no offset or bias
+                for name, parameter in model.get_submodule(path).named_parameters():
+                    parameter.fill_(name == "gain")
         for name in fold.centred:
             centred[name] = _parts(source, fold)
     for name, parts in centred.items():

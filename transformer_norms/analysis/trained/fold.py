@@ -227,7 +227,7 @@ def row_of(fold: NormFold) -> Row:
         "moved": fold.moved,
         "into": " ".join(fold.into),
         "centred": " ".join(fold.centred),
-        "now": norm_text(fold.after),
+        "now": norm_text(fold.after) + ", gain 1" * bool(fold.into and fold.after == fold.before),
         "why": "; ".join(fold.why),
     }
 
