@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, prepare, slices
-from transformer_norms.data.slices import ReadSlice
+from transformer_norms.data.slices import ReadTexts
 from transformer_norms.errors import StorageError
 from transformer_norms.storage.locks import wait_for_lock
 
@@ -152,9 +152,9 @@ class Gaps:
 
     def slices(self):
         for at in range(0, len(TEXTS), 50):
-            yield ReadSlice([])
-            yield ReadSlice(TEXTS[at : at + 50])
-        yield ReadSlice([""])
+            yield ReadTexts([])
+            yield ReadTexts(TEXTS[at : at + 50])
+        yield ReadTexts([""])
 
 
 def test_empty_slices_add_nothing(corpus):

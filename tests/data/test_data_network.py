@@ -12,7 +12,7 @@ from transformer_norms.data import (
     load_tokenizer,
     prepare,
 )
-from transformer_norms.data.slices import ReadSlice
+from transformer_norms.data.slices import ReadTexts
 from transformer_norms.data.token_cache import PARTS
 from transformer_norms.errors import InputError
 from transformer_norms.progress import tell_nobody
@@ -25,7 +25,8 @@ HUB = CORPORA["hub"](
 @pytest.fixture(params=["accepts and never answers", "nothing there"])
 def network_down(request, monkeypatch, tmp_path):
     """Every request goes to a port of this machine that is silent, or closed."""
-    monkeypatch.setattr(downloads, "PATIENCE", 0.3)
+    for key in ("PATIENCE", "VOCABULARY_SECONDS"):
+        monkeypatch.setattr(downloads, key, 0.3)
     for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "no_proxy", "NO_PROXY", "https_proxy"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
@@ -101,33 +102,6 @@ def test_a_refusal_is_an_answer():
         server.shutdown()
 
 
-def test_a_vocabulary_file_with_other_content_is_kept_beside_and_said(tmp_path, monkeypatch):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    url = next(iter(downloads.Gpt2.files))
-    file = tmp_path / "6d1cbeee0f20b3d9449abfede4726ed8212e3aee"  # sha1 of the address of vocab.bpe
-    file.write_text("mine")
-    monkeypatch.setattr(downloads, "answers", lambda host: False)
-    lines = []
-    with pytest.raises(InputError):
-        TOKENIZERS["gpt2"]().fit([], True, lines.append)
-    assert len(lines) == 1
-    assert "vocab.bpe" in lines[0]
-    assert url.endswith("vocab.bpe")
-    assert file.read_text() == "mine"
-    assert (tmp_path / f"{file.name}.unexpected").read_text() == "mine"
-
-
-def test_files_as_published_are_found_without_a_network(tmp_path, monkeypatch):
-    import hashlib
-
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    url = "https://example.org/vocab"
-    (tmp_path / hashlib.sha1(url.encode()).hexdigest()).write_bytes(b"ranks")
-    digest = hashlib.sha256(b"ranks").hexdigest()
-    assert downloads._in_cache(url, digest, pytest.fail)
-    assert not downloads._in_cache(url + "2", digest, pytest.fail)
-
-
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
 def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkeypatch):
     import tiktoken
@@ -137,7 +111,6 @@ def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkey
     theirs = tiktoken.Encoding(
         name, pat_str=r"\w+|\W+", mergeable_ranks=letters, special_tokens=special
     )
-    monkeypatch.setattr(downloads, "answers", lambda host: True)
     monkeypatch.setattr(downloads._Vocabulary, "_load", lambda self: theirs)
     ours = TOKENIZERS[name]().fit([], True, print)
     assert (ours.vocab_size, ours.end) == (271, 258)
@@ -298,7 +271,7 @@ class Branch:
         return iter(self.texts)
 
     def slices(self):
-        return (ReadSlice(self.texts[at : at + 40]) for at in range(0, 200, 40))
+        return (ReadTexts(self.texts[at : at + 40]) for at in range(0, 200, 40))
 
 
 def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch, tmp_path):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from transformer_norms.data import slices
 from transformer_norms.data.documents import CORPORA
-from transformer_norms.data.encoding import Joined, encode_work
-from transformer_norms.data.slices import Hashed, Held, LowestTexts, ReadSlice, split_corpus
+from transformer_norms.data.encoding import MergedSlices, encode_work
+from transformer_norms.data.slices import Documents, LowestTexts, ReadTexts, split_corpus
 from transformer_norms.data.split import content_number, split_by_hash
 from transformer_norms.data.tokenizer import ByteTokenizer
 
@@ -19,7 +19,7 @@ def numbered(count):
 
 def parts_of(texts, split, val_fraction, test_fraction=0):
     """The texts of each part in order, and the split."""
-    made = split_corpus(Held(texts), split, val_fraction, test_fraction)
+    made = split_corpus(ReadTexts(texts), split, val_fraction, test_fraction)
     parts = {"train": [], "val": [], "test": []}
     for placed in sorted(text for work in made.work() for text in work.placed()):
         parts[placed.part].append(placed.text)
@@ -135,12 +135,12 @@ def test_near_copies_across_train_and_val_are_counted():
               for copy in (text.upper(), text.lower() + "\n", "\t" + text.upper())
               if content_number(copy) >= 0.4]  # fmt: skip
     likes = {copy.split()[1] for copy in copies}
-    runs = [encode_work(Hashed(ReadSlice(some), 0.2), ByteTokenizer(True), True)
+    runs = [encode_work(Documents(ReadTexts(some), 0.2), ByteTokenizer(True), True)
             for some in (texts, copies)]  # fmt: skip
     val_after = [text for text in texts + copies if 0.2 <= content_number(text) < 0.4]
     expected = sum(text.split()[1] in likes for text in val_after) / len(val_after)
     assert 0 < expected < 1
-    assert Joined(runs).repeated_share() == expected
+    assert MergedSlices(runs).repeated_share() == expected
 
 
 def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_they_come(monkeypatch):
@@ -169,9 +169,10 @@ def test_a_corpus_is_read_into_memory_only_if_it_fits(monkeypatch):
     monkeypatch.setattr(slices, "MOST_CHARACTERS", 100_000)
     told = []
     small = CORPORA["stories"](documents=100, grammar_seed=0)
-    held = slices.hold(small, lambda *news: told.append(news))
+    held = slices.read_corpus(small, lambda *news: told.append(news))
     assert list(held.documents()) == list(small.documents())
     assert told
     assert (
-        slices.hold(CORPORA["stories"](documents=1000, grammar_seed=0), lambda *news: None) is None
+        slices.read_corpus(CORPORA["stories"](documents=1000, grammar_seed=0), lambda *news: None)
+        is None
     )

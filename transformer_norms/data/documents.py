@@ -15,7 +15,7 @@ from transformer_norms.errors import InputError
 from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, suggestion
 from transformer_norms.storage.files import sha256
-from transformer_norms.storage.formats import binary_format, source_format
+from transformer_norms.storage.formats import binary_format
 from transformer_norms.storage.reading import real_path
 
 CORPORA = Registry("corpus")
@@ -35,7 +35,7 @@ class Corpus(Protocol):
 
     A large corpus can also have `size`, about how many bytes its text has, and `slices()`, which
     yields Slices in order. One with a `validation`, another corpus, gives all of its own text to
-    train. One that is `apart` has documents even if they are few. `notes()` are for the record.
+    train. One with `keep_documents_separate` has documents even if they are few.
     """
 
     @property
@@ -102,12 +102,12 @@ def find_validation(paths: Sequence[str], train: Sequence[Path]) -> list[Path]:
 
 class _Files:
     """Files of a corpus. `validation` is the corpus of `data.val_paths`, or None if val is cut off
-    the text of `data.paths`. `apart` says that the documents are kept apart, however few."""
+    the text of `data.paths`. `keep_documents_separate` holds for documents however few."""
 
     type: str
     key = "data.paths"  # that names the files
     floor = None
-    apart = False
+    keep_documents_separate = False
     validation: Any = None
 
     def __init__(self, paths: Sequence[str], val_paths: Sequence[str], **settings: Any) -> None:
@@ -141,7 +141,7 @@ class TextFiles(_Files):
     def __init__(self, *, paths: Texts, val_paths: Texts, separator: Text) -> None:
         super().__init__(paths, val_paths, separator=separator)
         self.separator = "" if separator == "none" else unescape(separator)
-        self.apart = bool(self.separator)
+        self.keep_documents_separate = bool(self.separator)
 
     def identity(self) -> dict:
         return super().identity() | ({"separator": self.separator} if self.separator else {})
@@ -160,16 +160,6 @@ class TextFiles(_Files):
             raise InputError(f"{self.key}: {file} {words}")
         pattern = re.escape(self.separator.replace("\r\n", "\n")).replace("\\\n", "\r?\n")
         return re.split(pattern, text) if pattern else [text]
-
-    def notes(self) -> Iterator[str]:
-        """Lines for the record about files that are probably not what the user means."""
-        for words, file in {source_format(file): file for file in reversed(self.files)}.items():
-            if words:
-                yield f"{self.key}: {file} {words}; data=text trains on the source"
-        lone = [file for file in self.files if self.separator and len(self._cut(file)) == 1]
-        if lone:
-            yield f"data.separator is not in {len(lone)} of {len(self.files)} files: {lone[0]}"
-        yield from self.validation.notes() if self.validation else ()
 
 
 _ENCODING = "file -i FILE guesses its ENCODING; then type iconv -f ENCODING -t UTF-8 FILE > NEW"
@@ -197,7 +187,7 @@ class _RowFiles(_Files):
     def __init__(self, *, paths: Texts, val_paths: Texts, field: Text) -> None:
         super().__init__(paths, val_paths, field=field)
         self.field = field
-        self.apart = self.validation is not None
+        self.keep_documents_separate = self.validation is not None
 
     def identity(self) -> dict:
         return super().identity() | {"field": self.field}

@@ -4,10 +4,7 @@ On such a network `datasets` waits for minutes and `tiktoken` for ever. So every
 limited time.
 """
 
-import hashlib
 import os
-import shutil
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +13,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from transformer_norms.data.documents import (
     CORPORA,
@@ -37,8 +34,7 @@ from transformer_norms.storage.files import as_storage_error
 
 PATIENCE = 3.0  # seconds for a first answer
 METADATA_SECONDS = 60.0
-VOCABULARY_SECONDS = 120.0
-HOST = "https://openaipublic.blob.core.windows.net"
+VOCABULARY_SECONDS = 60.0
 _INSTEAD = (
     "without the hub use data=pydocs, or data=text data.paths=FILE, "
     "or HF_DATASETS_OFFLINE=1 for a copy that was cached before"
@@ -211,8 +207,6 @@ class _Vocabulary:
     type: str
     encoding: str
     pattern: str
-    # Addresses and SHA-256, as in tiktoken_ext/openai_public.py.
-    files: ClassVar[dict[str, str]]
 
     def identity(self) -> dict:
         return {"type": self.type}
@@ -220,13 +214,14 @@ class _Vocabulary:
     def fit(
         self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
     ) -> Tokenizer:
-        missing = [url for url, digest in self.files.items() if not _in_cache(url, digest, say)]
-        if missing and not answers(HOST):
-            raise InputError(self._unavailable(f"{HOST} does not answer"))
         try:
             encoding = call_within(VOCABULARY_SECONDS, self._load)
         except (OSError, ValueError) as error:  # requests' errors and TimeoutError are OSErrors
-            raise InputError(self._unavailable(str(error).split("\n")[0][:200])) from None
+            why = str(error).split("\n")[0][:200]
+            raise InputError(
+                f"tokenizer={self.type}: its vocabulary is not at hand ({why}); use tokenizer=bpe "
+                "or tokenizer=byte, or TIKTOKEN_CACHE_DIR=FOLDER with tiktoken's files"
+            ) from None
         # tiktoken has no public way to all of its ranks at once.
         numbered = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
         ranks = [piece for piece, _ in numbered]
@@ -237,26 +232,12 @@ class _Vocabulary:
 
         return tiktoken.get_encoding(self.encoding)
 
-    def _unavailable(self, why: str) -> str:
-        return (
-            f"tokenizer={self.type}: its vocabulary is not at hand ({why}); use tokenizer=bpe or "
-            f"tokenizer=byte, or TIKTOKEN_CACHE_DIR=FOLDER with tiktoken's files"
-        )
-
 
 @TOKENIZERS("gpt2")
 class Gpt2(_Vocabulary):
     """GPT-2's byte pairs; Radford et al. 2019."""
 
     type, encoding, pattern = "gpt2", "gpt2", "r50k"
-    files: ClassVar = {
-        f"{HOST}/gpt-2/encodings/main/vocab.bpe": (
-            "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
-        ),
-        f"{HOST}/gpt-2/encodings/main/encoder.json": (
-            "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
-        ),
-    }
 
 
 @TOKENIZERS("cl100k")
@@ -264,26 +245,3 @@ class Cl100k(_Vocabulary):
     """The byte pairs of GPT-3.5 and GPT-4."""
 
     type, encoding, pattern = "cl100k", "cl100k_base", "cl100k"
-    files: ClassVar = {
-        f"{HOST}/encodings/cl100k_base.tiktoken": (
-            "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
-        ),
-    }
-
-
-def _in_cache(url: str, digest: str, say: Say) -> bool:
-    """Whether tiktoken's cache has the published file. tiktoken deletes a file with other content,
-    so a copy of that file is kept."""
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
-    if folder == "":  # which tells tiktoken to use no cache
-        return False
-    place = Path(folder or Path(tempfile.gettempdir(), "data-gym-cache"))
-    file = place / hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
-    if not file.is_file():
-        return False
-    if hashlib.sha256(file.read_bytes()).hexdigest() == digest:
-        return True
-    copy = file.with_name(file.name + ".unexpected")
-    shutil.copyfile(file, copy)
-    say(f"tokenizer: {file} is not {url.rsplit('/', 1)[1]} as published; a copy stays in {copy}")
-    return False

@@ -1,10 +1,10 @@
 """Encodes slices of a corpus, on many processes if it is large, and joins what they wrote.
 
-A slice becomes a run: the ids of its documents, sorted by the places that the split gives them, and
-an index of the documents. Runs that are sorted are merged as in any external sort: a band of places
-after the other is read from every run. So the memory is bounded, and the ids do not depend on the
-slices. Each run of a large corpus lies in a folder with a manifest, so that a preparation that was
-stopped goes on with the runs that are missing.
+An encoded slice is the ids of its documents, sorted by the places that the split gives them, and an
+index of the documents. Sorted slices are merged as in any external sort: a band of places after the
+other is read from every slice. So the memory is bounded, and the ids do not depend on the slices.
+Each encoded slice of a large corpus lies in a folder with a manifest. So a preparation that was
+stopped goes on with the slices that are missing.
 """
 
 import hashlib
@@ -40,8 +40,6 @@ from transformer_norms.storage.manifest import DamagedError, build_folder, verif
 from transformer_norms.streams import guard_streams
 
 BAND = 2**25  # ids that are merged at once
-STRETCH = 256  # words of two bytes, each an id or half of one
-AT_ONCE = 2**16  # stretches whose hashes fit into a cache of the processor
 INDEX = np.dtype([("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"),
                   ("likeness", "<u8"), ("changed", "?")])  # fmt: skip
 _IDS, _DOCUMENTS = "ids.bin", "documents.bin"
@@ -49,7 +47,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Run:
+class EncodedSlice:
     """The documents of a slice in the order of their parts and places. `read(start, stop)` returns
     ids; the documents stand in them one after the other."""
 
@@ -63,7 +61,7 @@ def encode_work(
     separated: bool,
     threads: int | None = None,
     tell: Callable[[int], object] = lambda encoded: None,
-) -> Run:
+) -> EncodedSlice:
     """Encodes a slice in memory. Calls `tell` with the bytes of each stretch that was encoded."""
     placed = sorted(work.placed(), key=lambda text: PARTS.index(text.part))  # which keeps places
     index = np.array([_describe(text) for text in placed], INDEX)
@@ -82,7 +80,7 @@ def encode_work(
         for row, stop, text in zip(index, np.cumsum(index["tokens"]), placed, strict=True):
             pieces = map(tokenizer.pieces.__getitem__, ids[stop - row["tokens"] : stop].data)
             row["changed"] = b"".join(pieces) != text.text.encode()
-    return Run(index, lambda start, stop: ids[start:stop])
+    return EncodedSlice(index, lambda start, stop: ids[start:stop])
 
 
 def _describe(placed: Placed) -> tuple[int, int, int, int, int, bool]:
@@ -93,15 +91,15 @@ def _describe(placed: Placed) -> tuple[int, int, int, int, int, bool]:
     return PARTS.index(placed.part), placed.place, size, 0, likeness, False
 
 
-class Joined:
-    """All runs of a corpus as one: the index of all documents, and the ids of each part."""
+class MergedSlices:
+    """All slices of a corpus as one: the index of all documents, and the ids of each part."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.reads = [run.read for run in runs]
-        sizes = [len(run.index) for run in runs]
-        self.source = np.repeat(np.arange(len(runs), dtype=np.uint32), sizes)
-        self.index = np.concatenate([run.index for run in runs])
-        tokens = (run.index["tokens"] for run in runs)
+    def __init__(self, slices: Sequence[EncodedSlice]) -> None:
+        self.reads = [one.read for one in slices]
+        sizes = [len(one.index) for one in slices]
+        self.source = np.repeat(np.arange(len(slices), dtype=np.uint32), sizes)
+        self.index = np.concatenate([one.index for one in slices])
+        tokens = (one.index["tokens"] for one in slices)
         self.stops = np.concatenate([np.cumsum(counts, dtype=np.int64) for counts in tokens])
         self.starts = self.stops - self.index["tokens"]
 
@@ -117,16 +115,6 @@ class Joined:
         train, val = (likeness[part == PARTS.index(name)] for name in ("train", "val"))
         return float(np.isin(val, train).sum() / max(len(val), 1))
 
-    def share_in_train(self, part: str) -> float:
-        """The share of a part's stretches whose ids are in train too, at whatever place."""
-        stretches = [one for some in _hashes(self.ids(part)) for one in some[::STRETCH].tolist()]
-        wanted, known = set(stretches), set[int]()
-        maybe = np.zeros(2**20, bool)  # rules out most hashes of train by their first 20 bits
-        maybe[[one >> 44 for one in wanted]] = True
-        for hashes in _hashes(self.ids("train") if wanted else ()):
-            known |= wanted.intersection(hashes[maybe[hashes >> np.uint64(44)]].tolist())
-        return sum(one in known for one in stretches) / max(len(stretches), 1)
-
     def ids(self, part: str) -> Iterator[bytes]:
         """Yields the ids of a part in the order of its places, a band of documents at a time."""
         chosen = np.flatnonzero(self.index["part"] == PARTS.index(part))
@@ -137,30 +125,18 @@ class Joined:
         for rows in np.split(order, np.flatnonzero(np.diff(bands)) + 1):
             source, starts, stops = self.source[rows], self.starts[rows], self.stops[rows]
             first, ids = {}, {}
-            by_run = np.argsort(source, kind="stable")
-            for mine in np.split(by_run, np.flatnonzero(np.diff(source[by_run])) + 1):
-                # A run is sorted too, so what it has of a band stands in one stretch.
-                run, start = int(source[mine[0]]), int(starts[mine[0]])
-                first[run], ids[run] = start, self.reads[run](start, int(stops[mine[-1]]))
+            by_slice = np.argsort(source, kind="stable")
+            for mine in np.split(by_slice, np.flatnonzero(np.diff(source[by_slice])) + 1):
+                # A slice is sorted too, so all that it has of a band lies in one stretch.
+                one, start = int(source[mine[0]]), int(starts[mine[0]])
+                first[one], ids[one] = start, self.reads[one](start, int(stops[mine[-1]]))
             documents = zip(source.tolist(), starts.tolist(), stops.tolist(), strict=True)
             yield b"".join(
-                ids[run][start - first[run] : stop - first[run]] for run, start, stop in documents
+                ids[one][start - first[one] : stop - first[one]] for one, start, stop in documents
             )
 
 
-def _hashes(bands: Iterable[bytes]) -> Iterator[np.ndarray]:
-    """The hashes of the STRETCH words from each word on: polynomials of the words modulo 2^64."""
-    for ids in bands:
-        for start in range(0, len(ids), 2 * AT_ONCE):
-            words = np.frombuffer(ids[start : start + 2 * (AT_ONCE + STRETCH - 1)], "<u2")
-            hashes, width = words.astype(np.uint64), 1
-            while width < STRETCH:
-                factor = np.uint64(pow(0x9E3779B97F4A7C15, width, 2**64))
-                hashes, width = hashes[:-width] * factor + hashes[width:], 2 * width
-            yield hashes
-
-
-# Runs on disk.
+# Encoded slices on disk.
 
 
 def store_tokenizer(workplace: Path, tokenizer: Tokenizer, notes: list[str]) -> None:
@@ -182,9 +158,9 @@ _tokenizer_of = cache(open_tokenizer)  # once a process
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a process is to do: to encode a slice into a folder of the workplace. `source` tells the
-    slice from others: what the identity of a corpus names may change, as a branch on the hub."""
+class EncodeJob:
+    """A slice that a process encodes into a folder of the workplace. `source` tells the slice from
+    others: what the identity of a corpus names may change, as a branch on the hub."""
 
     work: Work
     folder: Path
@@ -197,33 +173,35 @@ def source_of(work: Work) -> str:
     return hashlib.sha256(pickle.dumps(work)).hexdigest()
 
 
-def store_run(order: Order) -> tuple[Path, str]:
-    """Writes the run of a slice, unless it is there. Returns its folder, and what was damaged."""
+def store_slice(job: EncodeJob) -> tuple[Path, str]:
+    """Encodes and writes a slice, unless it is there. Returns its folder, and what was damaged."""
     damage = ""
-    if order.folder.is_dir():
+    if job.folder.is_dir():
         try:
-            if verify_folder(order.folder, SCHEMA).get("source") != order.source:
-                raise DamagedError(f"{order.folder} was made of another text")
-            return order.folder, damage
+            if verify_folder(job.folder, SCHEMA).get("source") != job.source:
+                raise DamagedError(f"{job.folder} was made of another text")
+            return job.folder, damage
         except DamagedError as error:
             damage = str(error)
-    tokenizer, _ = _tokenizer_of(order.folder.parent)
-    run = encode_work(order.work, tokenizer, order.separated, threads=1)
-    with build_folder(order.folder) as draft:
-        draft.write(_IDS, [memoryview(run.read(0, int(run.index["tokens"].sum()))).cast("B")])
-        draft.write(_DOCUMENTS, [run.index.tobytes()])
-        draft.seal({"schema": SCHEMA, "files": draft.files, "source": order.source})
-    return order.folder, damage
+    tokenizer, _ = _tokenizer_of(job.folder.parent)
+    encoded = encode_work(job.work, tokenizer, job.separated, threads=1)
+    with build_folder(job.folder) as draft:
+        draft.write(
+            _IDS, [memoryview(encoded.read(0, int(encoded.index["tokens"].sum()))).cast("B")]
+        )
+        draft.write(_DOCUMENTS, [encoded.index.tobytes()])
+        draft.seal({"schema": SCHEMA, "files": draft.files, "source": job.source})
+    return job.folder, damage
 
 
-def open_run(folder: Path, dtype: str) -> Run:
-    """The run that `store_run` wrote or verified."""
+def open_slice(folder: Path, dtype: str) -> EncodedSlice:
+    """The slice that `store_slice` wrote or verified."""
     width = np.dtype(dtype).itemsize
 
     def read(start: int, stop: int) -> np.ndarray:
         return np.fromfile(folder / _IDS, dtype, stop - start, offset=start * width)
 
-    return Run(np.fromfile(folder / _DOCUMENTS, INDEX), read)
+    return EncodedSlice(np.fromfile(folder / _DOCUMENTS, INDEX), read)
 
 
 # Processes.

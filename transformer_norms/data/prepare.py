@@ -12,18 +12,25 @@ import numpy as np
 
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.encoding import (
-    Joined,
-    Order,
-    Run,
+    EncodedSlice,
+    EncodeJob,
+    MergedSlices,
     Workers,
     encode_work,
-    open_run,
+    open_slice,
     open_tokenizer,
     source_of,
-    store_run,
+    store_slice,
     store_tokenizer,
 )
-from transformer_norms.data.slices import LowestTexts, Numbered, Split, Work, hold, split_corpus
+from transformer_norms.data.slices import (
+    LowestTexts,
+    Numbered,
+    Split,
+    Work,
+    read_corpus,
+    split_corpus,
+)
 from transformer_norms.data.token_cache import (
     PARTS,
     Tokens,
@@ -153,25 +160,24 @@ class Preparation:
 
     def write(self, draft: Draft) -> None:
         self.say(f"data: reading {self.content['corpus']['type']}")
-        held = hold(self.corpus, self.tell)
+        held = read_corpus(self.corpus, self.tell)
         # A word that takes two bytes as an id has more in a text. A slice of a corpus that is not
         # held tells its ids in a byte later.
         size = held.size + len(held.texts) if held else getattr(self.corpus, "size", 0) // 2
         preflight(self.folder, 2 * size + _VOCABULARY, self.beside)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
-        notes = getattr(self.corpus, "notes", None)  # of a plugin's corpus it may be anything
-        for line in filter(None, (*(notes() if callable(notes) else ()), split.note)):
-            self.note(line)
+        if split.note:
+            self.note(split.note)
         if split.ends:
             lengths = np.diff([0, *split.ends.values()]).tolist()
             self._check_parts(split, dict(zip(split.ends, lengths, strict=True)))
         if held:
-            tokenizer, runs = self._encode_held(split, held.size)
+            tokenizer, encoded = self._encode_held(split, held.size)
         else:
             with Workers(self.workers) as workers:
-                tokenizer, runs = self._encode_slices(split, workers)
-        self._seal(draft, split, tokenizer, Joined(runs))
+                tokenizer, encoded = self._encode_slices(split, workers)
+        self._seal(draft, split, tokenizer, MergedSlices(encoded))
 
     def _check_parts(self, split: Split, sizes: dict[str, int]) -> None:
         test = self.content["test_fraction"]
@@ -188,7 +194,7 @@ class Preparation:
         train = TrainTexts(split, workers, self.note, self.tell)
         return self.choice.fit(train, split.separated, self.note, self.tell)
 
-    def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[Run]]:
+    def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes a corpus of `size` bytes, all of it in memory."""
         tokenizer, done = self._fit(split, Workers(1)), 0
 
@@ -197,10 +203,12 @@ class Preparation:
             done += count
             self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, size / 1e6)
 
-        runs = [encode_work(work, tokenizer, split.separated, tell=tell) for work in split.work()]
-        return tokenizer, runs
+        works = split.work()
+        return tokenizer, [encode_work(one, tokenizer, split.separated, tell=tell) for one in works]
 
-    def _encode_slices(self, split: Split, workers: Workers) -> tuple[Tokenizer, list[Run]]:
+    def _encode_slices(
+        self, split: Split, workers: Workers
+    ) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes a corpus slice by slice, on all workers. Each slice that is done is on disk."""
         try:
             tokenizer, notes = open_tokenizer(self.folder)
@@ -211,33 +219,33 @@ class Preparation:
             before = len(self.notes)
             tokenizer = self._fit(split, workers)
             store_tokenizer(self.folder, tokenizer, self.notes[before:])
-        orders = (
-            Order(work, self.folder / f"run-{number:06}", split.separated, source_of(work))
+        jobs = (
+            EncodeJob(work, self.folder / f"run-{number:06}", split.separated, source_of(work))
             for number, work in enumerate(split.work())
         )
-        runs, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
-        for folder, damage in workers.map(store_run, orders):
+        slices, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
+        for folder, damage in workers.map(store_slice, jobs):
             if damage:
                 self.say(f"data: a slice was damaged ({damage}) and was encoded again")
-            runs.append(open_run(folder, dtype))
+            slices.append(open_slice(folder, dtype))
             if done == 0:
-                self._check_space(runs[-1], np.dtype(dtype).itemsize)
-            done += int(runs[-1].index["bytes"].sum(dtype=np.int64))
+                self._check_space(slices[-1], np.dtype(dtype).itemsize)
+            done += int(slices[-1].index["bytes"].sum(dtype=np.int64))
             total = max(getattr(self.corpus, "size", 0), done)
             self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, total / 1e6)
         speed = done / 1e6 / max(time.monotonic() - began, 1e-3)
         self.say(f"data: encoded {done / 1e6:,.0f} MB, {speed:,.1f} MB a second")
-        return tokenizer, runs
+        return tokenizer, slices
 
-    def _check_space(self, run: Run, width: int) -> None:
+    def _check_space(self, encoded: EncodedSlice, width: int) -> None:
         """Raises StorageError unless there is space for the ids of all slices, twice: before and
         after they are joined. A slice tells how many tokens there are in a byte."""
-        tokens, size = (int(run.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
+        tokens, size = (int(encoded.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
         whole = getattr(self.corpus, "size", 0) * tokens * width // max(size, 1)
         stored = sum(file.stat().st_size for file in self.folder.glob("run-*/ids.bin"))
         preflight(self.folder, 2 * whole - stored, self.beside)
 
-    def _seal(self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: Joined) -> None:
+    def _seal(self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: MergedSlices) -> None:
         """Writes the ids of each part, and what is to be known about them."""
         facts: dict[str, Any] = self.content | {"split": split.rule, "separated": split.separated}
         facts |= {part: joined.sizes(part) for part in PARTS}
@@ -250,15 +258,7 @@ class Preparation:
         facts["uniform"] = math.log(tokenizer.vocab_size)
         facts["repeated"] = joined.repeated_share()
         if split.separated and facts["repeated"]:
-            self.note(
-                f"data: {facts['repeated']:.1%} of val's documents also stand in train, nearly"
-            )
-        for part in ("val", "test"):
-            if split.rule != "hash" and (share := joined.share_in_train(part)) >= 1e-4:
-                self.note(
-                    f"data: {share:.2%} of {part}'s text is also in train; a loss on text that was "
-                    "trained on says nothing about new text"
-                )
+            self.note(f"data: {facts['repeated']:.1%} of val's documents are also in train, nearly")
         if changed := int(joined.index["changed"].sum()):
             self.note(
                 f"tokenizer: changes {changed:,} of {len(joined.index):,} texts (a normalizer, or "

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice
-from typing import Protocol, runtime_checkable
 
 from transformer_norms.data.documents import Corpus, Slice
 from transformer_norms.data.split import (
@@ -34,30 +33,23 @@ Numbered = tuple[int, str]  # a text with its content number as an integer
 
 
 @dataclass(frozen=True)
-class ReadSlice:
-    """A slice that was read already."""
+class ReadTexts:
+    """Texts in memory: a slice that was read already, or a whole corpus."""
 
     texts: list[str]
+    keep_documents_separate: bool = False
+    validation: "ReadTexts | None" = None
+
+    @property
+    def size(self) -> int:
+        own = sum(len(text.encode()) for text in self.texts)
+        return own + (self.validation.size if self.validation else 0)
 
     def documents(self) -> Iterator[str]:
         return iter(self.texts)
 
 
-class Held:
-    """A corpus in memory: one slice."""
-
-    def __init__(
-        self, texts: list[str], apart: bool = False, validation: "Held | None" = None
-    ) -> None:
-        self.texts, self.apart, self.validation = texts, apart, validation
-        self.size = sum(len(text.encode()) for text in texts)
-        self.size += validation.size if validation else 0
-
-    def documents(self) -> Iterator[str]:
-        return iter(self.texts)
-
-
-def hold(corpus: Corpus, tell: Tell) -> Held | None:
+def read_corpus(corpus: Corpus, tell: Tell) -> ReadTexts | None:
     """Returns the corpus read into memory, without empty documents. None if it is too large."""
     texts, characters = [], 0
     tell("data: reading", 0, 0)
@@ -69,16 +61,16 @@ def hold(corpus: Corpus, tell: Tell) -> Held | None:
         if document:
             texts.append(document)
     validation = getattr(corpus, "validation", None)
-    held = hold(validation, tell) if validation else None
+    held = read_corpus(validation, tell) if validation else None
     if validation and held is None:
         return None
-    return Held(texts, getattr(corpus, "apart", False), held)
+    return ReadTexts(texts, getattr(corpus, "keep_documents_separate", False), held)
 
 
-def cut(corpus: Corpus | Held) -> Iterator[Slice]:
+def split_into_slices(corpus: Corpus | ReadTexts) -> Iterator[Slice]:
     """The slices of a corpus, in order."""
-    if isinstance(corpus, Held):
-        return iter([ReadSlice(corpus.texts)])
+    if isinstance(corpus, ReadTexts):
+        return iter([ReadTexts(corpus.texts)])
     own = corpus.slices() if hasattr(corpus, "slices") else None
     return _gather(corpus.documents()) if own is None else own
 
@@ -89,52 +81,30 @@ def _gather(documents: Iterable[str]) -> Iterator[Slice]:
         texts.append(document)
         characters += len(document)
         if characters >= MOST_CHARACTERS:
-            yield ReadSlice(texts)
+            yield ReadTexts(texts)
             texts, characters = [], 0
     if texts:
-        yield ReadSlice(texts)
+        yield ReadTexts(texts)
 
 
-@runtime_checkable
-class Work(Protocol):
-    """The texts of a slice as the split places them; in a part, in the order of their places."""
-
-    def placed(self) -> list[Placed]: ...
-    def train_texts(self, below: int) -> list[Numbered]:
-        """The texts of train whose content number is less than `below`."""
+# A work gives the texts of a slice as the split places them; in a part, in the order of their
+# places. `train_texts` are the texts of train whose content number is less than `below`.
 
 
 @dataclass(frozen=True)
-class Hashed:
-    """A slice of whole documents, which are split by their content."""
+class Documents:
+    """A slice of whole documents. All are in `part`; if it is empty, their content splits them."""
 
     slice: Slice
     val_fraction: float
+    part: str = ""
 
     def placed(self) -> list[Placed]:
-        documents = (text for text in self.slice.documents() if text)
-        return split_by_hash(documents, self.val_fraction)
+        return split_by_hash(filter(None, self.slice.documents()), self.val_fraction, self.part)
 
     def train_texts(self, below: int) -> list[Numbered]:
         return [(place, text) for part, place, text in self.placed()
                 if part == "train" and place < below]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A slice of whole documents of one part, in the order of their content numbers."""
-
-    slice: Slice
-    part: str
-
-    def placed(self) -> list[Placed]:
-        numbered = sorted((content_number(text), text) for text in self.slice.documents() if text)
-        return [Placed(self.part, place_of(number), text) for number, text in numbered]
-
-    def train_texts(self, below: int) -> list[Numbered]:
-        if self.part != "train":
-            return []
-        return [(place, text) for _, place, text in self.placed() if place < below]
 
 
 @dataclass(frozen=True)
@@ -147,10 +117,12 @@ class Stretch:
         return [self.text]
 
     def train_texts(self, below: int) -> list[Numbered]:
-        if self.text.part != "train":
-            return []
-        numbered = ((place_of(content_number(text)), text) for text in stretches(self.text.text))
+        own = stretches(self.text.text) if self.text.part == "train" else ()
+        numbered = ((place_of(content_number(text)), text) for text in own)
         return [(number, text) for number, text in numbered if number < below]
+
+
+Work = Documents | Stretch
 
 
 @dataclass(frozen=True)
@@ -169,65 +141,49 @@ class Split:
 
 
 def split_corpus(
-    corpus: Corpus | Held, split: str, val_fraction: float, test_fraction: float
+    corpus: Corpus | ReadTexts, split: str, val_fraction: float, test_fraction: float
 ) -> Split:
-    """Splits whole documents by `hash`, one stretch of text by `position` or `tail`. Few documents
-    are split by position, where the hash was asked for."""
+    """Splits whole documents by `hash`, and one stretch of text by `position` or `tail`. Few
+    documents are running text, split by position where the hash was asked for. Where the corpus has
+    a `validation`, all of its own text is train, and there is no test part."""
+    validation = getattr(corpus, "validation", None)
+    parts = [(corpus, "train"), (validation, "val")] if validation else [(corpus, "")]
+    separate = getattr(corpus, "keep_documents_separate", False)
 
-    if validation := getattr(corpus, "validation", None):
-        return split_by_file(corpus, validation)
+    def whole_documents() -> Iterator[Work]:
+        for part, name in parts:
+            yield from (Documents(one, val_fraction, name) for one in split_into_slices(part))
 
-    def documents() -> Iterator[str]:
-        return filter(None, corpus.documents())
-
-    def hashed() -> Iterator[Work]:
-        return (Hashed(slice, val_fraction) for slice in cut(corpus))
-
-    def cut_at(ends: dict[str, int]) -> Callable[[], Iterator[Work]]:
-        return lambda: map(Stretch, split_by_position(documents(), ends, MOST_CHARACTERS))
+    def running_text() -> Iterator[Work]:
+        texts = filter(None, chain.from_iterable(part.documents() for part, _ in parts))
+        return map(Stretch, split_by_position(texts, ends, MOST_CHARACTERS))
 
     if split == "tail":
-        ends = tail_ends(sum(map(len, documents())), val_fraction, test_fraction)
-        return Split("tail", False, cut_at(ends), ends)
+        ends = tail_ends(_characters(corpus), val_fraction, test_fraction)
+        return Split("tail", False, running_text, ends)
     assert test_fraction == 0, "the test part of a split by hash is as large as val"
-    count = sum(1 for _ in islice(documents(), FEWEST_DOCUMENTS))
-    if count == FEWEST_DOCUMENTS:
-        return Split("hash", True, hashed)
-    if getattr(corpus, "apart", False):
+    count = sum(1 for _ in islice(filter(None, corpus.documents()), FEWEST_DOCUMENTS))
+    if count == FEWEST_DOCUMENTS or (separate and validation):
+        return Split("files" if validation else "hash", True, whole_documents)
+    if separate:
         raise InputError(
             f"data.separator: the text has {count} document(s) with it, and val and test are drawn "
             f"from {FEWEST_DOCUMENTS} at least; leave it out, or name data.val_paths"
         )
-    ends = position_ends(sum(map(len, documents())), val_fraction)
+    if validation:
+        train = _characters(corpus)
+        ends = {"train": train, "val": train + _characters(validation)}
+        return Split("files", False, running_text, ends)
+    ends = position_ends(_characters(corpus), val_fraction)
     note = (
         f"data: {count} document(s), fewer than {FEWEST_DOCUMENTS}: split by position, "
         f"train first, then val, then test, each {val_fraction:g} of the text"
     )
-    return Split("position", False, cut_at(ends), ends, note)
+    return Split("position", False, running_text, ends, note)
 
 
-def split_by_file(corpus: Corpus | Held, validation: Corpus | Held) -> Split:
-    """All text of the corpus is train, and that of `validation` is val. There is no test part.
-    A few files without a separator are running text, as in any other split."""
-
-    def texts(part: Corpus | Held) -> Iterator[str]:
-        return filter(None, part.documents())
-
-    def whole() -> Iterator[Work]:
-        for part, name in ((corpus, "train"), (validation, "val")):
-            yield from (Whole(slice, name) for slice in cut(part))
-
-    few = sum(1 for _ in islice(texts(corpus), FEWEST_DOCUMENTS)) < FEWEST_DOCUMENTS
-    if getattr(corpus, "apart", False) or not few:
-        return Split("files", True, whole)
-    train, val = (sum(map(len, texts(part))) for part in (corpus, validation))
-    ends = {"train": train, "val": train + val}
-
-    def stretched() -> Iterator[Work]:
-        both = chain(texts(corpus), texts(validation))
-        return map(Stretch, split_by_position(both, ends, MOST_CHARACTERS))
-
-    return Split("files", False, stretched, ends)
+def _characters(corpus: Corpus | ReadTexts) -> int:
+    return sum(map(len, corpus.documents()))
 
 
 class LowestTexts:

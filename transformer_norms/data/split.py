@@ -24,15 +24,16 @@ class Placed(NamedTuple):
     text: str
 
 
-def split_by_hash(documents: Iterable[str], val_fraction: float) -> list[Placed]:
+def split_by_hash(documents: Iterable[str], val_fraction: float, part: str = "") -> list[Placed]:
     """Puts each document where its own content sends it, so that equal documents stay together.
 
     u = SHA-256(document as UTF-8) as a number in [0, 1): test if u < f, val if u < 2 f, else train.
     Within a part, documents stand in the order of u. So the first tokens of val are a fair sample
-    of val, and the order of reading has no effect. The test part is as large as val.
+    of val, and the order of reading has no effect. The test part is as large as val. If a `part` is
+    given, all documents are in it.
     """
     numbered = sorted((content_number(text), text) for text in documents)
-    return [Placed(_part_of(number, val_fraction), place_of(number), text)
+    return [Placed(part or _part_of(number, val_fraction), place_of(number), text)
             for number, text in numbered]  # fmt: skip
 
 

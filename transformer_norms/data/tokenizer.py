@@ -5,7 +5,6 @@ a run can be mailed, and works without a network.
 """
 
 import base64
-import binascii
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +15,13 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from transformer_norms.errors import InputError
+from transformer_norms.errors import InputError, describe_error
 from transformer_norms.kinds import Integer
 from transformer_norms.names import Registry
 from transformer_norms.progress import Say, Tell, tell_nobody
 
 TOKENIZERS = Registry("tokenizer")
 SCHEMA = 1
-LOADERS: dict[str, Callable[[Mapping[str, Any]], "Tokenizer"]] = {}  # of types beside those here
 FEWEST_IDS = 257  # the bytes, and the end of a document
 MOST_IDS = 2**20
 _MOST_GAPS = 1024  # ids beyond the ranks: separators, and unused ids of published vocabularies
@@ -177,45 +175,39 @@ def load_tokenizer(saved: Any) -> Tokenizer:
 
     The file may come from anybody. What does not fit is refused; nothing in it is run or imported.
     """
-    if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
-        raise refusal(f"its schema is not {SCHEMA}")
-    size, end = saved.get("vocab_size"), saved.get("end")
-    if saved.get("type") == "byte":
-        if set(saved) != {"schema", "type", "vocab_size", "end"}:
-            raise refusal("its keys are not those of a byte tokenizer")
-        if (size, end) not in ((256, None), (257, 256)) or type(size) is not int:
-            raise refusal("a byte tokenizer has 256 ids, or 257 of which the last is the end")
-        return ByteTokenizer(separated=end is not None)
-    if (kind := saved.get("type")) in LOADERS:
-        return LOADERS[kind](saved)
-    if kind not in ("bpe", "gpt2", "cl100k"):
-        raise refusal("its type is none of byte, bpe, gpt2, cl100k, file")
-    if set(saved) != {"schema", "type", "vocab_size", "end", "pattern", "ranks"}:
-        raise refusal("its keys are not schema, type, vocab_size, end, pattern, ranks")
-    if not isinstance(saved["pattern"], str) or saved["pattern"] not in PATTERNS:
-        raise refusal(f"its pattern is none of {', '.join(PATTERNS)}")
-    ranks = _decode_ranks(saved["ranks"])
-    if type(size) is not int or not len(ranks) <= size <= len(ranks) + _MOST_GAPS:
-        raise refusal(f"its vocab_size does not go with its {len(ranks)} ranks")
-    if end is not None and (type(end) is not int or not len(ranks) <= end < size):
-        raise refusal("its end is no id beyond the ranks")
-    return RankTokenizer(saved["type"], saved["pattern"], ranks, size, end)
-
-
-def _decode_ranks(encoded: Any) -> list[bytes]:
-    if not isinstance(encoded, list) or not 256 <= len(encoded) <= MOST_IDS:
-        raise refusal("its ranks are no list of a plausible length")
     try:
-        ranks = [base64.b64decode(piece, validate=True) for piece in encoded]
-    except (TypeError, ValueError, binascii.Error):
-        raise refusal("its ranks are not all base64") from None
-    if len(set(ranks)) != len(ranks) or b"" in ranks:
-        raise refusal("two of its ranks are the same, or one is empty")
-    missing = {bytes([value]) for value in range(256)} - set(ranks)
-    if missing:
-        # tiktoken panics when it meets such a byte.
-        raise refusal(f"its ranks lack {len(missing)} of the 256 bytes")
-    return ranks
+        if not saved["vocab_size"] <= MOST_IDS + _MOST_GAPS:
+            raise ValueError("its vocab_size is no plausible number")
+        tokenizer = LOADERS[saved["type"]](saved)
+        end = tokenizer.end
+        ends = end is None or (end in range(tokenizer.vocab_size) and not tokenizer.pieces[end])
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise refusal(describe_error(error)[:100]) from None
+    if not ends or tokenizer.save() != saved:
+        raise refusal("its keys do not fit each other")
+    return tokenizer
+
+
+def _load_bytes(saved: Mapping[str, Any]) -> Tokenizer:
+    return ByteTokenizer(separated=saved["end"] is not None)
+
+
+def _load_ranks(saved: Mapping[str, Any]) -> Tokenizer:
+    if saved["pattern"] not in [*PATTERNS]:
+        raise ValueError(f"its pattern is none of {', '.join(PATTERNS)}")
+    ranks = [base64.b64decode(piece, validate=True) for piece in saved["ranks"]]
+    single = {bytes([value]) for value in range(256)}
+    if not all(ranks) or len({*ranks}) != len(ranks) or not single <= {*ranks}:
+        raise ValueError("its ranks lack a byte, or two are the same")  # tiktoken would panic
+    return RankTokenizer(saved["type"], saved["pattern"], ranks, saved["vocab_size"], saved["end"])
+
+
+# By type. What was made elsewhere has more.
+LOADERS: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {
+    "byte": _load_bytes, **dict.fromkeys(("bpe", "gpt2", "cl100k"), _load_ranks)
+}  # fmt: skip
 
 
 def refusal(reason: str) -> InputError:
