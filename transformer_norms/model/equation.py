@@ -57,7 +57,6 @@ class Reader:
     ) -> None:
         self.learned, self.kind, self.kinds = learned, kind, kinds or (kind,)
         self.sites: dict[str, Site] = {}
-        self.written: dict[str, ast.Name] = {}  # where the norm of a site stands in the text
         self.coefficients: dict[str, Coefficient] = {}
         self.adds: dict[str, Coefficient] = {}
         self.enters: dict[str, Coefficient] = {}
@@ -396,7 +395,6 @@ class Reader:
             node = norm
         if not isinstance(node, ast.Name) or node.id in RESERVED - {"norm"}:
             self.refuse(f"{name} needs a norm: write norm or the name of a norm", node)
-        self.written[name] = node
         return Site(node.id, share)
 
     def is_norm(self, node: ast.AST) -> bool:
