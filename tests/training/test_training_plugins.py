@@ -441,19 +441,9 @@ BROKEN = {
         "class Broken:\n    def __call__(self, logits):\n        return logits.sum()",
         "__call__(self, logits) is called as __call__(logits, targets)",
     ),
-    "loss as a module": (
-        "loss",
-        MODULE + "def forward(self, logits):\n        return logits.sum()",
-        "forward(self, logits) is called as forward(logits, targets)",
-    ),
     "schedule without a horizon": (
         "schedule",
         "def broken(step):\n    return 1.0",
-        "schedule.type: broken: its first arguments should be (step, steps)",
-    ),
-    "schedule with the horizon first": (
-        "schedule",
-        "def broken(steps, step):\n    return 1.0",
         "schedule.type: broken: its first arguments should be (step, steps)",
     ),
     "norm whose width has no position": (
@@ -489,12 +479,6 @@ BROKEN |= {
         f"{MLP}        super().__init__()\n"
         f"        self.layers = [torch.nn.Linear(width, width)]\n    {BODY}self.layers[0](x)",
         "Broken.layers requires a gradient, and nothing trains it: write nn.Parameter(...), or nn.",
-    ),
-    "mlp with a gain in a dict": (
-        "mlp",
-        f"{MLP}        super().__init__()\n"
-        f"        self.own = {{'gain': torch.ones(width, requires_grad=True)}}\n    {BODY}x",
-        "Broken.own requires a gradient, and nothing trains it: write nn.Parameter(...)",
     ),
     "norm with a tensor for a gain": (
         "norm",
@@ -654,15 +638,6 @@ REPEATS = {  # code of a norm, and what is said of it
         "the model looks ahead: in training, later tokens move earlier logits by",
     ),
     "is not finite": (f"{NORM}{KEEPS}    {BODY}self.gain * x / 0", None),
-    "has a parameter that every second one of it uses": (
-        f"{NORM}{KEEPS}        type(self).made = getattr(type(self), 'made', 0) + 1\n"
-        f"        self.used = type(self).made % 2\n    {BODY}self.gain * x if self.used else x",
-        None,
-    ),
-    "has a parameter without a use": (
-        f"{NORM}{KEEPS}    {BODY}x",
-        "Repeats.gain gets no gradient in a pass over a few tokens",
-    ),
 }
 
 
