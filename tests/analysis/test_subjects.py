@@ -106,23 +106,6 @@ def test_models_that_cannot_be_measured_are_left_out_by_name_and_the_rest_is_mea
         found.measure(tell_nobody, measure)
 
 
-@pytest.mark.parametrize(
-    ("text", "typed", "said"),
-    [
-        ("fox", [], "2 tokens of text were read, in windows of 8. LITTLE TEXT: the text has less "
-         "than one window of 8 tokens"),
-        ("the quick brown fox", ["data.val_tokens=99"], "18 tokens of text were read, in windows "
-         "of 8. LITTLE TEXT: the text has less than the 99 tokens of data.val_tokens"),
-        ("the quick brown fox", [], "18 tokens of text were read, in windows of 8"),
-    ],
-)  # fmt: skip
-def test_how_much_text_was_read_is_said_and_that_it_is_little(text, typed, said, tmp_path):
-    (tmp_path / "text.txt").write_text(text)
-    folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    found = subjects_of(folder, *typed, "--text", tmp_path / "text.txt")
-    assert found.measure(tell_nobody, lambda one, tell: one)[0].notices == [said]
-
-
 def test_a_damaged_run_of_a_study_is_left_out_by_name(tmp_path):
     shutil.copytree(small.study(), tmp_path / "study")
     one = sorted((tmp_path / "study").glob("rmsnorm*"))[0]

@@ -27,7 +27,6 @@ BATCH, TIME, INPUTS, WIDTH = 4, 16, 48, 64
 POSITIVE, NEGATIVE = (1 / 3, 3.0), (-1 / 3, -3.0)  # a length that is clamped shows on one side
 SHIFT = 2.0
 HOLDS_BELOW = 1e-9  # of a relative change in float64, whose rounding is below 1e-14
-LITTLE = 1e-2
 SMALL = (1e-30, 1e-15, 1e-12)  # for eps: the first that a norm's own range allows is taken
 SPREAD = 0.5  # standard deviation by which learned numbers are moved off their starts
 KEYS = ("norm", "norm.KEY", "plugins")

@@ -13,7 +13,6 @@ from transformer_norms.analysis.invariance_laws import (
     HOLDS_BELOW,
     INPUTS,
     LAWS,
-    LITTLE,
     SEED,
     TIME,
     WIDTH,
@@ -55,8 +54,7 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
 
 def outcome(answers: Sequence[Answers]) -> Outcome:
     rows = [row for answer in answers for row in rows_of(answer)]
-    little = "some no is by little; an eps or a cast in its code?"
-    return Outcome(ANALYSIS, rows, "", [SETTING], [f"{name}: {little}" for name in nearly(rows)])
+    return Outcome(ANALYSIS, rows, "", [SETTING])
 
 
 def rows_of(answers: Answers) -> Rows:
@@ -85,15 +83,6 @@ def _round(value: float | None) -> float | None:
     if value is None or value < ROUNDING:
         return None if value is None else 0.0
     return float(f"{value:.6g}")
-
-
-def nearly(rows: Rows) -> list[str]:
-    """The norms without an eps that a change so small says may have one in their code."""
-    little = [
-        row["norm"] for row in rows
-        if row.get("eps") is None and HOLDS_BELOW <= row["change_without_eps"] < LITTLE
-    ]  # fmt: skip
-    return list(dict.fromkeys(little))
 
 
 # ---------------------------------------------------------------------------------------- tables

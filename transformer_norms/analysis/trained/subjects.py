@@ -57,7 +57,6 @@ class Loaded:
     batch_size: int
     precision: str
     words: Callable[[], Tokenizer]
-    asked: int = 0  # typed tokens of text; 0 where none are typed
 
     def encode(self, option: str, file: Path) -> np.ndarray:
         """The tokens of a text that `option` names, in the model's own tokenizer."""
@@ -73,15 +72,6 @@ class Loaded:
     def tokens_read(self) -> int:
         """How many tokens are predicted, each once."""
         return min(self.config.data.val_tokens, len(self.tokens) - 1)
-
-    @property
-    def shortage(self) -> str:
-        """Why there is little text, or nothing where there is enough."""
-        if self.tokens_read < self.context:
-            return f"the text has less than one window of {self.context} tokens"
-        if self.tokens_read < self.asked:
-            return f"the text has less than the {self.asked} tokens of data.val_tokens"
-        return ""
 
     def windows(self) -> Iterator[Int64[Tensor, "batch time"]]:
         """The text window by window, one token more than the model reads, on the CPU."""
@@ -225,8 +215,7 @@ def _titled(tell: Tell, subject: Subject) -> Tell:
 
 
 def _text_line(loaded: Loaded) -> str:
-    line = f"{loaded.tokens_read} tokens of text were read, in windows of {loaded.context}"
-    return f"{line}. LITTLE TEXT: {loaded.shortage}" if loaded.shortage else line
+    return f"{loaded.tokens_read} tokens of text were read, in windows of {loaded.context}"
 
 
 # ------------------------------------------------------------------------------------ what is typed
@@ -343,13 +332,7 @@ def _load_run(
         tokens = prepared.val
     rows = config.trainer.batch_size // config.trainer.accumulation
     model = load(folder, plugins)
-    return _loaded(model, config, tokens, context, rows, words, folder, asked_tokens(config, keys))
-
-
-def asked_tokens(config: Config, keys: Sequence[str]) -> int:
-    """The typed number of tokens of text, 0 where none is typed."""
-    typed = any(key.startswith("data.val_tokens=") for key in keys)
-    return int(config.data.val_tokens) if typed else 0
+    return _loaded(model, config, tokens, context, rows, words, folder)
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -447,7 +430,7 @@ def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Lo
     typed_rows = any(key.startswith("trainer.batch_size=") for key in kept)
     rows = config.trainer.batch_size if typed_rows else WINDOWS
     context = context or min(model.context, CONTEXT)
-    return _loaded(model, config, tokens, context, rows, words, folder, asked_tokens(config, keys))
+    return _loaded(model, config, tokens, context, rows, words, folder)
 
 
 def split_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
@@ -478,7 +461,6 @@ def _loaded(
     rows: int,
     words: Callable[[], Tokenizer],
     named: Path,
-    asked: int,
 ) -> Loaded:
     context = checked_context(context, model, named) or model.context
     check_vocabulary(named, int(tokens.max()), model)
@@ -487,4 +469,4 @@ def _loaded(
         precision = "fp64"
     model = model.double() if precision == "fp64" else model
     model = model.to(config.trainer.device).eval()
-    return Loaded(model, config, tokens, context, max(1, rows), precision, words, asked)
+    return Loaded(model, config, tokens, context, max(1, rows), precision, words)

@@ -16,7 +16,6 @@ from transformer_norms.analysis.norm_tuning import CONTROL, Timetable, Tuning, t
 from transformer_norms.analysis.trained.subjects import (
     CONTEXT,
     WINDOWS,
-    asked_tokens,
     check_file,
     check_text,
     check_vocabulary,
@@ -85,7 +84,6 @@ class Tunable:
     step: int = 0
     sequences: int = 0
     threads: int = 0
-    typed: Sequence[str] = ()
 
     def tune(
         self,
@@ -128,9 +126,7 @@ class Tunable:
         """How much text the tuning and the validation read."""
         tuned = self.config.trainer.steps * self.config.trainer.batch_size * self.context
         read = min(self.config.data.val_tokens, len(self.tokens.val) - 1)
-        asked = asked_tokens(self.config, self.typed)
-        few = f"; LITTLE TEXT: data.val_tokens asks for {asked}" if read < asked else ""
-        return f"tuned on {tuned} tokens of text, validated on {read}{few}"
+        return f"tuned on {tuned} tokens of text, validated on {read}"
 
     def save(self, model: Transformer, config: Config, folder: Path, by: str) -> None:
         """Writes the model of a config into a new folder that `load`, sampling and analyses read.
@@ -198,7 +194,6 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
         summary.step,
         summary.step * own.trainer.batch_size,
         summary.threads or 1,
-        typed,
     )
 
 
@@ -224,8 +219,7 @@ def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tun
         words_of = FileTokenizer(words_of.text, words_of.end, model.vocab_size)
     corpus = identity_of(CORPORA.maker(config.data)())
     origin = f"{folder.resolve().name}: a folder of transformers"
-    found = folder, model, own, config, tokens, words_of, context, None, corpus, origin
-    return Tunable(*found, typed=typed)
+    return Tunable(folder, model, own, config, tokens, words_of, context, None, corpus, origin)
 
 
 def _words_of_text(typed: Sequence[str], text: Path | None) -> list[str]:
