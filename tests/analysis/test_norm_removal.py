@@ -351,7 +351,7 @@ def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(run, capsys, tmp
     change = Removable.change
 
     def interrupted(self, *given):
-        if self.tunable.seed == 1:
+        if self.tunable.config.seed == 1:
             raise KeyboardInterrupt
         return change(self, *given)
 

@@ -165,8 +165,8 @@ OTHERS = {
     "the package's own files": "analysis/folded_config commands/completion "
     "config/compose config/overrides explain/listing hf/facts names "
     "report/page/__init__ report/paper/citations",
-    "the user's text, vocabulary or machine": "data/documents data/downloads data/pydocs "
-    "run/machine processes storage/formats streams",
+    "the user's text or machine": "data/documents data/downloads data/pydocs run/machine "
+    "processes streams",
     "text that this process or its child has made": "hf/tokenizer_json judge/pairs "
     "judge/parties model/placement norms/stated comparison/sweep_record",
     "a file to write": "storage/files storage/locks run/metrics tracking/view",

@@ -43,12 +43,12 @@ from transformer_norms.analysis.trained.subjects import (
     find_model,
     is_checkpoint,
     load_checkpoint,
+    tokenizer_keys,
+    with_ids_of,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.config.compose import compose, recompose
-from transformer_norms.config.overrides import as_typed
 from transformer_norms.data import TOKENIZERS, Tokenizer
-from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
@@ -176,16 +176,12 @@ class Subject:
         """Writes a folded model. One that came from transformers names the tokenizer beside it."""
         assert self.words is not None
         if is_checkpoint(self.folder):
-            own = compose(["tracking=none", *_tokenizer_beside(folder.resolve())])
+            own = compose(["tracking=none", *tokenizer_keys(folder)])
             node = own.chosen["tokenizer"]
             choice = {"tokenizer": ("file", plain(node))}
             model.config = recompose(model.config, choices=choice)
         extra = {"folded_from": self.name}
         save_model(folder, model, model.config, self.words, self.step, self.data_identity, extra)
-
-
-def _tokenizer_beside(folder: Path) -> list[str]:
-    return ["tokenizer=file", as_typed("tokenizer.path", str(folder))]
 
 
 def read_subject(word: str, plugins: str, saves: bool) -> Subject:
@@ -203,11 +199,10 @@ def _of_transformers(folder: Path, saves: bool) -> Subject:
     words: Tokenizer | None = None
     if saves:
         check_tokenizer(folder)
-        config = compose(["tracking=none", *_tokenizer_beside(folder)])
+        config = compose(["tracking=none", *tokenizer_keys(folder)])
         words = TOKENIZERS.maker(config.tokenizer)().fit((), False, say)
     model = load_checkpoint(folder)
-    if isinstance(words, FileTokenizer) and words.vocab_size < model.vocab_size:
-        words = FileTokenizer(words.text, words.end, model.vocab_size)
+    words = words and with_ids_of(model, words)
     if words is not None and words.vocab_size != model.vocab_size:
         raise ConfigError(
             f"{folder}: its tokenizer has {words.vocab_size} ids, and its model {model.vocab_size}"

@@ -24,6 +24,7 @@ from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.config.tree import Config
 from transformer_norms.data import TOKENIZERS, Tokenizer
 from transformer_norms.data.batches import windows
+from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
@@ -388,6 +389,18 @@ def check_text(folder: Path, keys: Sequence[str], text: Path | None) -> None:
     check_tokenizer(folder)
 
 
+def tokenizer_keys(folder: Path) -> list[str]:
+    """The keys of the tokenizer.json in a folder."""
+    return ["tokenizer=file", as_typed("tokenizer.path", str(folder.resolve()))]
+
+
+def with_ids_of(model: Transformer, words: Tokenizer) -> Tokenizer:
+    """A tokenizer.json with as many ids as the model, which may have more than the file."""
+    if isinstance(words, FileTokenizer) and words.vocab_size < model.vocab_size:
+        return FileTokenizer(words.text, words.end, model.vocab_size)
+    return words
+
+
 def load_checkpoint(folder: Path) -> Transformer:
     """Returns our model of a folder that transformers wrote. Raises ConfigError."""
     from transformer_norms.hf.conversion import load_hf
@@ -422,8 +435,7 @@ def _checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Subject
 
 def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:
     kept, context = split_context(keys)
-    own = ["tracking=none", "tokenizer=file", as_typed("tokenizer.path", str(folder))]
-    config = compose([*own, *kept])
+    config = compose(["tracking=none", *tokenizer_keys(folder), *kept])
     words = partial(TOKENIZERS.maker(config.tokenizer)().fit, (), False, say)
     tokens = prepare_tokens(config).val if text is None else _encode("--text", text, words())
     model = load_checkpoint(folder)

@@ -23,6 +23,8 @@ from transformer_norms.analysis.trained.subjects import (
     is_checkpoint,
     load_checkpoint,
     split_context,
+    tokenizer_keys,
+    with_ids_of,
 )
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.compose import compose, recompose
@@ -31,7 +33,6 @@ from transformer_norms.config.tree import Config
 from transformer_norms.data import CORPORA, Tokenizer, Tokens
 from transformer_norms.data.batches import Batches, windows
 from transformer_norms.data.prepare import identity_of
-from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
@@ -63,8 +64,7 @@ windows of model.context tokens, with optimizer.lr={CHECKPOINT_RATE:g} if none i
 
 @dataclass(frozen=True)
 class Tunable:
-    """A trained model, in eval mode on the CPU, that is tuned on. `seed` is None where there is one
-    model of a kind.
+    """A trained model, in eval mode on the CPU, that is tuned on.
 
     `own` is the config that a folder of the model has, `config` that of the tuning; its optimizer
     starts afresh. Training has made `step` steps and read `sequences` of `tokens`, and reads on
@@ -78,9 +78,7 @@ class Tunable:
     tokens: Tokens
     words: Tokenizer
     context: int
-    seed: int | None
     identity: Mapping[str, Any]  # of the text
-    origin: str
     step: int = 0
     sequences: int = 0
     threads: int = 0
@@ -176,10 +174,6 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
     tokens.check(own.model.context)
     if tokens.fingerprint != summary.data.fingerprint:
         raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
-    origin = (
-        f"{folder.name}: identity {summary.identity}, commit {summary.commit}, torch "
-        f"{summary.versions['torch']}"
-    )
     return Tunable(
         folder,
         model,
@@ -188,9 +182,7 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
         tokens,
         tokenizer(folder),
         own.model.context,
-        own.seed,
         summary.data.identity,
-        origin,
         summary.step,
         summary.step * own.trainer.batch_size,
         summary.threads or 1,
@@ -201,9 +193,8 @@ def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tun
     check_text(folder, typed, text)
     kept, context = split_context([*_words_of_text(typed, text), *typed])
     model = load_checkpoint(folder)
-    words = ["tokenizer=file", as_typed("tokenizer.path", str(folder.resolve()))]
     texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
-    own = recompose(model.config, [*words, "trainer.device=auto", *texts])
+    own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
     keys = {word.partition("=")[0] for word in kept}
     more = [word for word in OF_CHECKPOINTS if word.partition("=")[0] not in keys]
     tuning = [word for word in kept if word not in texts]
@@ -214,12 +205,8 @@ def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tun
     largest = max(int(part.max()) for part in (tokens.train, tokens.val))
     check_vocabulary(folder, largest, model)
     model = model.double() if config.trainer.precision == "fp64" else model
-    words_of = tokens.tokenizer
-    if isinstance(words_of, FileTokenizer) and words_of.vocab_size < model.vocab_size:
-        words_of = FileTokenizer(words_of.text, words_of.end, model.vocab_size)
-    corpus = identity_of(CORPORA.maker(config.data)())
-    origin = f"{folder.resolve().name}: a folder of transformers"
-    return Tunable(folder, model, own, config, tokens, words_of, context, None, corpus, origin)
+    words, corpus = with_ids_of(model, tokens.tokenizer), identity_of(CORPORA.maker(config.data)())
+    return Tunable(folder, model, own, config, tokens, words, context, corpus)
 
 
 def _words_of_text(typed: Sequence[str], text: Path | None) -> list[str]:

@@ -110,7 +110,7 @@ def change_models(
             subjects.words,
             subjects.notices,
             subjects.notes,
-            [change.tunable.origin for change in changes],
+            [subject.origin for subject in subjects.members],
             compare_numbers(subjects, rows, analysis.numbers),
             saved,
         )
