@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -92,10 +93,8 @@ def prepare(
 
     def build(draft: Draft) -> None:
         folder = workplace("tokens", key)
-        preparation = Preparation(
-            corpus, tokenizer, content, folder, workers or cores(), say, tell, beside
-        )
-        preparation.write(draft)
+        count = workers or cores()
+        Preparation(corpus, tokenizer, content, folder, count, say, tell, beside).write(draft)
 
     return open_or_build(
         "tokens",
@@ -133,28 +132,22 @@ def identity_of(corpus: Corpus) -> dict:
     return identity
 
 
+@dataclass
 class Preparation:
     """One preparation of a corpus that is not in the cache. `folder` is the workplace of a large
-    one."""
+    one, `notes` are lines that also belong to the record of a run."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        choice: TokenizerChoice,
-        content: dict,
-        folder: Path,
-        workers: int,
-        say: Say,
-        tell: Tell,
-        beside: Mapping[Path, int] | None = None,
-    ) -> None:
-        self.corpus, self.choice, self.content = corpus, choice, content
-        self.folder, self.workers, self.say, self.tell = folder, workers, say, tell
-        self.beside = beside
-        self.notes: list[str] = []
+    corpus: Corpus
+    choice: TokenizerChoice
+    content: dict
+    folder: Path
+    workers: int
+    say: Say
+    tell: Tell
+    beside: Mapping[Path, int] | None = None
+    notes: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
-        """Says a line that also belongs to the record of a run."""
         self.notes.append(line)
         self.say(line)
 
@@ -269,11 +262,14 @@ class Preparation:
         seal_entry(draft, tokenizer.vocab_size, tokenizer.save(), facts)
 
 
+@dataclass(frozen=True)
 class TrainTexts:
     """The text of train that a tokenizer is fitted to. It is read when it is asked for."""
 
-    def __init__(self, split: Split, workers: Workers, say: Say, tell: Tell) -> None:
-        self.split, self.workers, self.say, self.tell = split, workers, say, tell
+    split: Split
+    workers: Workers
+    say: Say
+    tell: Tell
 
     def __iter__(self) -> Iterator[str]:
         lowest = LowestTexts()
