@@ -16,13 +16,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from omegaconf import OmegaConf
 from rounds import Steps, check, interleaved, ratios, steps_a_round, write
 from torch import Tensor, nn
 
-from transformer_norms.config.overrides import to_dict
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import distinct_norms, option_files, unknown
+from transformer_norms.names import distinct_norms, option_files, read_config_file, unknown
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 
 TORCHS = "F.layer_norm"
@@ -124,7 +122,7 @@ def norms(width: int) -> dict[str, nn.Module]:
     built = {}
     files = option_files("norm")
     for name in distinct_norms():
-        spec = to_dict(OmegaConf.load(files[name]))
+        spec = read_config_file(files[name])
         own = {key: value for key, value in spec.items() if key not in NOT_ARGUMENTS}
         if name != "none":
             built[name] = NORMS[spec["type"]](width, **own)

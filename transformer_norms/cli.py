@@ -7,7 +7,6 @@ checkpoint · 4 storage · 5 diverged · 75 preempted or busy: the same command 
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -187,20 +186,19 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
         raise ConfigError(
             f"{POWER}: says what the seeds of a sweep can find; type sweep=NAME or -m"
         )
-    from transformer_norms.config.overrides import as_hydra_reads
     from transformer_norms.sweep.power_table import power_table
 
-    for line in power_table([as_hydra_reads(text) for text in overrides]):
+    for line in power_table(overrides):
         print_line(line)
     return 0
 
 
 def _run_sweep(overrides: Sequence[str]) -> int:
-    from transformer_norms.config.compose import check_hydra_keys, search_path
-    from transformer_norms.config.overrides import as_hydra_reads
+    from transformer_norms.config.launchers import check_hydra_keys
+    from transformer_norms.config.overrides import for_hydra
 
-    overrides = [as_hydra_reads(text) for text in overrides]
-    command = ["-m", *overrides, *search_path(_plugins_folder(overrides))]
+    overrides = [for_hydra(text) for text in overrides]
+    command = ["-m", *overrides, *_search_path(overrides)]
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         check_hydra_keys(text for text in overrides if text.startswith("hydra/"))
         return _run_search(command)
@@ -225,7 +223,7 @@ def _run_search(command: Sequence[str]) -> int:
 def _print_config(typed: argparse.Namespace) -> int:
     """Prints the config as a run would have it, or what the runs of a sweep have in common."""
     from transformer_norms.config.compose import compose
-    from transformer_norms.config.overrides import parse_one
+    from transformer_norms.config.overrides import is_several
     from transformer_norms.config.saved import to_commented_yaml
 
     if typed.multirun:
@@ -238,11 +236,7 @@ def _print_config(typed: argparse.Namespace) -> int:
             *(text for text in overrides if text.partition("=")[0] not in ("sweep", "launcher")),
             *common_settings(overrides),
         ]
-        overrides = [
-            text
-            for text in overrides
-            if not (parse_one(text).is_sweep_override() or re.fullmatch(r"seed=\d+\.\.\d+", text))
-        ]
+        overrides = [text for text in overrides if not is_several(text)]
     print_line(to_commented_yaml(compose(overrides), typed.package or "").rstrip())
     return 0
 
@@ -250,16 +244,22 @@ def _print_config(typed: argparse.Namespace) -> int:
 def _run_hydra_flag(arguments: Sequence[str]) -> int:
     """Answers --cfg all, --info and the like with Hydra."""
     from transformer_norms.config.compose import check_names
-    from transformer_norms.config.overrides import as_hydra_reads
+    from transformer_norms.config.overrides import for_hydra
 
     overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
     flags = [text for text in arguments if text not in overrides]  # Hydra wants KEY=VALUEs together
-    own = [text for text in overrides if not text.startswith("hydra")]
-    check_names(own)
+    check_names(text for text in overrides if not text.startswith("hydra"))
+    return _run_hydra([*flags, *map(for_hydra, overrides), *_search_path(overrides)])
+
+
+def _search_path(overrides: Sequence[str]) -> list[str]:
+    """Returns the override by which Hydra finds the files of a folder of plugins."""
+    from transformer_norms.config.overrides import as_typed
+
     folder = _plugins_folder(overrides)
-    if folder is not None and (folder / "configs").is_dir():
-        flags = ["--config-dir", f"{folder}/configs", *flags]
-    return _run_hydra([*flags, *map(as_hydra_reads, overrides)])
+    if folder is None or not (folder / "configs").is_dir():
+        return []
+    return [as_typed("hydra.searchpath", [f"file://{folder}/configs"])]
 
 
 def _plugins_folder(overrides: Sequence[str]) -> Path | None:

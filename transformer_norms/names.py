@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -69,6 +69,21 @@ def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
     """The file behind each name of an axis. `folder` is a folder of plugins, which has its own."""
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
     return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
+
+
+def option_content(axis: str, name: str, folder: Path | None = None) -> dict[str, Any]:
+    """Returns what configs/AXIS/NAME.yaml holds. `folder` is a folder of plugins."""
+    return read_config_file(option_files(axis, folder)[name])
+
+
+def read_config_file(file: Path) -> dict[str, Any]:
+    """Returns the keys of a file of configs/. Raises ConfigError where it is not YAML."""
+    from transformer_norms.storage.reading import read_yaml, real_path
+
+    return {
+        str(key): value
+        for key, value in (read_yaml(real_path(file), values_only=False) or {}).items()
+    }
 
 
 def option_name(axis: str, typed: Any) -> Any:
@@ -151,9 +166,9 @@ def did_you_mean(near: Iterable[str]) -> str:
 def theirs(name: object, kind: str = "") -> list[str]:
     """Returns our words for a word of another codebase: for a value of the key or axis `kind`, or
     for a key."""
-    known = other_codebases()
-    words = known.values.get(kind, {}) if kind else known.keys
-    return words.get(spelling(name), [])
+    ours = _synonyms().get(spelling(name), [])
+    values = [one.removeprefix(f"{kind}=") for one in ours if one.startswith(f"{kind}=")]
+    return values if kind else [one for one in ours if "=" not in one]
 
 
 def spelling(name: object) -> str:
@@ -161,30 +176,12 @@ def spelling(name: object) -> str:
     return re.sub(r"[-_ ]", "", str(name)[:200]).lower()
 
 
-class OtherCodebases(NamedTuple):
-    """configs/other_codebases.yaml, by their words."""
-
-    inner_keys: dict[str, list[str]]
-    keys: dict[str, list[str]]
-    values: dict[str, dict[str, list[str]]]
-    goes_with: dict[str, str]
-
-
 @cache
-def other_codebases() -> OtherCodebases:
+def _synonyms() -> dict[str, list[str]]:
+    """Returns configs/other_codebases.yaml, by the words of others."""
     text = (folder_of_configs() / "other_codebases.yaml").read_text(encoding="utf-8")
-    held = yaml.safe_load(text)
-    return OtherCodebases(
-        _by_their_word(held["inner_keys"]),
-        _by_their_word(held["keys"]),
-        {key: _by_their_word(values) for key, values in held["values"].items()},
-        held["goes_with"],
-    )
-
-
-def _by_their_word(ours: Mapping[str, Sequence[object]]) -> dict[str, list[str]]:
-    words: dict[str, dict[str, None]] = {}  # two spellings of a word are one
-    for our, their_words in ours.items():
-        for word in their_words:
-            words.setdefault(spelling(word), {})[our] = None
-    return {word: list(those) for word, those in words.items()}
+    words: dict[str, list[str]] = {}
+    for our, their_words in yaml.safe_load(text).items():
+        for word in dict.fromkeys(map(spelling, their_words)):  # two spellings of a word are one
+            words.setdefault(word, []).append(our)
+    return words

@@ -16,7 +16,8 @@ from transformer_norms.hf.facts import facts_of
 from transformer_norms.model.attention import ATTENTIONS, Temperature
 from transformer_norms.model.attentions import flex, kernels
 from transformer_norms.model.attentions.kernels import Pattern, pattern_attention
-from transformer_norms.model.position import LinearBias, alibi_slopes, sliding_windows
+from transformer_norms.model.position import LinearBias, alibi_slopes
+from transformer_norms.model.settings import numbers_of
 from transformer_norms.training.flops import training_flops
 
 TIME, VOCABULARY, HEADS = 13, 31, 3
@@ -193,11 +194,19 @@ def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
 
 
 def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none():
-    assert sliding_windows("none", 2, 16) == sliding_windows(0, 2, 16) == [0, 0]
-    assert sliding_windows("4096 * (i % 2 == 0)", 3, 8192) == [4096, 0, 4096]
-    assert sliding_windows("L/4 * (l % 4 != 0)", 4, 16) == [4, 4, 4, 0]
-    assert sliding_windows([3, "2*l"], 2, 16) == [3, 4]
-    assert sliding_windows(16, 2, 16) == sliding_windows(4096, 2, 16) == [0, 0]
+    assert (
+        numbers_of("sliding_window", "none", 2, 16)
+        == numbers_of("sliding_window", 0, 2, 16)
+        == [0, 0]
+    )
+    assert numbers_of("sliding_window", "4096 * (i % 2 == 0)", 3, 8192) == [4096, 0, 4096]
+    assert numbers_of("sliding_window", "L/4 * (l % 4 != 0)", 4, 16) == [4, 4, 4, 0]
+    assert numbers_of("sliding_window", [3, "2*l"], 2, 16) == [3, 4]
+    assert (
+        numbers_of("sliding_window", 16, 2, 16)
+        == numbers_of("sliding_window", 4096, 2, 16)
+        == [0, 0]
+    )
     model, plain = (
         build_model(compose([*SMALL, *typed]), VOCABULARY) for typed in ([f"{WINDOW}={TIME}"], [])
     )

@@ -12,7 +12,7 @@ import pytest
 from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from omegaconf import OmegaConf
-from refusing import _each_choice_composed_once, refused
+from refusing import refused
 
 from transformer_norms import build_model, cli, prepare_tokens, train
 from transformer_norms.commands.hydra_settings import check_hydra_settings
@@ -27,11 +27,8 @@ NAMES = [
     ("nrom=rmsnorm", "nrom=rmsnorm", "axes are norm, placement", "did you mean 'norm'"),
     ("foo=1", "foo=1", "axes are norm, placement"),
     ("NORM=rmsnorm", "NORM=rmsnorm", "did you mean 'norm'"),
-    ("norm.name=rmsnorm", "norm.name=rmsnorm", "did you mean 'norm'? there is no key"),
-    ("placement=mhc placement.connection.name=a", "did you mean 'placement.connection.type'?"),
     ("architecture.window=8", "did you mean 'architecture.sliding_window'?", "and 22 more (transf"),
     ("window=8", "window=8", "did you mean 'architecture.sliding_window'?"),
-    ("attention.sink=1", "attention.sink=1: did you mean 'attention=sinks'? there is no key"),
     ("model.foo=1", "model.foo=1: there is no key 'model.foo'; keys of model are width"),
     ("preset=gptoss", "preset=gptoss: did you mean 'gpt_oss'? there is no preset"),
     ("placement=hyper", "placement=hyper: did you mean 'hyper_connections'? there is no"),
@@ -42,7 +39,7 @@ NAMES = [
     ("model/width=64", "model/width=64", "did you mean 'model.width'"),
     ("norm.epss=1e-5", "norm.epss=1e-5", "keys of norm are", "did you mean 'norm.eps'"),
     ("norm.share=0.5", "norm.share=0.5: type norm=prmsnorm too; ", "; norm=prmsnorm has it"),
-    ("norm=dyt norm.eps=1", "norm.eps=1: norm=dyt has no key 'norm.eps'; norm=rmsnorm has it"),
+    ("norm=dyt norm.eps=1", "norm.eps=1: norm=dyt has no key 'norm.eps'; norm=batchnorm, bhyt"),
     ("norm=rmsnorm norm.alpha_init=1", "norm=rmsnorm has no key", "; norm=derf, dyt, seednorm ha"),
     (
         "norm.alpha_init=1",
@@ -58,7 +55,6 @@ NAMES = [
     ("norm=", "norm=", "layernorm, "),
     ("norm=1", "norm=1", "layernorm, "),
     ("norm=true", "norm=true", "layernorm, "),
-    ("norm=[rmsnorm]", "norm=[rmsnorm]", "did you mean 'rmsnorm'"),
     ("norm={a: 1}", "norm={a: 1}", "layernorm, "),
     ("norm='rmsnоrm'", "norm='rmsnоrm'", "did you mean 'rmsnorm'"),  # noqa: RUF001 a Cyrillic o
     (
@@ -82,29 +78,21 @@ NAMES = [
     ("v_norm=rmsnrm_np", "v_norm: did you mean 'rmsnorm_np'", "auto, none, head", "batchnorm"),
     ("v_norm=rmsnorm_np placement=hybrid", "v_norm=rmsnorm_np", "sets q, k, v itself"),
     ("architecture.attention_gate=perhead", "architecture.attention_gate", "did you mean 'per_h"),
-    (
-        "architecture.value_scale=0.5",
-        "architecture.value_scale: 0.5",
-        "without architecture.value_",
-    ),
-    ("architecture.value_gate=12", "architecture.value_gate: 12", "architecture.value_embedding"),
-    ("architecture.value_gate=999 architecture.value_embedding=3", "value_gate: 999", "channels"),
+    ("architecture.value_gate=999 architecture.value_embedding=3", "value_gate: 999", "x has 128"),
     ("architecture.value_residual=1/i", "architecture.value_residual", "has no value here"),
     ("architecture.value_embedding=3*q", "architecture.value_embedding", "names q; known here"),
-    ("architecture.bias=[attention_gate]", "architecture.bias: attention_gate", "is none"),
     ("qk_norm=heads", "qk_norm", "'heads'", "auto, none, head", "did you mean 'head'"),
     ("norm.type=layernorm", "norm.type=layernorm", "choose another, norm=NAME"),
     ("placement.learned=a placement.equation=x+f(x)", "placement.learned", "'a'"),
-    ("placement.equaton=x+f(norm(x))", "placement.equaton", "an equation is placement.equation="),
+    ("placement.equaton=x+f(norm(x))", "placement.equaton", "did you mean 'placement.equation'"),
     ("norm._target_=os.system", "norm._target_=os.system", "keys of norm are"),
     ("placement.equation=x+f(nrm(x))", "placement.equation", "'nrm'", "did you mean 'norm'"),
     ("placement.equation={}", "placement.equation", "attention is missing"),
     ("placement.equation=x+f(norm(x)", "'x+f(norm(x)': it cannot be read: '(' was never closed; "),
     ("placement.equation=x+f(norm(x)))", "it cannot be read: unmatched ')'; an equation is"),
-    ("placement.equation=x+dropout(f(x))", "did you mean 'model.dropout=0.1'?", "but f are norms"),
     (
         "placement.equation=x+tanh(f(norm(x)))",
-        "did you mean 'dyt'?",
+        "there is no norm 'tanh'",
         "all functions but f are norm",
     ),
     ("placement.equation=x+f(relu(norm(x)))", "two norms at pre, relu and norm; a site holds one"),
@@ -141,13 +129,11 @@ NAMES = [
     ("architecture.qk_norm_order=aftr", "architecture.qk_norm_order", "did you mean 'after'"),
     ("architecture.bias=[query,kye]", "architecture.bias", "query, key", "did you mean 'key'"),
     ("architecture.bias=[]", "architecture.bias", "at least 1 item"),
-    ("architecture.bias=[gate]", "architecture.bias: gate", "a plain mlp has no gate"),
-    ("architecture.bias=[head]", "architecture.bias: head", "architecture.tied is true"),
     ("architecture.rope_base=[100,0]", "architecture.rope_base", "2 bases for 4 blocks"),
     ("architecture.rope_base=true", "architecture.rope_base", "a number is wanted"),
     ("architecture.rope_base=1", "architecture.rope_base", "in block i=0 it is 1", "above 1"),
     ("architecture.rope_base='100*i-100'", "architecture.rope_base", "in block i=0 it is -100"),
-    ("architecture.rope_base='d'", "architecture.rope_base", "names d; known here are N i l"),
+    ("architecture.rope_base='d'", "architecture.rope_base", "names d; known here are L N i l"),
     ("architecture.rope_interleaved=1", "architecture.rope_interleaved", "true or false"),
     ("plugins=nowhere", "plugins=nowhere", "no such folder"),
     ("config=nowhere.yaml", "config=nowhere.yaml", "no such file"),
@@ -160,7 +146,7 @@ SHAPES = [
     ("+x=1", "+x=1", "without '+'"),
     ("++norm.eps=1", "++norm.eps=1", "without '+'"),
     ("~norm", "~norm", "without '~'"),
-    ("norm@_global_=rmsnorm", "norm@_global_=rmsnorm", "only KEY=VALUE"),
+    ("norm@_global_=rmsnorm", "norm@_global_=rmsnorm", "there is no key"),
     ("norm.eps=${seed}", "norm.eps=${seed}", "not allowed"),
     ("study=${oc.env:HOME}", "study=${oc.env:HOME}", "not allowed"),
     ("seed=null", "seed=null", "none"),
@@ -171,16 +157,12 @@ SHAPES = [
     ("norm=layernorm norm=rmsnorm", "norm is typed twice", "norm=layernorm and norm=rmsnorm"),
     ("placement=[pre,post]", "several are a sweep", "type -m placement=pre,post"),
     ("seed=1,2", "seed=1,2", "-m"),
-    ("data=text data.paths=a,b", "data.paths=a,b: a list is typed data.paths=[a,b], also in a s"),
-    ("data=jsonl data.val_paths=a,b data.paths=a", "a list is typed data.val_paths=[a,b]"),
-    ("optimizer.betas=0.9,0.95", "a list is typed optimizer.betas=[0.9,0.95]"),
+    ("optimizer.betas=0.9,0.95", "(a list is optimizer.betas=[A,B])"),
     ("optimizer.lr=1,2", "several values are a sweep; type -m before them"),
     ("seed=range(3)", "seed=range(3)", "-m"),
     ("norm=glob(*)", "norm=glob(*)", "-m"),
-    ("norm='rms", "norm='rms", "quotes"),
-    ("norm=[a", "norm=[a", "quotes"),
-    ("norm=a=b", "norm=a=b", "quotes"),
-    ("study=mаin", "study=mаin", "quotes"),  # noqa: RUF001 a Cyrillic a
+    ("norm='rms", "norm='rms", "layernorm, "),
+    ("study=mаin", "study: 'mаin'", "letters"),  # noqa: RUF001 a Cyrillic a
     ("seed=" + "9" * 5000, "seed=999", "cannot be read"),
     (("study=a\nb",), "'study=a\\nb'", "control characters"),
     (("+a\nb=1",), "'+a\\nb=1'", "control characters"),
@@ -188,7 +170,7 @@ SHAPES = [
     (("study=a\x1b[31m",), r"'study=a\x1b[31m'", "control characters"),
     (("study=a\u202eb",), r"'study=a\u202eb'", "control characters"),
     (("seed=\udc80",), r"'seed=\udc80'", "control characters"),
-    ((" norm=rmsnorm",), " norm=rmsnorm", "cannot be read"),
+    ((" norm=rmsnorm",), " norm=rmsnorm", "did you mean 'norm'"),
 ]
 STUDIES = ["../../x", "/abs", "-rf", ".", "..", ".hidden", "a/b", "a b", "a\\b", "x" * 300]
 STUDIES += ["'mаin'", "'ｍain'", ""]  # noqa: RUF001 letters that look like others
@@ -292,7 +274,7 @@ RANGES = [
     ("placement=post placement.brings={foo: 1}", "placement.brings", "'foo'", "embed_scale"),
 ]
 CASES = NAMES + SHAPES + KINDS + RANGES
-CASES += [(f"study={name}" if " " not in name else (f"study={name}",), "study") for name in STUDIES]
+CASES += [((f"study={name}",), "study") for name in STUDIES]
 OF_DYT = "together: [{'norm.alpha_init': 1, 'norm': 'dyt'}, {'norm': 'rmsnorm'}]"
 SWEEPS = [
     ("norm=rmsnorm,foo", "norm=foo", "layernorm, "),
@@ -304,7 +286,7 @@ SWEEPS = [
     ("lr=1,2", "lr=1", "did you mean 'optimizer.lr'"),
     ("model.heads=4,3", "model.heads", "3", "1, 2, 4, 8"),
     ("study=../x,y", "study", "'../x'", "one value"),
-    ("norm=a,,b", "norm=a,,b", "quotes"),
+    ("norm=a,,b", "norm=a", "layernorm, "),
     ("seed=range(1,1)", "seed=range(1,1)", "no value"),
     ("seed=interval(0,1)", "seed=interval(0,1)", "KEY=A,B"),
     ("norm=glob(*)", "norm=glob(*)", "KEY=A,B"),
@@ -315,12 +297,11 @@ SWEEPS = [
     ("norm=rmsnorm,layernorm norm.share=0.5", "norm.share=0.5", "prmsnorm has it (in rmsnorm)"),
     ("norm=dyt,rmsnorm norm.alpha_init=1", "=rmsnorm has no key", "have it (in rmsnorm)", OF_DYT),
     ("norm=rmsnorm,dyt norm.alpha_init=1,2", "=rmsnorm has no key", OF_DYT),
-    ("data=text data.paths=a,b", "data.paths=a,b: a list is typed data.paths=[a,b], also in a s"),
     ("optimizer.betas=[0.9,0.95],0.9", "optimizer.betas: 0.9 is not allowed; it should be a list"),
     ("hydra/launcher=nowhere", "hydra/launcher=nowhere", "basic"),
     ("launcher=pol", "launcher=pol", "did you mean 'pool'?"),
-    ("launcher.workers=3", "launcher.workers=3", "launcher=pool and launcher=slurm have that key"),
-    ("launcher=pool launcher.time=3", "launcher.time=3", "launcher=slurm has that key"),
+    ("launcher.workers=3", "launcher.workers=3", "there is no key"),
+    ("launcher=pool launcher.time=3", "launcher.time=3", "launcher=slurm has it"),
     ("launcher=pool launcher.workers=0", "launcher.workers: 0", "greater than or equal to 1"),
     ("launcher=pool launcher.workers=many", "launcher.workers: 'many'", "auto"),
     ("launcher=pool launcher.workers=3 launcher.per_gpu=2", "launcher.workers=3", "one of the two"),
@@ -330,7 +311,7 @@ SWEEPS = [
     ("launcher=slurm launcher.time=1:00:00", "launcher.time", "should be an integer"),
     ("launcher=slurm launcher.per_gpu=2", "launcher.per_gpu", "type launcher.gpus too"),
     ("launcher=slurm launcher.wait=maybe", "launcher.wait: 'maybe'", "true or false"),
-    ("launcher=slurm launcher.gpu=2", "launcher.gpu=2", "Could not override"),
+    ("launcher=slurm launcher.gpu=2", "launcher.gpu=2", "did you mean 'launcher.gpus'?"),
     ("launcher=slurm launcher.options=--time", "--time", "is the key launcher.time"),
     ("launcher=slurm launcher.options='--output=x'", "--output", "set by the launcher itself"),
     ("launcher=slurm launcher.options=nice", "'nice'", "'--NAME=VALUE --NAME'"),
@@ -366,7 +347,7 @@ def test_a_malformed_command_is_refused_in_one_line_that_names_key_value_and_way
 @pytest.mark.parametrize("study", STUDIES, ids=lambda name: ascii(name)[:40])
 def test_a_study_whose_name_could_leave_its_folder_is_refused_by_name(study):
     line = refused(compose, [f"study={study}"])
-    assert repr(study.strip("'"))[:50] in line or "quotes" in line
+    assert repr(study.strip("'"))[:50] in line
     assert "letters" in line
 
 

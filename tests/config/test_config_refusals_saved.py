@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from refusing import _each_choice_composed_once, refused
+from refusing import refused
 
 from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml

@@ -8,11 +8,9 @@ from functools import cache
 import pytest
 import torch
 from combinations import changed, combined
-from omegaconf import OmegaConf
 
 from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import compose
-from transformer_norms.config.overrides import to_dict
 from transformer_norms.explain.__main__ import main, second_config
 from transformer_norms.explain.anatomy import Anatomy, Factor
 from transformer_norms.explain.explanation import explain
@@ -22,7 +20,7 @@ from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.kinds import Values
 from transformer_norms.model.coefficient import LowRank
 from transformer_norms.model.placement import Placement
-from transformer_norms.names import AXES_OF_A_RUN, option_files, options
+from transformer_norms.names import AXES_OF_A_RUN, option_files, options, read_config_file
 from transformer_norms.norms import NORMS
 
 DEPTH, WIDTH, HEADS = 4, 16, 2
@@ -331,7 +329,7 @@ def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
     placement, said = TYPED[name]
     config = combined(*TINY, "model.kv_heads=1")
     config = changed(config, "placement", Values({"source": "nobody", **placement}))
-    norm = to_dict(OmegaConf.load(option_files("norm")["layernorm"]))
+    norm = read_config_file(option_files("norm")["layernorm"])
     config = changed(config, "norms.layernorm", Values(norm))
     explanation = explain(config, VOCABULARY, set())
     model = build_uninitialized(config, VOCABULARY)

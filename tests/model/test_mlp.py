@@ -8,7 +8,8 @@ import torch
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
-from transformer_norms.model.mlp import ACTIVATIONS, MLP, MLPS, SparseActivation, sparse_shares
+from transformer_norms.model.mlp import ACTIVATIONS, SparseActivation
+from transformer_norms.model.settings import numbers_of
 
 FORMULAS = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
@@ -64,21 +65,10 @@ def test_of_normal_numbers_the_share_is_below_the_threshold_and_gradients_pass_i
 def test_a_share_that_is_none_is_refused(spec):
     with pytest.raises(ConfigError, match=r"architecture\.activation_sparsity: "):
         compose(["model.depth=4", f"architecture.activation_sparsity={spec}"])
-    assert sparse_shares("none", 2) == [0, 0]
+    assert numbers_of("activation_sparsity", "none", 2, 8) == [0, 0]
 
 
 @pytest.mark.parametrize(("mlp", "width"), [("relu2", 4 * 96), ("swiglu", 256)])
 def test_the_mlps_width_is_four_times_the_models_or_as_many_parameters_gated(mlp, width):
     assert compose([f"mlp={mlp}", "model.width=96"]).model.mlp_width == width
     assert compose([f"mlp={mlp}", "model.mlp_width=50"]).model.mlp_width == 50
-
-
-def test_a_norm_on_hidden_units_is_refused_where_the_mlp_has_no_place_for_it(monkeypatch):
-    class Own(MLP):
-        def __init__(self, *, width, mlp_width, bias, activation, mid, up_scale):
-            super().__init__(width=width, mlp_width=mlp_width, bias=bias, activation=activation)
-
-    monkeypatch.setitem(MLPS, "plain", Own)
-    compose(["mlp=relu"])
-    with pytest.raises(ConfigError, match="mlp: plain takes no argument up_norm"):
-        compose(["mlp=relu", "placement=simplenorm"])

@@ -18,20 +18,18 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from transformer_norms import norms
 from transformer_norms.config.compose import compose
-from transformer_norms.config.overrides import to_dict
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Epsilon
-from transformer_norms.names import folder_of_configs
+from transformer_norms.names import folder_of_configs, read_config_file
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.norms.stated import check_formula
 from transformer_norms.validation import check, parameters
 
 SPECS = {
-    file.stem: to_dict(OmegaConf.load(file))
+    file.stem: read_config_file(file)
     for file in sorted((folder_of_configs() / "norm").rglob("*.yaml"))
 }
 NAMES = [name for name in SPECS if name != "none"]

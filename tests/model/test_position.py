@@ -11,12 +11,8 @@ import torch
 from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.commands.sampling import generate
 from transformer_norms.config.saved import to_yaml
-from transformer_norms.model.position import (
-    POSITIONS,
-    rotary_bases,
-    rotary_fractions,
-    shared_blocks,
-)
+from transformer_norms.model.position import POSITIONS
+from transformer_norms.model.settings import numbers_of
 from transformer_norms.run.identity import run_hash
 
 SMALL = ["model=nano", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
@@ -93,8 +89,9 @@ def test_proportional_turns_the_first_pairs_of_the_whole_head(interleaved):
 
 
 def test_a_share_of_a_head_is_a_number_a_formula_or_a_list_and_blocks_may_differ():
-    assert rotary_fractions(0.5, 2) == rotary_fractions("1/N", 2) == [0.5, 0.5]
-    assert rotary_fractions([1, "0.25*l"], 2) == [1, 0.5]
+    for half in (0.5, "1/N"):
+        assert numbers_of("rope_fraction", half, 2, 8) == [0.5, 0.5]
+    assert numbers_of("rope_fraction", [1, "0.25*l"], 2, 8) == [1, 0.5]
     position = POSITIONS["rope"](
         head_dim=6,
         bases=[7.0] * 2,
@@ -219,10 +216,10 @@ def test_a_saved_run_keeps_its_scaling_and_takes_another_factor(tmp_path):
 
 
 def test_a_base_is_a_number_a_formula_or_a_list():
-    assert rotary_bases(500.0, 2) == [500.0, 500.0]
-    assert rotary_bases("10000 + 990000 * (l % 6 == 0)", 7) == [1e4] * 5 + [1e6, 1e4]
-    assert rotary_bases("10000 * (l % 4 != 0)", 4) == [1e4, 1e4, 1e4, 0]
-    assert rotary_bases([10.0, "5 * N"], 2) == [10.0, 10.0]
+    assert numbers_of("rope_base", 500.0, 2, 8) == [500.0, 500.0]
+    assert numbers_of("rope_base", "10000 + 990000 * (l % 6 == 0)", 7, 8) == [1e4] * 5 + [1e6, 1e4]
+    assert numbers_of("rope_base", "10000 * (l % 4 != 0)", 4, 8) == [1e4, 1e4, 1e4, 0]
+    assert numbers_of("rope_base", [10.0, "5 * N"], 2, 8) == [10.0, 10.0]
 
 
 @pytest.mark.parametrize(
@@ -327,9 +324,9 @@ def test_a_cache_holds_values_from_keys_as_all_values():
 
 
 def test_blocks_are_marked_by_a_formula_or_a_list_and_a_mark_is_0_or_1():
-    assert shared_blocks("none", 2) == [False, False]
-    assert shared_blocks("l % 2 == 0", 3) == [False, True, False]
-    assert shared_blocks([1, "i - 1"], 2) == [True, False]
+    assert numbers_of("values_from_keys", "none", 2, 8) == [False, False]
+    assert numbers_of("values_from_keys", "l % 2 == 0", 3, 8) == [False, True, False]
+    assert numbers_of("values_from_keys", [1, "i - 1"], 2, 8) == [True, False]
     with pytest.raises(
         ConfigError, match="values_from_keys: 'l' is not allowed; in block i=1 it is 2"
     ):

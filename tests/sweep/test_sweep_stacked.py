@@ -14,8 +14,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from sweeps import SHORT, BasicLauncher, here, sweep
 
 from transformer_norms import ConfigError
-from transformer_norms.config.compose import check_hydra_keys
-from transformer_norms.config.launchers import PoolSettings
+from transformer_norms.config.launchers import PoolSettings, check_hydra_keys
 from transformer_norms.run.record import Record
 from transformer_norms.sweep import launching, planning, pool
 from transformer_norms.sweep.drive import plan_sweep

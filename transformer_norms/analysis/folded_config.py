@@ -4,11 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from transformer_norms.analysis.norm_folding import NormFold
 from transformer_norms.config.compose import recompose
-from transformer_norms.config.overrides import to_dict
 from transformer_norms.config.tree import Config
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
@@ -16,7 +13,7 @@ from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.settings import MADE_BY
 from transformer_norms.model.sites import NormPlace, place_of
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.names import option_files
+from transformer_norms.names import option_files, read_config_file
 
 # Keys of a norm's node that say nothing of what it computes.
 BESIDE = ("formula", "source", "unverified", "brings", "allow_noncausal")
@@ -81,8 +78,8 @@ def folded_config(model: Transformer, folds: Sequence[NormFold], biases: Iterabl
 def _name_of(content: Mapping[str, Any]) -> str:
     """The name of a file with the same settings, or the same but for eps."""
     wanted = {**content, "eps": None}
-    files = {name: OmegaConf.load(file) for name, file in option_files("norm").items()}
-    known = {name: {**content_of(to_dict(node)), "eps": None} for name, node in files.items()}
+    files = {name: read_config_file(file) for name, file in option_files("norm").items()}
+    known = {name: {**content_of(node), "eps": None} for name, node in files.items()}
     return next((name for name in known if known[name] == wanted), f"{content['type']}_folded")
 
 

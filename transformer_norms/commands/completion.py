@@ -8,18 +8,19 @@ The shell asks through argcomplete at each TAB, so nothing here imports torch or
 import os
 import shlex
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import argcomplete
-import yaml
 
 from transformer_norms.commands.dispatch import COMMANDS, Command
 from transformer_norms.commands.terminal import PROGRAM, Parser
+from transformer_norms.config.compose import compose_files
 from transformer_norms.config.finding import RUNS, runs_below, studies_below
-from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, option_files
+from transformer_norms.config.tree import CHOSEN, flat
+from transformer_norms.names import AXES, NORM_WORDS, option_files, options
 
 _OF_RUNS = ("config", "continue_from")  # keys whose value names a run
 _FIXED = {"about", "brings", "type", "formula", "source", "unverified"}
@@ -119,25 +120,7 @@ def _names(folders: list[Path], prefix: str) -> list[str]:
 
 def _defaults(typed: Mapping[str, str]) -> dict[str, Any]:
     """The dotted keys of the default config, where axes have the typed choices, with values."""
-    content = _read(folder_of_configs() / "train.yaml")
-    listed = [entry for entry in content["defaults"] if isinstance(entry, dict)]
-    chosen = {axis: name for entry in listed for axis, name in entry.items()}
-    chosen.update(typed)
-    shown = {key: value for key, value in content.items() if key not in ("defaults", "hydra")}
-    for axis in set(AXES) - {"preset", "recipe", "sweep", "launcher"}:
-        if file := option_files(axis).get(chosen[axis]):
-            shown[axis] = _read(file)
-    return {key: value for key, value in _flat(shown) if not _FIXED & {*key.split(".")}}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return content
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+    chosen = {axis: typed[axis] for axis in AXES if typed.get(axis) in options(axis)}
+    content, _ = compose_files(chosen, None)
+    shown = flat({key: content[key] for key in CHOSEN})
+    return {key: value for key, value in shown.items() if not _FIXED & {*key.split(".")}}

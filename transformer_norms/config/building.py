@@ -15,8 +15,8 @@ from transformer_norms.model.assembly import Assembly, dropout_of, scale_of
 from transformer_norms.model.coefficient import LogitCap, Smear
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
-from transformer_norms.model.position import POSITIONS, NoPosition, rotary_bases, rotary_fractions
-from transformer_norms.model.settings import GIVEN, formula_values, turned_dims
+from transformer_norms.model.position import POSITIONS, NoPosition
+from transformer_norms.model.settings import GIVEN, formula_values
 from transformer_norms.model.transformer import (
     SCALE_ORDERS,
     Transformer,
@@ -88,14 +88,14 @@ def build_uninitialized(config: Config, vocab_size: int, shard: Shard = nothing)
 
 def build_position(config: Config) -> NoPosition:
     """Returns what tells tokens where they stand, for all blocks of a model."""
-    sizes, architecture = config.model, config.architecture
-    turned = turned_dims(architecture, sizes)
+    sizes, architecture, blocks = config.model, config.architecture, config.blocks
+    turned = [own.inner.rope_dim or own.sizes.head_dim for own in blocks]
     position: NoPosition = POSITIONS.maker(config.position)(
         width=sizes.width,
         context=sizes.context,
         head_dim=turned[0] if len(set(turned)) == 1 else turned,
-        bases=rotary_bases(architecture.rope_base, sizes.depth),
-        fractions=rotary_fractions(architecture.rope_fraction, sizes.depth),
+        bases=[own.rope_base for own in blocks],
+        fractions=[own.rope_fraction for own in blocks],
         interleaved=architecture.rope_interleaved,
         proportional=architecture.rope_proportional,
     )

@@ -1,34 +1,18 @@
 """The config door: what was typed becomes one validated config, or one line that says why not.
 
-A user needs `compose(["norm=rmsnorm", "placement=pre"])` only. Nothing but this room, the sweep's
-plugins and the command line knows Hydra.
+A user needs `compose(["norm=rmsnorm", "placement=pre"])` only. Hydra is not a part of it.
 """
 
 import copy
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from transformer_norms.config.finding import CONFIG, find_config, find_run
-from transformer_norms.config.launchers import check_chosen_launcher, read_launcher
-from transformer_norms.config.overrides import (
-    HORIZONS,
-    Typed,
-    as_hydra_reads,
-    as_typed,
-    parse,
-    place,
-    to_dict,
-)
-from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins, load, unread
+from transformer_norms.config.overrides import HORIZONS, Typed, as_typed, merge, parse, place
+from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins, load
 from transformer_norms.config.saved import Saved, equation_text, read_saved, saved_of
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
 from transformer_norms.errors import ConfigError
@@ -37,9 +21,9 @@ from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
     folder_of_configs,
-    nearest,
-    option_files,
+    option_content,
     options,
+    read_config_file,
     unknown,
 )
 
@@ -49,12 +33,11 @@ PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
 @dataclass(frozen=True)
 class Choices:
     """The choices before they are checked: the content of every node, the name chosen on each
-    axis, how the file of another name is read, and lines for the record."""
+    axis, and how the file of another name is read."""
 
     values: dict[str, Any]
     axes: dict[str, str]
     option: ReadOption
-    notes: tuple[str, ...] = ()
 
     def choose(self, axis: str, name: str) -> "Choices":
         """Returns the choices with another option of an axis."""
@@ -124,10 +107,8 @@ def complete(
 
     if folder is not None:
         load(folder)
-        choices = replace(choices, notes=(*choices.notes, *unread(folder)))
     keys = {pair.key for pair in typed}
     config = resolve(checked, choices.axes, keys, spelled, choices.option, device)
-    config = replace(config, warnings=(*choices.notes, *config.warnings))
     if "${" in str(config):  # from a plugin's file
         raise ConfigError("${...} is not allowed; a run's config holds values")
     return config
@@ -140,18 +121,16 @@ def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
         check_option(pair, folder)
         if pair.key in ("sweep", "launcher") and pair.word not in ("none", "basic"):
             raise ConfigError(f"{pair}: is about many runs, and this is one (-m and sweep=NAME)")
-    roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
-    states = tuple(_state_of_files(root) for root in roots)
-    content, chosen = _compose_options(tuple(groups), folder, states)
+    content, chosen = compose_files({pair.key: pair.word for pair in groups}, folder)
     # The rest of the content is about commands, and describes no run.
-    values = {key: copy.deepcopy(content[key]) for key in CHOSEN}
+    values = {key: content[key] for key in CHOSEN}
     axes = {axis: chosen[axis] for axis in AXES_OF_A_RUN}
     choices = Choices(values, axes, _option_reader(folder))
     keys = {pair.key for pair in typed}  # a preset may state its own init and its own head
     if values["architecture"]["tied"] is True and "architecture.tied" not in keys:
         choices = _untie(choices) if keys & {"init", "placement", "norm"} else choices
-    recipe = copy.deepcopy(content.get("recipe") or {})
-    return _put_typed(_put_recipe(choices, recipe, {pair.key: pair for pair in groups}), typed)
+    recipe, axes_typed = content.get("recipe") or {}, {pair.key for pair in groups}
+    return _put_typed(_put_recipe(choices, recipe, axes_typed), typed)
 
 
 def _untie(choices: Choices) -> Choices:
@@ -165,39 +144,26 @@ def _untie(choices: Choices) -> Choices:
     brings = init.get("brings")
     if not isinstance(brings, dict) or brings.get("tied") is not False:
         return choices
-    note = f"init={name} brings a separate head, which overrides the tied head of the preset"
-    values = {**values, "architecture": {**values["architecture"], "tied": "auto"}}
-    return replace(choices, values=values, notes=(*choices.notes, note))
+    return replace(choices, values=merge(values, {"architecture": {"tied": "auto"}}))
 
 
-def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Mapping[str, Typed]) -> Choices:
-    """Returns the choices with the values of a recipe. A typed option of an axis is taken as its
-    file has it: the recipe's values for that axis give way, and a note says so. The values of
-    architecture belong to the recipe's preset."""
+def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Collection[str]) -> Choices:
+    """Returns the choices with the values of a recipe, but for the axes that are typed, whose files
+    have all their values. The values of architecture belong to the recipe's preset."""
     name = choices.axes["recipe"]
     about = {f"recipe_{key}": recipe.pop(key, "none") for key in ("source", "unverified")}
-    values = {**choices.values, "about": {**choices.values["about"], **about}}
-    notes = list(choices.notes)
     for node, held in recipe.items():
-        if not isinstance(values.get(node), dict) or not isinstance(held, dict):
-            groups = [key for key, value in values.items() if isinstance(value, dict)]
+        if not isinstance(choices.values.get(node), dict) or not isinstance(held, dict):
+            groups = [key for key, value in choices.values.items() if isinstance(value, dict)]
             raise ConfigError(f"recipe={name}: {unknown('group of keys', node, groups)}")
-        if (axis := "preset" if node == "architecture" else node) in typed:
-            keys = ", ".join(f"{node}.{key}" for key in held)
-            notes.append(f"recipe={name} gives way to {typed[axis]} in {keys}")
-        else:
-            values[node] = {**values[node], **held}
-    if "preset" in typed and (kept := _axes_of_recipe(name) - typed.keys()):
-        stand = " ".join(f"{axis}={choices.axes[axis]}" for axis in sorted(kept))
-        notes.append(f"recipe={name} keeps {stand} beside {typed['preset']}; what is typed wins")
-    return replace(choices, values=values, notes=tuple(notes))
-
-
-def _axes_of_recipe(name: str) -> set[str]:
-    """Returns the axes of the architecture on which a recipe chooses, besides the preset."""
-    listed = to_dict(OmegaConf.load(option_files("recipe")[name])).get("defaults", [])
-    axes = {key.rpartition("/")[2] for item in listed if isinstance(item, dict) for key in item}
-    return axes & {"norm", "placement", "init", "position", "attention", "mlp"}
+    kept = {
+        node: held
+        for node, held in recipe.items()
+        if ("preset" if node == "architecture" else node) not in typed
+    }
+    nodes = {node: {**choices.values[node], **held} for node, held in kept.items()}
+    about = {"about": {**choices.values["about"], **about}}
+    return replace(choices, values={**choices.values, **about, **nodes})
 
 
 def _put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
@@ -269,13 +235,14 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
 
 def default_axes() -> dict[str, str]:
     """Returns the names that train.yaml chooses."""
-    listed = _content_of(folder_of_configs() / "train.yaml")["defaults"]
-    return {axis: name for item in listed if isinstance(item, dict) for axis, name in item.items()}
+    listed = read_config_file(folder_of_configs() / "train.yaml")["defaults"]
+    entries = {key: name for item in listed if isinstance(item, dict) for key, name in item.items()}
+    return {axis: name for axis, name in entries.items() if axis in AXES}
 
 
 def default_choices() -> dict[str, Any]:
     """Returns the dotted keys that train.yaml sets, and the names that it chooses."""
-    content = _content_of(folder_of_configs() / "train.yaml")
+    content = read_config_file(folder_of_configs() / "train.yaml")
     return {**flat({key: content[key] for key in CHOSEN if key in content}), **default_axes()}
 
 
@@ -307,135 +274,49 @@ def check_names(overrides: Iterable[str]) -> None:
             check_option(pair, *(folders or [None]))
 
 
-def check_hydra_keys(typed: Iterable[str]) -> None:
-    """Raises ConfigError where a key of Hydra's own, such as hydra/launcher=NAME, is wrong."""
-    typed = list(typed)
-    if not typed:  # composing takes Hydra a tenth of a second
-        return
-    for pair in (pair for pair in parse(typed) if pair.key in ("launcher", "parallel")):
-        check_option(pair, None)
-        if pair.key == "parallel" and pair.word != "none":
-            raise ConfigError(
-                f"{pair}: is for one run under torchrun; each run of a sweep is one process "
-                "(launcher=pool runs several at a time)"
-            )
-    try:
-        composed = _compose_with_hydra(typed, None)
-    except ConfigError as error:
-        raise ConfigError(f"{' '.join(typed)}: {error}{_launchers_with(typed)}") from None
-    choices = composed.hydra.runtime.choices
-    check_chosen_launcher(choices.launcher, choices["hydra/launcher"])
-    read_launcher(choices.launcher, to_dict(composed.launcher))
-
-
-def _launchers_with(typed: Iterable[str]) -> str:
-    """Returns the launchers that have the typed keys, where none or another one is chosen, or the
-    nearest key of the chosen one."""
-    typed = list(typed)
-    keys = {text.partition("=")[0].removeprefix("launcher.") for text in typed if "." in text}
-    files = {name: to_dict(OmegaConf.load(file)) for name, file in option_files("launcher").items()}
-    fits = [name for name, content in files.items() if keys & content.get("launcher", {}).keys()]
-    names = " and ".join(f"launcher={name}" for name in fits if f"launcher={name}" not in typed)
-    if names:
-        return f" ({names} {'have' if ' and ' in names else 'has'} that key)"
-    chosen = [content for name, content in files.items() if f"launcher={name}" in typed]
-    known = chosen[0].get("launcher", {}) if chosen else {}
-    near = (nearest(key, known) for key in sorted(keys - known.keys()))
-    return next((f" (did you mean {one[0]!r}?)" for one in near if one), "")
-
-
-@lru_cache(maxsize=1024)
-def _compose_options(
-    groups: tuple[Typed, ...], folder: Path | None, states: object
+def compose_files(
+    typed: Mapping[str, str], folder: Path | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the content of the chosen files, and the name chosen on each axis. Hydra, which takes
-    a tenth of a second, composes only the files with keys of several groups; another file takes
-    the place of one of its axis. `states` are the sizes and dates of all files, so that an edited
-    file is read again."""
-    across = tuple(pair for pair in groups if pair.key in ACROSS)
-    lone = {pair.key: pair.word for pair in groups if pair not in across}
-    content, chosen = _compose_extending(across, folder, states)
-    read = _option_reader(folder)
-    if any(content.get(axis, {}) != read(axis, chosen[axis]) for axis in lone):
-        return _compose_extending(groups, folder, states)  # another file writes into this one
-    nodes = {axis: read(axis, name) for axis, name in lone.items()}
-    return {**content, **nodes}, {**chosen, **lone}
+    """Returns the content of train.yaml with the files that are chosen, and the name chosen on each
+    axis. What is typed wins over what a recipe chooses, and that over what its preset chooses."""
+    listed = default_axes()
+    chosen, held = dict(typed), {}
+    for axis in reversed(listed):  # preset and recipe, which choose for other axes, are the last
+        name = chosen.setdefault(axis, listed[axis])
+        held[axis], choices = _read_option(axis, name, folder)
+        chosen = {**choices, **chosen}
+    values = read_config_file(folder_of_configs() / "train.yaml")
+    for axis in listed:
+        across = axis in ACROSS
+        values = merge(values, held[axis] if across else {axis: held[axis]})
+    return values, {axis: chosen[axis] for axis in listed}
 
 
-@lru_cache(maxsize=256)
-def _compose_extending(
-    groups: tuple[Typed, ...], folder: Path | None, states: object
+def _read_option(
+    axis: str, name: str, folder: Path | None, above: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    config = _compose_with_hydra([as_hydra_reads(str(pair)) for pair in groups], folder)
-    chosen = {str(k): str(v) for k, v in config.hydra.runtime.choices.items()}
-    return {key: value for key, value in to_dict(config).items() if key != "hydra"}, chosen
-
-
-def _content_of(file: Path) -> dict[str, Any]:
-    """Returns the content of an option's file, which is read again where its state is another."""
-    return _content(file, _state_of(file))
-
-
-@lru_cache(maxsize=1024)
-def _content(file: Path, state: object) -> dict[str, Any]:
-    return to_dict(OmegaConf.load(file))
-
-
-def _state_of_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    files = (f"{at}/{name}" for at, _, names in os.walk(folder) for name in names)
-    return tuple(_state_of(file) for file in sorted(files) if file.endswith(".yaml"))
-
-
-def _state_of(file: str | Path) -> tuple[str, int, int]:
-    stat = os.stat(file)
-    return str(file), stat.st_size, stat.st_mtime_ns
-
-
-def _compose_with_hydra(groups: Iterable[object], folder: Path | None) -> DictConfig:
-    """Composes the chosen files with Hydra, apart from any Hydra that is running."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from hydra.version import VersionBase
-
-    typed = [*(str(pair) for pair in groups), *search_path(folder)]
-    enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(folder_of_configs().resolve()), version_base="1.3"):
-            return hydra_compose("train", typed, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        advice = "[.]? (?:Config search path|To append|To override|No match|Did you mean)"
-        line = re.split(advice, " ".join(str(error).split()))[0]
-        if unknown_name := re.match("In .*Could not find '([a-z]+)/([^/']+)'", line):
-            check_option(Typed(unknown_name[1], unknown_name[2], unknown_name[2]), folder)
-        chooses = folder and ("verrid" in str(error) or line.startswith("In '"))
-        raise ConfigError(f"{line}; {TO_CHOOSE}" if chooses else line) from None
-    finally:
-        GlobalHydra.instance().hydra = enclosing
-        VersionBase.instance().version_base = version
-
-
-def search_path(folder: Path | None) -> list[str]:
-    """Returns the override by which Hydra finds the options of a folder of plugins."""
-    if folder is None or not (folder / "configs").is_dir():
-        return []
-    quoted = str(folder / "configs").replace("\\", "\\\\").replace("'", "\\'")
-    return [f"hydra.searchpath=['file://{quoted}']"]
+    """Returns the content of an option's file, with that of the files of its axis that it extends,
+    and the names that it chooses on other axes."""
+    check_option(Typed(axis, name, name), folder)
+    if name in above:
+        raise ConfigError(f"{axis}={name}: its defaults lead back to itself")
+    content = option_content(axis, name, folder)
+    extended, choices = {}, {}
+    for entry in content.pop("defaults", ()):
+        if isinstance(entry, str) and entry != "_self_":
+            below, further = _read_option(axis, entry, folder, (*above, name))
+            extended, choices = merge(extended, below), {**further, **choices}
+        for key, word in entry.items() if isinstance(entry, dict) else ():
+            chosen = key.removeprefix("override /")
+            if chosen == key or not chosen.startswith(("hydra/", *AXES)):
+                raise ConfigError(f"{axis}={name}: defaults: '{key}' chooses nothing; {TO_CHOOSE}")
+            choices = {**choices, chosen: str(word)}
+    return merge(extended, content), choices
 
 
 def _option_reader(folder: Path | None) -> ReadOption:
     def read(axis: str, name: str) -> dict[str, Any]:
-        """Reads configs/AXIS/NAME.yaml, with Hydra only where the file extends another."""
-        files = option_files(axis, folder)
-        if name not in files:
-            raise ConfigError(
-                f"{axis}={name}: {_unknown_option(axis, name, sorted(files), folder)}"
-            )
-        content = _content_of(files[name])
-        if "defaults" not in content:
-            return copy.deepcopy(content)
-        return to_dict(_compose_with_hydra([Typed(axis, name, name)], folder)[axis])
+        """Reads configs/AXIS/NAME.yaml, with what it extends."""
+        return _read_option(axis, name, folder)[0]
 
     return read

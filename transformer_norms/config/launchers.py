@@ -1,14 +1,17 @@
-"""The settings of `launcher=pool` and `launcher=slurm`: how many runs go on at once, and where."""
+"""The settings of `launcher=pool` and `launcher=slurm`: how many runs go on at once, and where; and
+the part of a sweep's command that Hydra reads."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from transformer_norms.config.compose import check_option
+from transformer_norms.config.overrides import parse, place
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Auto, Flag, Integer, Nothing, Number, Text, node
-from transformer_norms.names import Registry
+from transformer_norms.names import Registry, folder_of_configs, option_content
 from transformer_norms.validation import build
 
 LAUNCHERS = Registry("launcher")
@@ -103,10 +106,48 @@ def read_launcher(name: str, values: Mapping[str, Any]) -> Any:
     return build(LAUNCHERS[name], "launcher", values) if name in LAUNCHERS else None
 
 
-def check_chosen_launcher(name: str, plugin: str) -> None:
-    """Raises ConfigError where `hydra/launcher=` names a launcher of ours, which has a group."""
-    if plugin in LAUNCHERS and plugin != name:
-        raise ConfigError(f"hydra/launcher={plugin}: type launcher={plugin}")
+def check_hydra_keys(typed: Iterable[str]) -> None:
+    """Raises ConfigError where launcher=NAME, one of its keys, or a key of Hydra's own such as
+    hydra/launcher=NAME is wrong."""
+    typed = list(typed)
+    hydras = [text for text in typed if text.startswith("hydra")]
+    pairs = parse(text for text in typed if text not in hydras)
+    for pair in (pair for pair in pairs if pair.key in ("launcher", "parallel")):
+        check_option(pair, None)
+        if pair.key == "parallel" and pair.word != "none":
+            raise ConfigError(
+                f"{pair}: is for one run under torchrun; each run of a sweep is one process "
+                "(launcher=pool runs several at a time)"
+            )
+    name = next((pair.word for pair in pairs if pair.key == "launcher"), "basic")
+    content = {"launcher": {}, **option_content("launcher", name)}
+    read_launcher(name, place({"launcher": content["launcher"]}, pairs)["launcher"])
+    for text in hydras:
+        plugin = text.removeprefix("hydra/launcher=")
+        if plugin in LAUNCHERS and plugin != name:
+            raise ConfigError(f"{text}: type launcher={plugin}")
+    if hydras:  # composing takes Hydra a tenth of a second
+        _compose_with_hydra(hydras)
+
+
+def _compose_with_hydra(typed: list[str]) -> None:
+    """Composes Hydra's own settings, apart from any Hydra that is running. Raises ConfigError."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from hydra.version import VersionBase
+    from omegaconf.errors import OmegaConfBaseException
+
+    enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(folder_of_configs().resolve()), version_base="1.3"):
+            compose("train", typed, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(f"{' '.join(typed)}: {' '.join(str(error).split())}") from None
+    finally:
+        GlobalHydra.instance().hydra = enclosing
+        VersionBase.instance().version_base = version
 
 
 def _refuse_two_numbers(workers: int | str, per_gpu: int) -> None:

@@ -1,40 +1,43 @@
-"""Reads typed overrides such as `norm=rmsnorm optimizer.lr=1e-3` with Hydra's parser, and puts
-their values in their places."""
+"""Reads what is typed, such as `norm=rmsnorm optimizer.lr=1e-3`, and puts it in its place.
 
+A value is a number, true, false, a list in [ ], a group of keys in { }, or a word. An equation is a
+word, and needs no quotes. A text in quotes stays as it is. Commas outside of brackets divide the
+values of a sweep.
+"""
+
+import copy
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
-from transformer_norms.model.settings import OF_BLOCKS, ROLES
+from transformer_norms.model.settings import ROLES
 from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
     did_you_mean,
     name_list,
     nearest,
-    option_files,
+    option_content,
     option_name,
     options,
-    other_codebases,
-    spelling,
     theirs,
     unknown,
 )
-from transformer_norms.training.settings import GROUPS
 from transformer_norms.validation import parameters
+
+HORIZONS = ("trainer.steps", "trainer.tokens")  # one of them is typed
+EQUATION = "placement.equation"
+SEPARATOR = "data.separator"  # whose value is text of any kind
+_CONTROL = str.maketrans({"\n": "\\n", "\t": "\\t", "\r": "\\r"})
+_STD = ["default", *ROLES]  # what init.std may name
+# The keys of a file that another value would make untrue.
+_FIXED = ("type", "formula", "source", "unverified")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,89 @@ class Typed:
         return self.value if isinstance(self.value, str) else self.text
 
 
+# ------------------------------------------------------------------------------ the text of a value
+
+_QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+_INTEGER = re.compile(r"[+-]?(0|[1-9](_?\d)*)")
+_FLOAT = re.compile(r"[+-]?((\d+\.\d*|\.\d+)(e[+-]?\d+)?|\d+e[+-]?\d+|inf|nan)", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORDS = {"true": True, "false": False, "null": None}
+_PLAIN = re.compile(r"[\w./:+-]*")  # Hydra reads such a text as we do
+_FUNCTION = re.compile(r"(choice|range|interval|glob|tag|shuffle|sort)\((.*)\)")
+
+
+def split(text: str, sign: str = ",") -> list[str]:
+    """Splits a text at each sign that no bracket and no quotes enclose."""
+    parts, depth = [""], 0
+    for token in re.findall(rf"{_QUOTED}|.", text, re.DOTALL):
+        depth += (token in "([{") - (token in ")]}")
+        if token == sign and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
+
+
+def read_value(text: str) -> Any:
+    """Returns the value that a text stands for."""
+    text = text.strip()
+    if re.fullmatch(_QUOTED, text):
+        text = re.sub(r"(\\+)(['\"]|$)", _halve, text[1:-1])
+        return _at_home(text)
+    items = [part for part in split(text[1:-1]) if part.strip()]
+    if text[:1] + text[-1:] == "[]":
+        return [read_value(item) for item in items]
+    if text[:1] + text[-1:] == "{}":
+        pairs = [split(item, ":") for item in items]
+        return {str(read_value(key)): read_value(":".join(rest)) for key, *rest in pairs}
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else _at_home(text)
+
+
+def _halve(found: re.Match[str]) -> str:
+    """Returns half of the backslashes before a quote or the end, and the quote."""
+    return found[1][: len(found[1]) // 2] + found[2]
+
+
+def _at_home(text: str) -> str:
+    return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text
+
+
+def as_typed(key: str, value: Any) -> str:
+    """Returns KEY=VALUE as a user types it. Both `parse` and Hydra read the same value back."""
+    return f"{key}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_text(key)}:{_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    words = (*_WORDS, "nan", "inf")  # read as something else
+    if isinstance(value, str) and not (_WORD.fullmatch(value) and value.lower() not in words):
+        text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2], value)
+        return "'" + text.replace("'", "\\'") + "'"
+    return str(value)
+
+
+def for_hydra(text: str) -> str:
+    """Returns KEY=VALUE or KEY=A,B as Hydra's parser reads the same values."""
+    key, equals, value = text.partition("=")
+    if not equals or key.startswith("hydra") or _FUNCTION.fullmatch(value):
+        return text
+    parts = [value] if key == SEPARATOR else split(value)
+    plain = [part if _PLAIN.fullmatch(part) else _text(_read(key, part)) for part in parts]
+    return f"{key}={','.join(plain)}"
+
+
+# ------------------------------------------------------------------------------------ KEY=VALUE
+
+
 def parse(overrides: Iterable[str]) -> list[Typed]:
     """Returns the typed pairs. Raises ConfigError for a text that is no KEY=VALUE, for several
     values, for `+`, `~` and `${...}`, and for a key that is typed twice."""
@@ -64,11 +150,11 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
     overrides = list(overrides)
     check_pairs(overrides)
     for text in overrides:
-        override = parse_one(text)
-        if override.is_sweep_override():
-            raise ConfigError(f"{text}: several values are a sweep; type -m before them")
-        key = override.key_or_group
-        value = option_name(key, _plain(override.value()))
+        key, parts = read_several(text)
+        if parts is None or is_several(text):
+            a_list = f" (a list is {key}=[A,B])" if "." in key else ""
+            raise ConfigError(f"{text}: several values are a sweep; type -m before them{a_list}")
+        value = _read(key, parts[0])
         if key in typed and typed[key].value != value:
             raise ConfigError(f"{key} is typed twice: {typed[key]} and {text}")
         _refuse_unusable(key, value, text)
@@ -76,65 +162,10 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
     return list(typed.values())
 
 
-def check_pairs(words: Sequence[str]) -> None:
-    """Raises ConfigError for a key and a value that are typed as two words, and for several values
-    without brackets of a key that takes a list."""
-    for text, following in zip_longest(words, words[1:], fillvalue=""):
-        _refuse_without_equals(text, following)
-        key, _, values = str(text).partition("=")
-        axis, _, own = key.partition(".")
-        bare = own and _split(values)[1:] and values[0] not in "[{'\""
-        files = option_files(axis).values() if bare else ()
-        if any(isinstance(to_dict(OmegaConf.load(file)).get(own), list) for file in files):
-            raise ConfigError(f"{text}: a list is typed {key}=[{values}], also in a sweep")
-
-
-def _refuse_without_equals(text: object, following: object) -> None:
-    """Raises ConfigError for `norm rmsnorm` and `norm: rmsnorm`, and says how they are typed."""
-    key, _, value = str(text).partition(":")
-    if not isinstance(text, str) or "=" in text:
-        return
-    if key not in AXES and (near := _settings_of(text)):
-        raise ConfigError(f"{text!r}: {did_you_mean(near)}a setting is one word, KEY=VALUE")
-    if _is_key(key):
-        value = value or (str(following) if "=" not in str(following) else "") or "VALUE"
-        ours = (theirs(key) or [key])[0]
-        typed = ours if "=" in ours else f"{ours}={value.strip()}"
-        raise ConfigError(f"{text!r}: did you mean {typed!r}? a setting is one word, KEY=VALUE")
-
-
-def _settings_of(word: str) -> list[str]:
-    """Returns KEY=VALUE for each key that has this value, by our name or by another codebase's."""
-    ours = [f"{axis}={word}" for axis in AXES_OF_A_RUN if word in options(axis)]
-    pairs = ours or [
-        one if "=" in one else f"{key}={one}"
-        for key in other_codebases().values
-        if key in AXES or key.startswith("trainer.")
-        for one in theirs(word, key)
-    ]
-    pairs = list(dict.fromkeys(pairs))
-    return pairs if len(pairs) <= 3 else []  # none, off and the like are values of most keys
-
-
-def _is_key(word: str) -> bool:
-    known = (*AXES, "seed", "study", "plugins", "config", "final_norm", "embed")
-    return word in known or bool(re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", word) or theirs(word))
-
-
-def check_flags(arguments: Sequence[str], flags: Iterable[str]) -> None:
-    """Raises ConfigError for a setting that is typed as a flag, such as `--norm rmsnorm`."""
-    for text, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        flag, equals, value = text.partition("=")
-        key = flag.lstrip("-").replace("-", "_")
-        if flag.startswith("-") and flag not in flags and _is_key(key):
-            if not equals:
-                value = following if following and following[0] != "-" else "VALUE"
-            near = [one if "=" in one else f"{one}={value}" for one in theirs(key) or [key]]
-            raise ConfigError(f"{text}: {did_you_mean(near)}a setting has no dashes")
-
-
-def parse_one(text: str) -> Override:
-    """Returns Hydra's own reading of one KEY=VALUE or KEY=A,B. An equation needs no quotes."""
+def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
+    """Returns the key and the texts of the values of KEY=A,B, KEY=choice(A,B) or KEY=range(A,B).
+    They are None where a function of Hydra's lists no values. Raises ConfigError for what is no
+    such text."""
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no KEY=VALUE")
     if text.startswith(f"{SEPARATOR}="):
@@ -143,177 +174,127 @@ def parse_one(text: str) -> Override:
         raise ConfigError(f"{text!r}: control characters are not allowed")
     if text.startswith(("+", "~")):
         raise ConfigError(f"{text}: keys are fixed; write KEY=VALUE without '{text[0]}'")
-    key, equals, _ = text.partition("=")
+    key, equals, value = text.partition("=")
     if not equals and os.path.isfile(f"{text}/config.yaml"):
         raise ConfigError(f"{text!r} is no KEY=VALUE; did you mean config={text}?")
     if not (key and equals):
         raise ConfigError(f"{text!r} is no KEY=VALUE, such as norm=rmsnorm or optimizer.lr=1e-3")
     if "${" in text:
         raise ConfigError(f"{text}: ${{...}} is not allowed in a value")
+    if key == SEPARATOR:
+        return key, [value]
+    if (call := _FUNCTION.fullmatch(value)) is None:
+        return key, split(value)
+    inside = split(call[2])
     try:
-        override = OverridesParser.create().parse_override(as_hydra_reads(text))
-    except (HydraException, ValueError, RecursionError):  # the last two: endless digits, brackets
-        wanted = (EQUATION, EQUATION.partition(".")[2])
-        if key == "placement" or (key != EQUATION and nearest(key, wanted, cutoff=_MISSPELLED)):
-            raise ConfigError(f"{text}: cannot be read; an equation is {EQUATION}=...") from None
-        raise ConfigError(
-            f"{text}: cannot be read; a value with , = [ ] {{ }} ( ) or letters beyond a-z needs "
-            f"quotes that the shell leaves, \"{key}='VALUE'\""
-        ) from None
-    if override.type != OverrideType.CHANGE or override.package is not None:
-        raise ConfigError(f"{text}: only KEY=VALUE is allowed")
-    return override
+        ends = [int(float(end)) for end in inside] if call[1] == "range" else []
+        return key, range(*ends) if ends else inside if call[1] == "choice" else None
+    except (ValueError, TypeError, OverflowError):
+        return key, None
 
 
-HORIZONS = ("trainer.steps", "trainer.tokens")  # one of them is typed
-EQUATION = "placement.equation"
-_MISSPELLED = 0.8  # the likeness from which on a key is taken for that of an equation
-_WITH_EQUATIONS = (EQUATION, "placement.where")
-_WITH_FORMULAS = (
-    "init.stream",
-    *(f"init.std.{role}" for role in ("default", *ROLES)),
-    *(f"architecture.{key}" for key in ("embed_scale", "attention_scale", "logit_scale")),
-    *(f"model.{key}" for key in OF_BLOCKS),
-    *(f"position.scaling{key}" for key in ("", ".factor", ".attention_factor")),
-    "architecture.rope_base",
-    "architecture.rope_fraction",
-    "architecture.values_from_keys",
-    "architecture.kv_from_block",
-    "architecture.activation_sparsity",
-    "architecture.sliding_window",
-    "architecture.attention_chunk",
-    "architecture.temperature_floor",
-    *(f"optimizer.lr_factor.{group}" for group in GROUPS),
-)
-
-
-SEPARATOR = "data.separator"  # whose value is text of any kind
-_CONTROL = str.maketrans({"\n": "\\n", "\t": "\\t", "\r": "\\r"})
-
-
-def as_hydra_reads(text: str) -> str:
-    """Returns KEY=VALUE or KEY=A,B as Hydra is to read it: options by their names, ~/ as the home
-    folder, and `placement.equation=norm(x + f(x))` with the quotes that Hydra's parser needs,
-    around each of several and around each word in `{...}` and `[...]`."""
+def is_several(text: str) -> bool:
+    """Whether KEY=A,B, a function of values, or seed=A..B names the values of a sweep."""
     key, _, value = text.partition("=")
-    if key in AXES and value:
-        return f"{key}={re.sub(_OPTION, lambda found: option_name(key, found[0]), value)}"
-    if key == SEPARATOR and value[:1] not in ("'", '"'):
-        return f"{key}={QuotedString(value, Quote.single).with_quotes()}"
-    value = re.sub(_HOME, lambda _: str(Path.home()), value)
-    text = f"{key}={value}" if value else text
-    has_signs = key in _WITH_FORMULAS and re.search("[(^|<>=]", value)
-    if not (key in _WITH_EQUATIONS or has_signs) or re.search(r"""['"]|^choice\(""", value):
+    many = len(split(value)) > 1 or _FUNCTION.fullmatch(value)
+    return key != SEPARATOR and bool(many or re.fullmatch(r"seed=\d+\.\.\d+", text))
+
+
+def _read(key: str, text: Any) -> Any:
+    """Returns the value of a key. An option that is typed as its file has its name."""
+    if key == SEPARATOR and str(text)[:1] not in ("'", '"'):
         return text
-    return f"{key}={','.join(map(_quote, _split(value)))}"
+    try:
+        return option_name(key, read_value(str(text)))
+    except (ValueError, RecursionError):  # endless digits, brackets
+        raise ConfigError(f"{key}={text}: cannot be read") from None
 
 
-def _quote(text: str) -> str:
-    text = text.strip()
-    inside = _split(text[1:-1])
-    if text.startswith("[") and text.endswith("]"):
-        return f"[{','.join(map(_quote, inside))}]"
-    if text.startswith("{") and text.endswith("}"):
-        pairs = [part.partition(":") for part in inside if part]
-        return "{" + ",".join(f"{key.strip()}:{_quote(value)}" for key, _, value in pairs) + "}"
-    if not text or _NO_TEXT.fullmatch(text):
-        return text
-    return QuotedString(text, Quote.single).with_quotes()
+def check_pairs(words: Sequence[str]) -> None:
+    """Raises ConfigError for `norm rmsnorm`, `norm: rmsnorm` and `rmsnorm`, and says how a setting
+    is typed."""
+    for text, following in zip_longest(words, words[1:], fillvalue=""):
+        if isinstance(text, str) and "=" not in text and (near := _meant(text, str(following))):
+            raise ConfigError(f"{text!r}: {near}a setting is one word, KEY=VALUE")
 
 
-def _split(text: str) -> list[str]:
-    """Splits a text at each comma that no bracket encloses."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
+def check_flags(arguments: Sequence[str], flags: Iterable[str]) -> None:
+    """Raises ConfigError for a setting that is typed as a flag, such as `--norm rmsnorm`."""
+    for text, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        flag = text.partition("=")[0]
+        if flag.startswith("-") and flag not in flags and (near := _meant(text, following)):
+            raise ConfigError(f"{text}: {near}a setting has no dashes")
 
 
-_OPTION = re.compile(r"[\w./-]+")
-_HOME = re.compile(r"""(?<![^,['"])~(?=/|$)""")
-_NO_TEXT = re.compile(r"-?[0-9.]+(e-?[0-9]+)?|true|false")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NO_WORDS = ("null", "true", "false", "nan", "inf")  # what Hydra reads as something else
-
-
-def as_typed(key: str, value: Any) -> str:
-    """Returns KEY=VALUE as a user types it. Hydra's parser reads the same value back."""
-    return f"{key}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_text(key)}:{_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(_text(item) for item in value) + "]"
-    if isinstance(value, str) and not (_WORD.fullmatch(value) and value.lower() not in _NO_WORDS):
-        return QuotedString(value, Quote.single).with_quotes()
-    return str(value)
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value with Hydra's quoted strings as strings, also inside lists and mappings."""
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value.text if hasattr(value, "text") else value
+def _meant(text: str, following: str) -> str:
+    """Returns the hint for a word that is a key, or the value of an axis; otherwise nothing."""
+    name, _, value = text.lstrip("-").replace(":", "=", 1).partition("=")
+    keys = theirs(name) or [name.replace("-", "_")]
+    known = (*AXES, "seed", "study", "plugins", "config", "final_norm", "embed")
+    if theirs(name) or keys[0] in known or re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", keys[0]):
+        after = "" if "=" in following or following.startswith("-") else following
+        return did_you_mean([f"{keys[0]}={value.strip() or after or 'VALUE'}"])
+    pairs = [f"{axis}={name}" for axis in AXES_OF_A_RUN if name in options(axis)]
+    return did_you_mean(pairs if len(pairs) <= 3 else [])  # none is a value of most axes
 
 
 def _refuse_unusable(key: str, value: Any, text: str) -> None:
-    for leaf in _leaves(value):
-        if leaf is None or leaf == "???":
-            word = "null" if leaf is None else leaf
-            raise ConfigError(f"{text}: {word} is not allowed; write none where a key takes none")
-        if isinstance(leaf, float) and not math.isfinite(leaf):
-            raise ConfigError(f"{text}: {key} must be finite")
+    items = list(value.values()) if isinstance(value, dict) else value
+    for item in items if isinstance(items, list) else ():
+        _refuse_unusable(key, item, text)
+    if value is None or value == "???":
+        word = "null" if value is None else value
+        raise ConfigError(f"{text}: {word} is not allowed; write none where a key takes none")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{text}: {key} must be finite")
 
 
-def _leaves(value: Any) -> Sequence[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [leaf for item in value for leaf in _leaves(item)]
-    return [value]
+# ------------------------------------------------------------------------- values in their places
 
 
-_STD = ["default", *ROLES]  # what init.std may name
-# The keys of a file that another value would make untrue.
-_FIXED = ("type", "formula", "source", "unverified")
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of both, at every depth. Where both have a value, that of `above` wins."""
+    both = dict(below)
+    for key, value in above.items():
+        nested = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = merge(both[key], value) if nested else value
+    return both
 
 
 def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
     """Returns the values with each KEY=VALUE in its place; those of axes have theirs already.
     Raises ConfigError for a key that there is not."""
     options_typed = {pair.key: pair for pair in pairs if pair.key in AXES}
-    typed = [pair for pair in pairs if pair.key not in AXES]
-    nodes = {pair.key.partition(".")[0] for pair in typed}
-    config = OmegaConf.create({key: node for key, node in values.items() if key in nodes})
-    for pair in typed:
+    placed = copy.deepcopy(values)
+    for pair in (pair for pair in pairs if pair.key not in AXES):
         if pair.key.split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{pair}: Hydra's own keys are for sweeps (-m)")
-        try:
-            value = OmegaConf.select(config, pair.key)
-        except OmegaConfBaseException:  # a word where a list has positions
-            value = None
         axis, _, own = pair.key.partition(".")
-        if value is None and not _is_optional(axis, own):
-            raise ConfigError(_no_such_key(pair, {**values, **to_dict(config)}, options_typed))
+        above, _, last = pair.key.rpartition(".")
+        node = _node_at(placed, above)
+        if (node is None or last not in node) and not _is_optional(axis, own):
+            raise ConfigError(_no_such_key(pair, placed, options_typed))
         if axis == "about" or (axis in AXES and own in _FIXED):
             if axis == "about":
                 axis = "recipe" if own.startswith("recipe") else "preset"
             raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
-        merge = isinstance(value, DictConfig) and pair.key != EQUATION
-        if merge and not isinstance(pair.value, Mapping):
-            raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
-        OmegaConf.update(config, pair.key, pair.value, merge=merge, force_add=True)
-    return {**values, **to_dict(config)}
+        if node is None:  # of an optional key
+            node = placed[axis][own.partition(".")[0]] = {}
+        held, value = node.get(last), pair.value
+        if isinstance(held, dict) and pair.key != EQUATION:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
+            value = merge(held, value)
+        node[last] = value
+    return placed
+
+
+def _node_at(values: Mapping[str, Any], key: str) -> Any:
+    """Returns the group of keys at a dotted key, or None where there is none."""
+    node: Any = values
+    for part in key.split(".") if key else ():
+        node = node.get(part) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else None
 
 
 def _is_optional(axis: str, own: str) -> bool:
@@ -324,73 +305,34 @@ def _is_optional(axis: str, own: str) -> bool:
     return axis == "placement" and own in parameters(Placement)
 
 
-def to_dict(config: Any) -> dict[str, Any]:
-    """Returns OmegaConf's mapping as dicts, lists and values."""
-    values = OmegaConf.to_container(config)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
 def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed]) -> str:
     """Returns what to say of a key that there is not, where the user typed the options `chosen`."""
-    config = OmegaConf.create(values)
     parent, _, last = pair.key.rpartition(".")
     if parent == "init.std":
         return f"{pair}: {unknown('role', last, _STD)}"
-    axis, _, own = pair.key.partition(".")
-    if axis in AXES and "." not in own and (having := _options_with(axis, own, pair.key)):
-        near = f"type {axis}={having[0]} too; " if len(having) == 1 and axis not in chosen else ""
-        lacks = f"{chosen[axis]} has no key" if axis in chosen else "there is no key"
-        others = f"{axis}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it"
-        return f"{pair}: {near}{lacks} '{pair.key}'; {others}"
-    node = OmegaConf.select(config, parent) if parent else None
-    if isinstance(node, DictConfig):
+    names = options(parent) if parent in AXES else []
+    files = {name: option_content(parent, name) for name in names}
+    if having := [name for name, held in files.items() if last in held.get(parent, held)][:3]:
+        near = f"type {parent}={having[0]} too; " if len(having) == 1 else ""
+        near = "" if parent in chosen else near
+        lacks = f"{chosen[parent]} has no key" if parent in chosen else "there is no key"
+        has = f"{parent}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it"
+        return f"{pair}: {near}{lacks} '{pair.key}'; {has}"
+    fixed, allowed = _FIXED if parent in AXES else (), f"axes are {', '.join(AXES)}"
+    node = _node_at(values, parent) if parent else None
+    beside = [key for key in node or () if key not in fixed]
+    if node is not None:
         shown = f"transformer-norms train --cfg job --package {parent} shows all"
-        names = name_list(_typable(node, parent), shown)
+        names = name_list(beside, shown)
         allowed = f"keys of {parent} are {names}" if names else f"{parent} has no keys"
-    else:
-        allowed = f"axes are {', '.join(AXES)}"
-    near = did_you_mean(_near_keys(pair.key, config))
-    return f"{pair}: {near}there is no key '{pair.key}'; {allowed}"
+    known = [*_dotted(values), *AXES, "config"]
+    same = [key for key in known if key.rpartition(".")[2] == last and key != pair.key][:1]
+    near = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
+    near = near or ([] if node is not None else nearest(pair.key, known))
+    return f"{pair}: {did_you_mean(near)}there is no key '{pair.key}'; {allowed}"
 
 
-def _typable(node: DictConfig, parent: str) -> list[str]:
-    """Returns the keys of a node that a user may type."""
-    fixed = _FIXED if parent in AXES else ()
-    return [key for key in to_dict(node) if key not in fixed]
-
-
-def _near_keys(key: str, config: DictConfig) -> list[str]:
-    """Returns the keys that a wrong key may mean: a word of another codebase, the same word
-    elsewhere, a key that looks alike in the same node, or an option of its axis. Where there is no
-    such node, it is a key that looks alike anywhere."""
-    parent, _, last = key.rpartition(".")
-    known = [*_keys_and_inner_keys(config), *AXES, "config"]
-    node = OmegaConf.select(config, parent) if parent else None
-    if not isinstance(node, DictConfig):
-        same = [one for one in known if one.rpartition(".")[2] == last]
-        return theirs(last) or same[:1] or nearest(key, known)
-    beside = _typable(node, parent)
-    inner = [one for one in other_codebases().inner_keys.get(spelling(last), []) if one in node]
-    same = [one for one in known if one.rpartition(".")[2] == last and one != key]
-    if words := [f"{parent}.{one}" if one in beside else parent for one in inner]:
-        return words
-    if words := theirs(last) or same[:1] or [f"{parent}.{one}" for one in nearest(last, beside)]:
-        return words
-    named = nearest(last, options(parent), cutoff=0.7) if parent in AXES else []
-    return [f"{parent}={one}" for one in named]
-
-
-def _options_with(axis: str, key: str, dotted: str) -> list[str]:
-    """Returns the options whose files hold `key`: the usual one of many, or all of a few."""
-    names = [name for name, file in option_files(axis).items() if key in OmegaConf.load(file)]
-    usual = other_codebases().goes_with.get(dotted, "").partition("=")[2]
-    return [usual] if usual in names else names[:3]
-
-
-def _keys_and_inner_keys(config: DictConfig) -> Iterable[str]:
-    """The keys of a config, each followed by the dotted keys of its node."""
-    for key, node in to_dict(config).items():
-        yield key
-        if isinstance(node, dict):
-            yield from (f"{key}.{inner}" for inner in node)
+def _dotted(values: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of a config, each with the dotted keys of its node."""
+    inner = {key: node if isinstance(node, dict) else {} for key, node in values.items()}
+    return [one for key, node in inner.items() for one in (key, *(f"{key}.{own}" for own in node))]

@@ -70,15 +70,6 @@ def fault_of(axis: str, name: str, text: str, content: Any) -> str | None:
     return None
 
 
-def unread(folder: Path) -> list[str]:
-    """Returns a line about what lies in configs/ and belongs to no axis, if anything does."""
-    inside = sorted((folder / "configs").glob("[!._]*"))
-    axes = (*AXES, "hydra")
-    stray = [at for at in inside if (at.name not in axes if at.is_dir() else at.suffix == ".yaml")]
-    names = [f"configs/{at.name}" for at in stray]
-    return [f"plugins={folder}: nothing reads {', '.join(names)}"] if names else []
-
-
 def load(folder: Path) -> None:
     """Runs each of the folder's Python files once, and so registers their classes by name."""
     for file in sorted(folder.glob("*.py")):

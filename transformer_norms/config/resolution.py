@@ -7,7 +7,6 @@ over the preset's tied head (compose.py). Sizes become numbers in model/settings
 becomes a number when its block is built, threads and replicas when the run starts.
 """
 
-import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
@@ -66,7 +65,7 @@ def resolve(
     nodes["placement"] = _check_group("placement", "connection", nodes, spelled)
     if nodes["position"]["type"] == "rope":
         nodes["position"] = _check_group("position", "scaling", nodes, spelled)
-    changed = _check_formula("norm", nodes["norm"], typed)
+    _check_formula("norm", nodes["norm"], typed)
     if (activation := nodes["mlp"]["activation"]) not in ACTIVATIONS:
         raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
     resolving = _Resolving(nodes, typed, option)
@@ -83,8 +82,7 @@ def resolve(
     nodes["chosen"] = {"choices": axes, **chosen}
     config = Config(**{name: _freeze(name, node) for name, node in nodes.items()}, warnings=())
     refuse_contradictions(config)
-    lines = [*resolving.notes, *changed, *cautions(config)]
-    return replace(config, warnings=tuple(lines))
+    return replace(config, warnings=tuple(cautions(config)))
 
 
 def _freeze(name: str, node: Any) -> Any:
@@ -97,13 +95,12 @@ def _freeze(name: str, node: Any) -> Any:
 
 class _Resolving:
     """The nodes of one config while each `auto` in them is replaced. `brings` are the choices that
-    the norm and the placement make, where the placement wins. `notes` are lines for the record."""
+    the norm and the placement make, where the placement wins."""
 
     def __init__(self, nodes: Nodes, typed: Collection[str], option: ReadOption) -> None:
         self.nodes, self.typed, self.option = nodes, typed, option
         self.placement = _read_placement(nodes["placement"])
         self.brings = _merge_brings(nodes["norm"], self.placement)
-        self.notes: list[str] = []
 
     def resolve_sizes(self) -> None:
         mlp, position = self.nodes["mlp"], self.nodes["position"]
@@ -158,21 +155,11 @@ class _Resolving:
         named = [(key, nodes[key]) for key in ("embed", "final_norm", "qkv")]
         named += [("v_norm" if at == "v" else "qk_norm", s.norm) for at, s in chosen.items()]
         named += [(f"placement.{site}", norm.norm) for site, norm in self.placement.sites()]
-        self._check_hidden()
         nodes["norms"] = {}
         for key, name in named:
             if name not in ("norm", "none"):
                 name = "l2norm" if (key, name) == ("embed", "fixnorm") else name
                 nodes["norms"][name] = self._read_norm(key, name)
-
-    def _check_hidden(self) -> None:
-        """Raises ConfigError if the placement puts a norm on hidden units, for which the mlp, which
-        may be a user's own, has no argument."""
-        kind = self.nodes["mlp"]["type"]
-        arguments = inspect.signature(MLPS[kind]).parameters.values()
-        takes = any(one.name == "up_norm" or one.kind is one.VAR_KEYWORD for one in arguments)
-        if not takes and any(site == "hidden" for site, _ in self.placement.sites()):
-            raise ConfigError(f"mlp: {kind} takes no argument up_norm, for the placement's hidden")
 
     def _resolve_head_norm(self, key: str, sites: Collection[str]) -> str:
         """Returns the word for the norm at the sites q and k, or v."""
@@ -194,8 +181,6 @@ class _Resolving:
                 f"{key}={word}: this placement sets {', '.join(own)} itself; "
                 f"leave {key} out or choose another placement"
             )
-        norms = " and ".join(sites) + (" norms" if len(sites) > 1 else " norm")
-        self.notes.append(f"the preset's {key}={word} gives way to the placement's own {norms}")
         return "none"
 
     def _read_norm(self, key: str, name: Any) -> Nodes:
@@ -382,18 +367,14 @@ def _merge_brings(norm: Nodes, placement: Placement) -> Nodes:
     return {**of_norm, **placement.brings}
 
 
-def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> list[str]:
+def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> None:
     """Compares a norm's formula with what its class computes. A typed value may make another norm
-    of it; then the line that is returned says so."""
-    if "formula" not in norm:
-        return []
+    of it."""
     try:
-        check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
+        if "formula" in norm:
+            check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
     except ValueError as error:
         if is_fault(error):
             raise
-        keys = sorted(key for key in typed if key.startswith(f"{node}."))
-        if not keys or isinstance(error, ConfigError):
+        if isinstance(error, ConfigError) or not any(key.startswith(f"{node}.") for key in typed):
             raise ConfigError(f"{node}.formula: {error}") from None
-        return [f"{keys[0]} is typed: the norm is no longer its formula, {norm['formula']}"]
-    return []

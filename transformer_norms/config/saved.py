@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
-from transformer_norms.config.tree import CHOSEN, Config, flat, marked
+from transformer_norms.config.tree import CHOSEN, Config, diff, flat, marked
 from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import Mark, plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
@@ -57,13 +57,12 @@ class Saved:
     def compare(self, config: Config) -> None:
         """Raises ConfigError where `config`, which came of the choices, is not what the file says
         under `resolved`."""
-        stated, computed = flat(self.resolved), flat(to_mapping(config)["resolved"])
-        for key in [*computed, *(key for key in stated if key not in computed)]:
-            if key.partition(".")[0] not in _OF_A_COMMAND and stated.get(key) != computed.get(key):
+        differing = diff(flat(self.resolved), flat(to_mapping(config)["resolved"]))
+        for key, (stated, computed) in differing.items():
+            if key.partition(".")[0] not in _OF_A_COMMAND:
                 raise ConfigError(
-                    f"{key}: under resolved stands {stated.get(key)!r}, and {computed.get(key)!r} "
-                    "comes of what was chosen. To change a saved run leave the file as it is and "
-                    f"type: config=FILE {key}=VALUE"
+                    f"{key}: resolved says {stated!r}, and the choices give {computed!r}. To "
+                    f"change a saved run leave the file as it is and type: config=FILE {key}=VALUE"
                 )
 
 

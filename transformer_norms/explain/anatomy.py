@@ -254,11 +254,13 @@ class Anatomy:
         )
         factors = _present(self._factors(name, plan, values))
         built, i = self._assembly, int(values["i"])
-        own: dict[str, Any] = {"sparsity": built.sparsity[i]}
+        block = built.blocks[i]
+        own: dict[str, Any] = {"sparsity": block.activation_sparsity}
         if name == "attention":
-            own = {"window": built.windows[i], "chunk": built.chunks[i], "floor": built.floors[i]}
-            own["shared"], own["shares_kv"] = built.shared[i], built.sources.count(i) > 1
-            own["source"] = None if built.sources[i] == i else built.sources[i]
+            own = {"window": block.sliding_window, "chunk": block.attention_chunk}
+            own |= {"floor": block.temperature_floor, "shared": block.values_from_keys}
+            own["shares_kv"] = built.sources.count(i) > 1
+            own["source"] = None if block.kv_from_block == i else block.kv_from_block
         own["sizes"], own["inner"] = built.heads[i]
         return SubLayer(norms, factors, adds, enters, **own)
 

@@ -21,7 +21,7 @@ from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.coefficient import LOW_RANK
 from transformer_norms.model.initialization import rule_of
-from transformer_norms.model.position import alibi_slopes, rotary_bases
+from transformer_norms.model.position import alibi_slopes
 from transformer_norms.model.settings import OF_BLOCKS
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.norms import NOT_ARGUMENTS
@@ -472,8 +472,7 @@ def other_choices(config: Config) -> Section:
             if name not in (*SIZES, *AUTO_ARCHITECTURE) and (rotary or "rope_" not in key):
                 facts.append(Fact(name, (_text(value),)))
     if rotary:
-        bases = rotary_bases(config.architecture.rope_base, config.model.depth)
-        for i, base in enumerate(bases):
+        for i, base in enumerate(own.rope_base for own in config.blocks):
             facts.append(Fact("rotary base", (f"{base:g}" if base else "0: not rotated",), i))
     return Section("Other choices", ("where", "key", "value"), facts)
 

@@ -5,40 +5,24 @@ config, and theirs by their family. `overrides_of` spells facts as what one type
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from transformer_norms.config.overrides import as_typed, to_dict
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.initialization import BIASED, biased
-from transformer_norms.model.mlp import MLPS, sparse_shares
+from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
-from transformer_norms.model.position import (
-    kv_sources,
-    rotary_bases,
-    rotary_fractions,
-    scaling_factors,
-    shared_blocks,
-    sliding_windows,
-    temperature_floors,
-)
-from transformer_norms.model.settings import (
-    MADE_BY,
-    block_sizes,
-    formula_values,
-    head_sizes,
-    turned_dims,
-)
+from transformer_norms.model.position import scaling_factors
+from transformer_norms.model.settings import MADE_BY, PER_BLOCK, formula_values
 from transformer_norms.model.sites import SHARES
-from transformer_norms.names import option_files
+from transformer_norms.names import option_content, option_files, read_config_file
 
 Facts = dict[str, Any]
 
@@ -51,13 +35,7 @@ ROTATION = (
     SCALING,
     *(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved", "proportional")),
 )
-# The functions that read what one number of tokens, or another number, is for each block.
-COUNTS = {"sliding_window": sliding_windows, "attention_chunk": sliding_windows,
-          "temperature_floor": temperature_floors}  # fmt: skip
-EACH_BLOCK: dict[str, Callable[[Any, int], list[Any]]] = {
-    **{"rope_base": rotary_bases, "values_from_keys": shared_blocks},
-    **{"kv_from_block": kv_sources, "activation_sparsity": sparse_shares},
-}
+COUNTS = ("sliding_window", "attention_chunk", "temperature_floor")  # of tokens
 LATENT_KEYS = ("q_rank", "kv_rank", "rope_dim", "value_dim")  # as numbers, 0 for none
 AS_CHOSEN = (
     *("smear", "attention_cap", "attention_gate", "logit_cap", *ORDER_KEYS, "rope_interleaved"),
@@ -106,12 +84,11 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     """The facts of one of our models. A fact that is no number is a few words."""
     sizes, architecture = config.model, config.architecture
     mlp, values = config.mlp, formula_values(config.model)
-    blocks = [block_sizes(sizes, i) for i in range(sizes.depth)]
-    inner = [head_sizes(architecture, own) for own in blocks]
-    dims = [(own.value_dim, block.head_dim) for own, block in zip(inner, blocks, strict=True)]
-    bases = rotary_bases(architecture.rope_base, sizes.depth)
-    turned = turned_dims(architecture, sizes)
-    fractions = rotary_fractions(architecture.rope_fraction, sizes.depth)
+    blocks = config.blocks
+    dims = [(own.inner.value_dim, own.sizes.head_dim) for own in blocks]
+    bases = [own.rope_base for own in blocks]
+    turned = [own.inner.rope_dim or own.sizes.head_dim for own in blocks]
+    fractions = [own.rope_fraction for own in blocks]
     qk_norm, v_norm = (
         f"{word} with {config.qkv}" if word in SHARES and config.qkv != "norm" else word
         for word in (config.qk_norm, config.v_norm)
@@ -139,22 +116,15 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
                 for key in ("embed_scale", "logit_scale")
             },
             "architecture.attention_scale": number_or_each(
-                [_number(architecture.attention_scale, formula_values(own)) for own in blocks]
+                [_number(architecture.attention_scale, formula_values(b.sizes)) for b in blocks]
             ),
             **{f"architecture.{key}": getattr(architecture, key) for key in AS_CHOSEN},
             **{
-                f"architecture.{key}": number_or_each([getattr(own, key) for own in inner])
+                f"architecture.{key}": number_or_each([getattr(own.inner, key) for own in blocks])
                 for key in LATENT_KEYS
             },
             "architecture.value_dim": number_or_each([own_value_dim(*each) for each in dims]),
-            **{
-                f"architecture.{key}": read(getattr(architecture, key), sizes.depth, sizes.context)
-                for key, read in COUNTS.items()
-            },
-            **{
-                f"architecture.{key}": read(getattr(architecture, key), sizes.depth)
-                for key, read in EACH_BLOCK.items()
-            },
+            **{f"architecture.{key}": [getattr(own, key) for own in blocks] for key in PER_BLOCK},
             "architecture.rope_fraction": [
                 whole_pairs(*each) for each in zip(turned, fractions, strict=True)
             ],
@@ -273,14 +243,14 @@ def _name(axis: str, config: Config) -> str:
 
 def _brought_to_a_model(file: Path) -> set[str]:
     """The choices besides the start that a file brings."""
-    return {*to_dict(OmegaConf.load(file)).get("brings", {})} - {"init"}
+    return {*read_config_file(file).get("brings", {})} - {"init"}
 
 
 @cache
 def _content_of_name(axis: str, name: str) -> Any:
     """The content of a file, or of an equation that needs nothing beside it. Else the name."""
     if file := option_files(axis).get(name):
-        return _content(axis, to_dict(OmegaConf.load(file)))
+        return _content(axis, read_config_file(file))
     try:
         return _content(axis, {"equation": name}) if axis == "placement" else name
     except ValueError:
@@ -289,7 +259,7 @@ def _content_of_name(axis: str, name: str) -> Any:
 
 def eps_of(norm: str) -> float:
     """Returns the eps that a norm's file states."""
-    return float(OmegaConf.load(option_files("norm")[norm]).eps)
+    return float(option_content("norm", norm)["eps"])
 
 
 def branch_factor(placement: str) -> float:
@@ -416,6 +386,6 @@ def overrides_of(facts: Facts) -> list[str]:
 
 def _mlp(kind: str, activation: str) -> dict[str, str]:
     for name, file in option_files("mlp").items():
-        if OmegaConf.load(file) == {"type": kind, "activation": activation}:
+        if read_config_file(file) == {"type": kind, "activation": activation}:
             return {"mlp": name}
     return {"mlp": "swiglu" if MLPS[kind].gated else "gelu", "mlp.activation": activation}

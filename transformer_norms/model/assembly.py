@@ -30,20 +30,14 @@ from transformer_norms.model.coefficient import (
 )
 from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
-from transformer_norms.model.mlp import ACTIVATIONS, MLPS, SparseActivation, sparse_shares
+from transformer_norms.model.mlp import ACTIVATIONS, MLPS, SparseActivation
 from transformer_norms.model.placement import PARTS, attention_sites, read_placement
 from transformer_norms.model.position import (
     NoPosition,
-    kv_sources,
-    shared_blocks,
-    sliding_windows,
-    temperature_floors,
 )
 from transformer_norms.model.settings import (
     ModelConfig,
-    block_sizes,
     block_values,
-    head_sizes,
     site_width,
     value_factor,
 )
@@ -78,15 +72,9 @@ class Assembly:
         self.vocab_size = vocab_size
         self.placement = read_placement(config.placement)
         self.sizes, self.architecture = config.model, config.architecture
-        each = [block_sizes(self.sizes, i) for i in range(self.sizes.depth)]
-        self.heads = [(own, head_sizes(self.architecture, own)) for own in each]
-        how, sizes = self.architecture, (self.sizes.depth, self.sizes.context)
-        self.windows = sliding_windows(how.sliding_window, *sizes)
-        self.chunks = sliding_windows(how.attention_chunk, *sizes, "chunk")
-        self.floors = temperature_floors(how.temperature_floor, *sizes)
-        self.shared = shared_blocks(how.values_from_keys, self.sizes.depth)
-        self.sources = kv_sources(how.kv_from_block, self.sizes.depth)
-        self.sparsity = sparse_shares(how.activation_sparsity, self.sizes.depth)
+        self.blocks = config.blocks
+        self.heads = [(own.sizes, own.inner) for own in self.blocks]
+        self.sources = [own.kv_from_block for own in self.blocks]
         self.biased = biased(self.architecture.bias)
 
     def __call__(self, i: int) -> nn.Module:
@@ -212,7 +200,7 @@ class Assembly:
             bias=self.biased,
             attend=attend,
             scale=scale,
-            values_from_keys=self.shared[i],
+            values_from_keys=self.blocks[i].values_from_keys,
             index=i,
             source=None if source == i else source,
             shares_kv=self.sources.count(i) > 1,
@@ -238,7 +226,7 @@ class Assembly:
         return {name: site for name, site in sites.items() if name not in absent}
 
     def temperature(self, i: int) -> Module:
-        floor, scale = self.floors[i], self.architecture.temperature_scale
+        floor, scale = self.blocks[i].temperature_floor, self.architecture.temperature_scale
         return Temperature(floor, scale) if floor else nothing
 
     def attention_gate(self, values: Mapping[str, float]) -> Module:
@@ -272,8 +260,8 @@ class Assembly:
         learned, i = isinstance(scale, Mapping), int(values["i"])
         # An attention that has no use for one of these need not name it.
         offered = {
-            "sliding_window": self.windows[i] or None,
-            "attention_chunk": self.chunks[i] or None,
+            "sliding_window": self.blocks[i].sliding_window or None,
+            "attention_chunk": self.blocks[i].attention_chunk or None,
             "position_bias": self.position.bias(i, sizes.heads),
         }
         attend = ATTENTIONS.maker(choice)(
@@ -308,7 +296,8 @@ class Assembly:
 
     def activation(self, i: int) -> Callable[[Tensor], Tensor]:
         activation = ACTIVATIONS[self.config.mlp.activation]
-        return SparseActivation(activation, share) if (share := self.sparsity[i]) else activation
+        share = self.blocks[i].activation_sparsity
+        return SparseActivation(activation, share) if share else activation
 
     def site(
         self,

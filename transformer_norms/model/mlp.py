@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from transformer_norms.formula import check_numbers, numbers_of_blocks
 from transformer_norms.model.initialization import Linear
 from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
@@ -88,14 +87,6 @@ class SparseActivation:
         threshold = exact.mean(-1, keepdim=True)
         threshold = threshold + self.quantile * exact.std(-1, correction=0, keepdim=True)
         return self.activation(F.relu(exact - threshold).to(z.dtype))
-
-
-def sparse_shares(spec: Any, depth: int) -> list[float]:
-    """Returns `activation_sparsity` for each block. ValueError where one is not from 0 to below
-    1."""
-    shares = numbers_of_blocks(0 if spec == "none" else spec, depth, "shares")
-    wanted = "a share of hidden units is at least 0, which is none of them, and below 1"
-    return check_numbers(shares, lambda share: 0 <= share < 1, wanted)
 
 
 @MLPS("plain")

@@ -283,70 +283,9 @@ class ALiBi(NoPosition):
         return LinearBias(alibi_slopes(heads))
 
 
-def rotary_bases(spec: Any, depth: int) -> list[float]:
-    """Returns `rope_base` as one number for each block. ValueError where one is neither 0 nor
-    between 1 and 1e9."""
-    wanted = "a base is above 1 and at most 1e9, or 0 where nothing is to turn"
-    bases = numbers_of_blocks(spec, depth, "bases")
-    return check_numbers(bases, lambda base: base == 0 or 1 < base <= 1e9, wanted)
-
-
-def rotary_fractions(spec: Any, depth: int) -> list[float]:
-    """Returns `rope_fraction` as one number for each block. ValueError where one is not above 0 and
-    at most 1."""
-    wanted = "a share of a head is above 0 and at most 1"
-    fractions = numbers_of_blocks(spec, depth, "shares")
-    return check_numbers(fractions, lambda fraction: 0 < fraction <= 1, wanted)
-
-
 def scaling_factors(scaling: Any, depth: int) -> list[float]:
     """Returns the factor of `position.scaling` as one number for each block, 1 where nothing is
     scaled. ValueError where one is not from 1 to 1e4."""
     spec = scaling["factor"] if isinstance(scaling, Mapping) else 1
     factors = numbers_of_blocks(spec, depth, "factors")
     return check_numbers(factors, lambda factor: 1 <= factor <= 1e4, "a factor is from 1 to 1e4")
-
-
-def shared_blocks(spec: Any, depth: int) -> list[bool]:
-    """Returns `values_from_keys` for each block. ValueError where one is neither 0 nor 1."""
-    wanted = "it is 1 where values are what W_k computes, else 0"
-    marks = numbers_of_blocks(0 if spec == "none" else spec, depth, "marks")
-    return [bool(mark) for mark in check_numbers(marks, lambda mark: mark in (0, 1), wanted)]
-
-
-def kv_sources(spec: Any, depth: int) -> list[int]:
-    """Returns `kv_from_block` for each block, its own index where it has W_k and W_v. ValueError
-    where one is neither the block nor an earlier one that has them."""
-    if spec == "none":
-        return list(range(depth))
-    sources = numbers_of_blocks(spec, depth, "blocks")
-    for i, source in enumerate(sources):
-        whole = source == int(source) and 0 <= source <= i
-        if not whole or sources[int(source)] != source:
-            raise ValueError(
-                f"in block i={i} it is {source:g}; it is {i} where the block has keys and values "
-                "of its own, else the i of an earlier block that has"
-            )
-    return [int(source) for source in sources]
-
-
-def token_counts(spec: Any, depth: int, context: int, what: str, zero: str) -> list[int]:
-    """Returns one number of tokens for each block, from a formula of i, l, N and L, or a list of
-    them. ValueError where one is no whole number."""
-    wanted = f"a {what} is a whole number of tokens from 1 on, or 0 for {zero}"
-    counts = numbers_of_blocks(0 if spec == "none" else spec, depth, f"{what}s", {"L": context})
-    check_numbers(counts, lambda count: 0 <= count <= 2**24 and count == int(count), wanted)
-    return [int(count) for count in counts]
-
-
-def sliding_windows(spec: Any, depth: int, context: int, what: str = "window") -> list[int]:
-    """Returns `sliding_window`, or `attention_chunk`, as the number of tokens that a query of each
-    block sees at most, 0 for all. ValueError where one is no whole number."""
-    counts = token_counts(spec, depth, context, what, "all of them")
-    return [count if count < context else 0 for count in counts]
-
-
-def temperature_floors(spec: Any, depth: int, context: int) -> list[int]:
-    """Returns `temperature_floor` for each block, 0 where queries have no temperature. ValueError
-    where one is no whole number."""
-    return token_counts(spec, depth, context, "floor", "none")

@@ -1,9 +1,9 @@
 """The settings that a model is built from, with their types and ranges. No torch here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -54,10 +54,62 @@ MADE_BY = {
 # The keys by which attention reads more than the stream in a pass.
 GIVEN = ("value_residual", "value_embedding", "kv_from_block")
 Base = Number | Text  # a formula of i, l and N
+Bases = Base | tuple[Base, ...]
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 Heads = Annotated[Positive, Field(le=4096)]
 HeadDim = Annotated[Positive, Field(le=8192)]
 OF_BLOCKS = ("kv_heads", "head_dim")  # the sizes in which blocks may differ
+
+
+class PerBlock(NamedTuple):
+    """Declares a key with a number for each block: one for all, a formula of i, l, N and L, or a
+    list. `what` the numbers are called, which of them the key `allows`, as `wanted` says, and what
+    the model reads: `of` makes it from a number and the context. none is the formula `unset`.
+    `allows` has a number, the index of its block, and the numbers of all blocks."""
+
+    what: str
+    wanted: str
+    allows: Callable[[float, int, list[float]], bool]
+    of: Callable[[float, int], Any] = lambda number, context: number
+    unset: str = "0"
+
+
+def _is_count(number: float, *_: Any) -> bool:
+    return 0 <= number <= 2**24 and number == int(number)
+
+
+def _window(number: float, context: int) -> int:
+    return int(number) if number < context else 0
+
+
+def _whole_number(number: float, context: int) -> int:
+    return int(number)
+
+
+def _is_source(number: float, i: int, numbers: list[float]) -> bool:
+    """Whether block i, or an earlier one, has the keys and values that block i uses."""
+    return number == int(number) and 0 <= number <= i and numbers[int(number)] == number
+
+
+_TOKENS = "is a whole number of tokens from 1 on, or 0 for"
+_SOURCE = "it is i where the block has its own keys and values, else the i of an earlier block"
+_MARK = "it is 1 where values are what W_k computes, else 0"
+_BASE = "a base is above 1 and at most 1e9, or 0 where nothing is to turn"
+_SHARE = "a share of a head is above 0 and at most 1"
+_HIDDEN = "a share of hidden units is at least 0, which is none of them, and below 1"
+# The keys of `architecture` that have a number for each block.
+PER_BLOCK = {
+    "sliding_window": PerBlock("windows", f"a window {_TOKENS} all", _is_count, _window),
+    "attention_chunk": PerBlock("chunks", f"a chunk {_TOKENS} all", _is_count, _window),
+    "temperature_floor": PerBlock("floors", f"a floor {_TOKENS} none", _is_count, _whole_number),
+    "rope_base": PerBlock("bases", _BASE, lambda base, *_: base == 0 or 1 < base <= 1e9),
+    "rope_fraction": PerBlock("shares", _SHARE, lambda share, *_: 0 < share <= 1),
+    "values_from_keys": PerBlock(
+        "marks", _MARK, lambda mark, *_: mark in (0, 1), lambda mark, _: bool(mark)
+    ),
+    "kv_from_block": PerBlock("blocks", _SOURCE, _is_source, _whole_number, unset="i"),
+    "activation_sparsity": PerBlock("shares", _HIDDEN, lambda share, *_: 0 <= share < 1),
+}
 
 
 def _check_rms(value: Any) -> Any:
@@ -162,12 +214,6 @@ def latent_ranks(inner: HeadSizes) -> dict[str, int]:
     """Returns the width of the latent that a role's matrix reads, of the roles that read one."""
     ranks = {"query": inner.q_rank, "key": inner.kv_rank, "value": inner.kv_rank}
     return {role: rank for role, rank in ranks.items() if rank}
-
-
-def turned_dims(architecture: "Architecture", sizes: Sizes) -> list[int]:
-    """Returns for each block the dimensions of a head that rope may turn: all, or rope_dim."""
-    each = [block_sizes(sizes, i) for i in range(sizes.depth)]
-    return [head_sizes(architecture, own).rope_dim or own.head_dim for own in each]
 
 
 def _whole(spec: Any, values: Mapping[str, float]) -> int:
@@ -297,17 +343,44 @@ class Architecture:
     rope_dim: Base  # the dimensions of a head that rope turns, whose key all heads share; none
     value_dim: Base  # the dimensions of a head's values; none: model.head_dim
     logit_cap: Cap
-    sliding_window: Base | tuple[Base, ...]  # tokens that a query sees; none or 0 is all
-    attention_chunk: Base | tuple[Base, ...]  # tokens of a chunk, outside of which it sees none
-    temperature_floor: Base | tuple[Base, ...]  # tokens of a step of the temperature; 0: no steps
+    sliding_window: Bases  # tokens that a query sees; none or 0 is all
+    attention_chunk: Bases  # tokens of a chunk, outside of which a query sees none
+    temperature_floor: Bases  # tokens of a step of the temperature; 0: no steps
     temperature_scale: Annotated[Number, Field(ge=-1e3, le=1e3)]
-    rope_base: Base | tuple[Base, ...]  # for all blocks or one for each; 0 turns nothing
+    rope_base: Bases  # 0 turns nothing
     rope_interleaved: Flag  # pairs (2j, 2j + 1), else (j, j + r/2)
-    rope_fraction: Base | tuple[Base, ...]  # the share of a head that turns
+    rope_fraction: Bases  # the share of a head that turns
     rope_proportional: Flag  # the share is that of the pairs of the whole head
-    values_from_keys: Base | tuple[Base, ...]  # 1 in a block without W_v, whose values are W_k x
-    kv_from_block: Base | tuple[Base, ...]  # the block i whose keys and values a block uses
-    activation_sparsity: Base | tuple[Base, ...]  # the share of hidden units below a threshold
+    values_from_keys: Bases  # 1 in a block without W_v, whose values are W_k x
+    kv_from_block: Bases  # the block i whose keys and values a block uses
+    activation_sparsity: Bases  # the share of hidden units below a threshold
+
+
+def numbers_of(key: str, spec: Any, depth: int, context: int) -> list[Any]:
+    """Returns what a key of PER_BLOCK is in each block. ValueError where it is not allowed."""
+    declared = PER_BLOCK[key]
+    spec = declared.unset if spec == "none" else spec
+    numbers = numbers_of_blocks(spec, depth, declared.what, {"L": context})
+    for i, number in enumerate(numbers):
+        if not declared.allows(number, i, numbers):
+            raise ValueError(f"in block i={i} it is {number:g}; {declared.wanted}")
+    return [declared.of(number, context) for number in numbers]
+
+
+@dataclass(frozen=True)
+class BlockChoices:
+    """The sizes of a block, and its number of each key of PER_BLOCK."""
+
+    sizes: BlockSizes
+    inner: HeadSizes
+    sliding_window: int
+    attention_chunk: int
+    temperature_floor: int
+    rope_base: float
+    rope_fraction: float
+    values_from_keys: bool
+    kv_from_block: int
+    activation_sparsity: float
 
 
 @node
@@ -375,3 +448,15 @@ class ModelConfig:
     architecture: Architecture
     model: Sizes
     seed: Seed
+
+    @property
+    def blocks(self) -> list[BlockChoices]:
+        """Returns the plain numbers of each block. ValueError where one is not allowed."""
+        how, sizes = self.architecture, self.model
+        spans = sizes.depth, sizes.context
+        each = {key: numbers_of(key, getattr(how, key), *spans) for key in PER_BLOCK}
+        owns = [block_sizes(sizes, i) for i in range(sizes.depth)]
+        return [
+            BlockChoices(own, head_sizes(how, own), **{key: each[key][i] for key in each})
+            for i, own in enumerate(owns)
+        ]

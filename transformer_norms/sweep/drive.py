@@ -29,7 +29,7 @@ from transformer_norms.comparison.sweep_record import (
     path_of,
     read_record,
 )
-from transformer_norms.config.compose import check_hydra_keys
+from transformer_norms.config.launchers import check_hydra_keys
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings
 from transformer_norms.signals import Preempted, Stopping

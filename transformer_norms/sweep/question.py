@@ -1,18 +1,16 @@
 """Reads a sweep's question from configs/sweep/NAME.yaml, and from what was typed beside it."""
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any
 
-from hydra.errors import HydraException
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.sweep_record import Values, baseline_of, distinct, names_of
-from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, parse_one
+from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, read_several
 from transformer_norms.config.plugins import check_plugins
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
@@ -183,19 +181,14 @@ def read_question(name: str, plugins: str = "none") -> Question:
 
 def _read_values(text: str) -> tuple[str, list[Any]]:
     """`norm=a,b` -> "norm", ["a", "b"]"""
-    override = parse_one(text)
-    key = override.get_key_element()
-    if not override.is_sweep_override():
-        return key, [parse([text])[0].value]
-    try:
-        values = list(itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1))
-    except HydraException:  # glob and interval
-        raise ConfigError(f"{text}: a sweep lists its values, KEY=A,B or KEY=range(0,3)") from None
-    if not values:
+    key, parts = read_several(text)
+    if parts is None:  # glob and interval
+        raise ConfigError(f"{text}: a sweep lists its values, KEY=A,B or KEY=range(0,3)")
+    if not parts:
         raise ConfigError(f"{text}: names no value")
-    if len(values) > MOST_RUNS:
+    if len(parts) > MOST_RUNS:
         raise ConfigError(f"{text}: is more than {MOST_RUNS} runs; split the study")
-    return key, [parse([f"{key}={value}"])[0].value for value in values]
+    return key, [parse([f"{key}={part}"])[0].value for part in parts]
 
 
 def _bare_question(typed: Mapping[str, list[Any]]) -> Question:

@@ -13,19 +13,10 @@ from transformer_norms.formula import Formula
 from transformer_norms.kinds import refusal_text, short_text
 from transformer_norms.model.coefficient import LOW_RANK, Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
-from transformer_norms.model.mlp import sparse_shares
 from transformer_norms.model.placement import Placement, read_placement
-from transformer_norms.model.position import (
-    SCALINGS,
-    kv_sources,
-    rotary_bases,
-    rotary_fractions,
-    scaling_factors,
-    shared_blocks,
-    sliding_windows,
-    temperature_floors,
-)
+from transformer_norms.model.position import SCALINGS, scaling_factors
 from transformer_norms.model.settings import (
+    PER_BLOCK,
     ROLES,
     Sizes,
     block_sizes,
@@ -33,6 +24,7 @@ from transformer_norms.model.settings import (
     formula_values,
     head_sizes,
     latent_ranks,
+    numbers_of,
     value_factor,
 )
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
@@ -43,59 +35,50 @@ Values = Mapping[str, float]
 STREAM: Shapes = dict.fromkeys(("scalar", "vector"), (1,))
 SUMS: Shapes = {**STREAM, LOW_RANK: (1,)}  # of the terms that are added
 HEAD: Shapes = dict.fromkeys(("scalar", "head", "vector"), (1,))
+# Keys that are no coefficient at this value.
+_ABSENT = [(key, "none") for key in ("embed_scale", "logit_scale", "value_residual")]
 
 
 def check_formulas(config: Config) -> None:
-    """Raises ConfigError if a coefficient, or a weight's deviation, has no value in a block."""
-    architecture, depth = config.architecture, config.model.depth
-    values = formula_values(config.model)
-    blocks = [block_values(config.model, i) for i in range(depth)]
-    for key in ("embed_scale", "logit_scale"):
+    """Raises ConfigError if a coefficient, a size, or a weight's deviation has no value in a
+    block."""
+    architecture, sizes = config.architecture, config.model
+    depth, values = sizes.depth, formula_values(sizes)
+    scaling = config.position.get("scaling", "none")
+    for key in PER_BLOCK:
         spec = getattr(architecture, key)
-        if spec != "none":
-            with name_key(f"architecture.{key}", spec):
-                _check_coefficient(spec, STREAM, values)
-    for i in range(depth):
-        with name_key("architecture.attention_scale", architecture.attention_scale):
-            here = formula_values(block_sizes(config.model, i))
-            _check_coefficient(architecture.attention_scale, HEAD, here)
-    for key in ("value_scale", "value_residual"):
+        with name_key(f"architecture.{key}", spec):
+            numbers_of(key, spec, depth, sizes.context)
+    owns = [block_sizes(sizes, i) for i in range(depth)]
+    try:
+        ranks = [latent_ranks(head_sizes(architecture, own)) for own in owns]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    blocks = [block_values(sizes, i) for i in range(depth)]
+    heads = [formula_values(own) for own in owns]
+    for key, shapes, places in (
+        ("embed_scale", STREAM, [values]),
+        ("logit_scale", STREAM, [values]),
+        ("attention_scale", HEAD, heads),
+        ("value_scale", HEAD, blocks),
+        ("value_residual", HEAD, blocks),
+    ):
         spec = getattr(architecture, key)
-        for here in blocks if (key, spec) != ("value_residual", "none") else ():
+        for here in places if (key, spec) not in _ABSENT else ():
             with name_key(f"architecture.{key}", spec):
-                _check_coefficient(spec, HEAD, here)
+                _check_coefficient(spec, shapes, here)
     for here in blocks:
         with name_key("architecture.value_embedding", architecture.value_embedding):
             value_factor(architecture.value_embedding, here)
-    with name_key("architecture.rope_base", architecture.rope_base):
-        rotary_bases(architecture.rope_base, depth)
-    with name_key("architecture.rope_fraction", architecture.rope_fraction):
-        rotary_fractions(architecture.rope_fraction, depth)
-    scaling = config.position.get("scaling", "none")
     with name_key("position.scaling", scaling):
         for factor in {*scaling_factors(scaling, depth)} - {1}:
             SCALINGS.maker(scaling)(torch.ones(1), base=1e4, dims=2, factor=factor)
-    with name_key("architecture.values_from_keys", architecture.values_from_keys):
-        shared_blocks(architecture.values_from_keys, depth)
-    with name_key("architecture.activation_sparsity", architecture.activation_sparsity):
-        sparse_shares(architecture.activation_sparsity, depth)
-    with name_key("architecture.kv_from_block", architecture.kv_from_block):
-        kv_sources(architecture.kv_from_block, depth)
-    context = config.model.context
-    with name_key("architecture.sliding_window", architecture.sliding_window):
-        sliding_windows(architecture.sliding_window, depth, context)
-    with name_key("architecture.attention_chunk", architecture.attention_chunk):
-        sliding_windows(architecture.attention_chunk, depth, context, "chunk")
-    with name_key("architecture.temperature_floor", architecture.temperature_floor):
-        temperature_floors(architecture.temperature_floor, depth, context)
     placement = read_placement(config.placement)
     for here in blocks:
         _check_block(placement, here, depth)
-    sizes = [block_sizes(config.model, i) for i in range(depth)]
-    ranks = [latent_ranks(head_sizes(architecture, own)) for own in sizes]
     _check_deviations(config, values, blocks, ranks)
     several = {rank for own in ranks for rank in own.values()}
-    _check_factors(config.optimizer.get("lr_factor"), config.model, several)
+    _check_factors(config.optimizer.get("lr_factor"), sizes, several)
 
 
 def _check_block(placement: Placement, values: Values, depth: int) -> None:
