@@ -71,21 +71,6 @@ def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
     return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
 
 
-def option_content(axis: str, name: str, folder: Path | None = None) -> dict[str, Any]:
-    """Returns what configs/AXIS/NAME.yaml holds. `folder` is a folder of plugins."""
-    return read_config_file(option_files(axis, folder)[name])
-
-
-def read_config_file(file: Path) -> dict[str, Any]:
-    """Returns the keys of a file of configs/. Raises ConfigError where it is not YAML."""
-    from transformer_norms.storage.reading import read_yaml, real_path
-
-    return {
-        str(key): value
-        for key, value in (read_yaml(real_path(file), values_only=False) or {}).items()
-    }
-
-
 def option_name(axis: str, typed: Any) -> Any:
     """Returns the name of an option that was typed as a name or as its file: quick.yaml or
     configs/sweep/quick.yaml is quick."""

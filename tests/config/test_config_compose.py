@@ -23,20 +23,14 @@ from transformer_norms.config.compose import (
     compose_files,
     recompose,
 )
+from transformer_norms.config.option_content import read_config_file
 from transformer_norms.config.overrides import parse
 from transformer_norms.config.plugins import TO_CHOOSE, fault_of
 from transformer_norms.config.saved import FORM, to_mapping, to_yaml
 from transformer_norms.config.tree import CHOSEN, Config, marked
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark, Values, plain
-from transformer_norms.names import (
-    AXES,
-    NORM_WORDS,
-    folder_of_configs,
-    option_files,
-    options,
-    read_config_file,
-)
+from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, option_files, options
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.run import Run

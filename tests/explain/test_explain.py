@@ -11,6 +11,7 @@ from combinations import changed, combined
 
 from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import compose
+from transformer_norms.config.option_content import read_config_file
 from transformer_norms.explain.__main__ import main, second_config
 from transformer_norms.explain.anatomy import Anatomy, Factor
 from transformer_norms.explain.explanation import explain
@@ -20,7 +21,7 @@ from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.kinds import Values
 from transformer_norms.model.coefficient import LowRank
 from transformer_norms.model.placement import Placement
-from transformer_norms.names import AXES_OF_A_RUN, option_files, options, read_config_file
+from transformer_norms.names import AXES_OF_A_RUN, option_files, options
 from transformer_norms.norms import NORMS
 
 DEPTH, WIDTH, HEADS = 4, 16, 2

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from transformer_norms import norms
 from transformer_norms.config.compose import compose
+from transformer_norms.config.option_content import read_config_file
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Epsilon
-from transformer_norms.names import folder_of_configs, read_config_file
+from transformer_norms.names import folder_of_configs
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS
 from transformer_norms.norms.stated import check_formula
 from transformer_norms.validation import check, parameters

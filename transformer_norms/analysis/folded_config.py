@@ -6,6 +6,7 @@ from typing import Any
 
 from transformer_norms.analysis.norm_folding import NormFold
 from transformer_norms.config.compose import recompose
+from transformer_norms.config.option_content import read_config_file
 from transformer_norms.config.tree import Config
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
@@ -13,7 +14,7 @@ from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.settings import MADE_BY
 from transformer_norms.model.sites import NormPlace, place_of
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.names import option_files, read_config_file
+from transformer_norms.names import option_files
 
 # Keys of a norm's node that say nothing of what it computes.
 BESIDE = ("formula", "source", "unverified", "brings", "allow_noncausal")

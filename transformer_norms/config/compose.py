@@ -11,21 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.finding import CONFIG, find_config, find_run
+from transformer_norms.config.option_content import option_content, read_config_file
 from transformer_norms.config.overrides import HORIZONS, Typed, as_typed, merge, parse, place
 from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins, load
 from transformer_norms.config.saved import Saved, equation_text, read_saved, saved_of
 from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.equation import READ, WRITE
-from transformer_norms.names import (
-    AXES,
-    AXES_OF_A_RUN,
-    folder_of_configs,
-    option_content,
-    options,
-    read_config_file,
-    unknown,
-)
+from transformer_norms.names import AXES, AXES_OF_A_RUN, folder_of_configs, options, unknown
 
 PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
 

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from transformer_norms.config.compose import check_option
+from transformer_norms.config.option_content import option_content
 from transformer_norms.config.overrides import parse, place
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Auto, Flag, Integer, Nothing, Number, Text, node
-from transformer_norms.names import Registry, folder_of_configs, option_content
+from transformer_norms.names import Registry, folder_of_configs
 from transformer_norms.validation import build
 
 LAUNCHERS = Registry("launcher")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from transformer_norms.config.option_content import option_content
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.settings import ROLES
@@ -23,7 +24,6 @@ from transformer_norms.names import (
     did_you_mean,
     name_list,
     nearest,
-    option_content,
     option_name,
     options,
     theirs,

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.config.option_content import option_content, read_config_file
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
 from transformer_norms.formula import Formula
@@ -22,7 +23,7 @@ from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import scaling_factors
 from transformer_norms.model.settings import MADE_BY, PER_BLOCK, formula_values
 from transformer_norms.model.sites import SHARES
-from transformer_norms.names import option_content, option_files, read_config_file
+from transformer_norms.names import option_files
 
 Facts = dict[str, Any]
 
