@@ -1,18 +1,22 @@
-"""Conditions on runs, as they are typed: norm=rmsnorm  val_loss=..1.9  'model.depth>=4'."""
+"""The runs that a command is about, and conditions on them, as they are typed: norm=rmsnorm
+val_loss=..1.9  'model.depth>=4'."""
 
 import operator
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import nearest
-from transformer_norms.run.reader import CHOSEN
-from transformer_norms.text_tables import show
+from transformer_norms.progress import Live, say, track
+from transformer_norms.run.reader import CHOSEN, SavedRun, newest_attempts, run_folders
+from transformer_norms.text_tables import printable, show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+LISTED = 6  # damaged folders, or keys, in a message
 _CONDITION = re.compile(r"([\w.]+?)\s*(<=|>=|!=|=|<|>)\s*(.*)", re.DOTALL)
 _RANGE = re.compile(r"([-+.\deE]*?)\.\.([-+.\deE]*)")
 _ORDERS: dict[str, Callable[[float, float], bool]] = {
@@ -103,3 +107,27 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def read_runs(folders: Sequence[Path]) -> list[SavedRun]:
+    """Returns the runs below the folders, the newest attempt of each. A line names each damaged
+    one, and one line the older attempts."""
+    places = list(dict.fromkeys(place for folder in folders for place in run_folders(folder)))
+    if not places:
+        named = ", ".join(map(str, folders))
+        raise ConfigError(f"there is no run below {named}; name a FOLDER that has runs")
+    runs, damaged = [], []
+    with Live() as live:
+        for place in track(live, "reading runs {:.0f}/{:.0f}", places):
+            try:
+                runs.append(SavedRun(place))
+            except ConfigError as error:
+                damaged.append(f"left out: {error}")
+    for line in damaged[:LISTED]:
+        say(printable(line))
+    if len(damaged) > LISTED:
+        say(f"left out: {len(damaged) - LISTED} more damaged folders")
+    newest = newest_attempts(runs)
+    if older := len(runs) - len(newest):
+        say(f"{older} older attempts (again=true) are not listed")
+    return newest

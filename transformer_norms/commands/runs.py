@@ -9,19 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_norms.commands.conditions import Condition, check_key, read_condition, select
+from transformer_norms.commands.conditions import (
+    LISTED,
+    Condition,
+    check_key,
+    read_condition,
+    read_runs,
+    select,
+)
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.config.finding import RUNS, find_study
 from transformer_norms.errors import ConfigError
-from transformer_norms.progress import Live, say, track
-from transformer_norms.run.reader import (
-    CHOSEN,
-    SavedRun,
-    differing_keys,
-    newest_attempts,
-    run_folders,
-    run_table,
-)
+from transformer_norms.progress import say
+from transformer_norms.run.reader import CHOSEN, differing_keys, run_table
 from transformer_norms.text_tables import (
     COLUMNS,
     narrow_table,
@@ -54,7 +54,6 @@ A choice that was auto counts as what it came to. Examples:
 """
 _NAME = 10  # columns that a name has at least: its end, with the hash
 _VALUE = 16  # columns of a value at most
-_LISTED = 6  # damaged folders, or keys, in a message
 _SHOWN = "name study folder status step steps val_loss best_val_loss test_loss".split()
 
 
@@ -115,30 +114,6 @@ def _read_arguments(texts: Sequence[str]) -> tuple[list[Path], list[Condition]]:
     return folders or [RUNS], conditions
 
 
-def read_runs(folders: Sequence[Path]) -> list[SavedRun]:
-    """Returns the runs below the folders, the newest attempt of each. A line names each damaged
-    one, and one line the older attempts."""
-    places = list(dict.fromkeys(place for folder in folders for place in run_folders(folder)))
-    if not places:
-        named = ", ".join(map(str, folders))
-        raise ConfigError(f"there is no run below {named}; name a FOLDER that has runs")
-    runs, damaged = [], []
-    with Live() as live:
-        for place in track(live, "reading runs {:.0f}/{:.0f}", places):
-            try:
-                runs.append(SavedRun(place))
-            except ConfigError as error:
-                damaged.append(f"left out: {error}")
-    for line in damaged[:_LISTED]:
-        say(printable(line))
-    if len(damaged) > _LISTED:
-        say(f"left out: {len(damaged) - _LISTED} more damaged folders")
-    newest = newest_attempts(runs)
-    if older := len(runs) - len(newest):
-        say(f"{older} older attempts (again=true) are not listed")
-    return newest
-
-
 def _sort(runs: "DataFrame", key: str, reverse: bool) -> "DataFrame":
     """The runs by a key, lowest first; numbers before words, and runs without a value last. Runs
     with one value, and those without any, are sorted by date, newest first."""
@@ -176,7 +151,7 @@ def _lines(runs: "DataFrame", keys: Sequence[str]) -> list[str]:
         "status": runs["status"].tolist(),
         "step": [f"{step}" if of in (None, step) else f"{step}/{of}" for step, of in steps],
         "val loss": [show(loss, ".4f") for loss in runs["val_loss"]],
-        "when": [f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}" for at in runs["written"]],
+        "when": runs["written"].map(_when_text).tolist(),
     }
     columns = {"study": runs["study"].map(_cell).tolist()} if studies else {}
     left = COLUMNS - sum(_width(*column) for column in [*columns.items(), *ends.items()])
@@ -192,8 +167,8 @@ def _lines(runs: "DataFrame", keys: Sequence[str]) -> list[str]:
         else:
             hidden.append(key)
     if hidden:
-        more = f" and {len(hidden) - _LISTED} more" if len(hidden) > _LISTED else ""
-        say(f"they also differ in {', '.join(hidden[:_LISTED])}{more} (--json has all)")
+        more = f" and {len(hidden) - LISTED} more" if len(hidden) > LISTED else ""
+        say(f"they also differ in {', '.join(hidden[:LISTED])}{more} (--json has all)")
     names = [
         n if len(n) <= left else f"…{n.partition('-from-')[0][1 - left :]}"
         for n in map(printable, runs["name"])
@@ -209,3 +184,9 @@ def _width(heading: str, cells: Sequence[str]) -> int:
 
 def _cell(value: Any) -> str:
     return shorten(printable(show(value)), _VALUE)
+
+
+def _when_text(seconds: float) -> str:
+    when = datetime.fromtimestamp(seconds)
+    this_year = when.year == datetime.now().year
+    return when.strftime("%b %d %H:%M" if this_year else "%Y-%m-%d")

@@ -5,8 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.commands.conditions import read_condition, select
-from transformer_norms.commands.runs import read_runs
+from transformer_norms.commands.conditions import read_condition, read_runs, select
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.config.finding import RUNS, find_run
