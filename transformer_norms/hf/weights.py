@@ -122,10 +122,11 @@ def lines(table: str, block: str = "model.layers.{i}") -> list[Line]:
 
 def _expanded(table: str) -> Iterator[str]:
     for text in table.splitlines():
-        words = [group.split(",") for group in re.findall(_WORDS, text)]
+        parts = _WORDS.split(text)  # every second part is a list of words
+        words = [part.split(",") for part in parts[1::2]]
         for each in zip(*words, strict=True) if words else [()]:
-            own = iter(each)
-            yield re.sub(_WORDS, lambda _, own=own: next(own), text)
+            parts[1::2] = each
+            yield "".join(parts)
 
 
 def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Line]:
