@@ -294,7 +294,8 @@ def _read_option(
     if name in above:
         raise ConfigError(f"{axis}={name}: its defaults lead back to itself")
     content = option_content(axis, name, folder)
-    extended, choices = {}, {}
+    extended: dict[str, Any] = {}
+    choices: dict[str, str] = {}
     for entry in content.pop("defaults", ()):
         if isinstance(entry, str) and entry != "_self_":
             below, further = _read_option(axis, entry, folder, (*above, name))

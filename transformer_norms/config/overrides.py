@@ -323,8 +323,8 @@ def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed
     beside = [key for key in node or () if key not in fixed]
     if node is not None:
         shown = f"transformer-norms train --cfg job --package {parent} shows all"
-        names = name_list(beside, shown)
-        allowed = f"keys of {parent} are {names}" if names else f"{parent} has no keys"
+        listed = name_list(beside, shown)
+        allowed = f"keys of {parent} are {listed}" if listed else f"{parent} has no keys"
     known = [*_dotted(values), *AXES, "config"]
     same = [key for key in known if key.rpartition(".")[2] == last and key != pair.key][:1]
     near = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
