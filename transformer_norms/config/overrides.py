@@ -327,9 +327,9 @@ def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed
         allowed = f"keys of {parent} are {listed}" if listed else f"{parent} has no keys"
     known = [*_dotted(values), *AXES, "config"]
     same = [key for key in known if key.rpartition(".")[2] == last and key != pair.key][:1]
-    near = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
-    near = near or ([] if node is not None else nearest(pair.key, known))
-    return f"{pair}: {did_you_mean(near)}there is no key '{pair.key}'; {allowed}"
+    meant = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
+    meant = meant or ([] if node is not None else nearest(pair.key, known))
+    return f"{pair}: {did_you_mean(meant)}there is no key '{pair.key}'; {allowed}"
 
 
 def _dotted(values: Mapping[str, Any]) -> list[str]:

@@ -65,8 +65,8 @@ def _terminal_line(layout: Layout, row: Row) -> str:
         for column in layout.branches:
             put(outer if column == last else inner, column)
     for column, branch in zip(layout.branches, row.branches, strict=False):
-        box = branch or LINE
-        put(_text(box), column - box.left)
+        part = branch or LINE
+        put(_text(part), column - part.left)
     if row.share:
         put(_text(row.share), layout.shared(row.share) - row.share.left)
     if box := row.stream:
