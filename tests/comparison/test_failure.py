@@ -104,7 +104,7 @@ def test_a_stuck_variant_is_counted_and_no_difference_of_it_is_named(tmp_path):
     assert compared.fisher == pytest.approx(0.4)
     lead = answer(found).lead
     assert lead.startswith("post failed to train in 2 of 3 runs (9 to 99 %; 2 no better than the")
-    assert "pre in 0 of 3 (at most 63 %); Fisher's p 0.40 after Holm." in lead
+    assert "pre in 0 of 3 (at most 63 %); Fisher's p 0.40 after Holm; post and pre have" in lead
     assert summary_lines(found)[2].endswith("failed in 2")
     assert "failed to train: post (2 no better than the bigram)" in summary_lines(found)
     assert (found.passed("pre"), found.passed("post")) == ("bigram", "bigram")
@@ -113,8 +113,11 @@ def test_a_stuck_variant_is_counted_and_no_difference_of_it_is_named(tmp_path):
 def test_a_baseline_that_fails_bears_no_claim(tmp_path):
     far = {seed: loss - 0.2 - seed / 1000 for seed, loss in PRE.items()}
     found = judged(tmp_path, {"pre": {**PRE, 1: 2.9}, "post": far, "peri": PRE})
-    lead = "No variant is shown to be better than its baseline: 2 failed."
-    assert answer(found).lead == lead
+    assert answer(found).lead == (
+        "The baseline pre failed to train in 1 of 3 (1 to 91 %; 1 no better than the bigram): no "
+        "loss is compared with it. No variant is shown to be better than its baseline: 2 failed; "
+        "1 of 2 variants have another start (init) than their baseline."
+    )
     assert {c.verdict for c in found.comparisons.values()} == {"failed"}
 
 
@@ -127,7 +130,9 @@ def test_where_every_run_fails_there_is_no_mean_and_the_lead_says_so(tmp_path):
     every = dict.fromkeys(PRE, 3.3)
     found = judged(tmp_path, {"pre": every, "post": every, "peri": every})
     assert found.outcomes["post"].mean is None
-    assert answer(found).lead.endswith("its baseline: 2 failed.")
+    assert answer(found).lead.startswith(
+        "The baseline pre failed to train in 3 of 3 (29 to 100 %; 3 no better than the unigram)"
+    )
     assert regime_notes(found) == []
     assert write_report([tmp_path])[0].exists()
 
@@ -164,3 +169,15 @@ def test_each_run_has_its_outcome_and_its_reason(tmp_path):
         1: ("failed", "no better than the bigram (2.500)", "unigram"),
         2: ("failed", "diverged", "none"),
     }
+
+
+def test_failures_that_chance_does_not_explain_stand_before_what_no_variant_shows(tmp_path):
+    five = {seed: 2.3 + seed / 100 for seed in range(5)}
+    near = {seed: loss + 0.01 * (-1) ** seed for seed, loss in five.items()}
+    found = judged(tmp_path, {"pre": five, "peri": near, "post": dict.fromkeys(five, 3.0)})
+    assert answer(found).lead == (
+        "post failed to train in 5 of 5 runs (48 to 100 %; 5 no better than the bigram), pre in 0 "
+        "of 5 (at most 45 %); Fisher's p 0.008 after Holm. No variant is shown to be better than "
+        "its baseline: 1 failed, 1 not distinguishable; 1 of 2 variants have another start (init) "
+        "than their baseline."
+    )

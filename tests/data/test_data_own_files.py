@@ -74,7 +74,40 @@ def test_a_new_line_of_a_separator_is_found_in_files_of_either_line_end(newline)
     paths, separator = ("train.txt", "windows.txt", "mixed.txt"), repr(newline * 2)[1:-1]
     corpus = TextFiles(paths=paths, val_paths=(), separator=separator)
     assert list(corpus.documents()) == [*STORIES, *crlf, "a", "b", "c\n \nd"]
+    assert list(corpus.notes()) == []
     assert list(TextFiles(paths=("windows.txt",), **NONE).documents()) == ["\r\n\r\n".join(crlf)]
+
+
+def test_a_file_without_the_separator_that_others_have_is_named():
+    Path("mac.txt").write_bytes("\n\n".join(STORIES).replace("\n", "\r").encode())
+    corpus = TextFiles(paths=("train.txt", "mac.txt"), val_paths=("val.txt",), separator="\\n\\n")
+    assert list(corpus.notes()) == ["data.separator is not in 1 of 2 files: mac.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("x.jsonl", "not even JSON", "JSON; data=jsonl reads its texts"),
+        ("x.json", '[{"text": "a"}]', "JSON; data=jsonl reads its texts"),
+        ("x.txt", ' {"text": "a"}\n', "JSON; data=jsonl reads its texts"),
+        ("x", '[\n {"text": "a"}]', "JSON; data=jsonl reads its texts"),
+        ("x.CSV", "text,n\n", "CSV; no corpus reads its texts"),
+        ("x.tsv", "text\tn\n", "CSV; no corpus reads its texts"),
+        ("x.html", "<p>", "HTML; no corpus reads its texts without tags"),
+        ("x.txt", "\n<!DOCTYPE html>", "HTML; no corpus reads its texts without tags"),
+        ("x.txt", "{a set} [1] <b> a, b\n", ""),
+        ("x.py", "{1: 2}\n", ""),
+        ("x.parquet.txt", "PAR1, a text", ""),
+    ],
+)
+def test_a_file_whose_source_would_be_trained_on_is_named_with_what_reads_it(name, content, words):
+    Path(name).write_text(content)
+    said = []
+    corpus = TextFiles(paths=("train.txt", name), val_paths=("val.txt",), separator="none")
+    notes = prepare(corpus, TOKENIZERS["byte"](), "hash", 0.1, 0, said.append).facts["notes"]
+    assert len(notes) == bool(words)
+    assert all(note.startswith(f"data.paths: {name} is {words}") for note in notes)
+    assert set(notes) <= set(said)
 
 
 def test_with_validation_files_all_other_text_is_train():
@@ -128,3 +161,39 @@ def test_what_makes_no_sense_is_one_line(typed, fragment):
         Plan(compose([*keys, *typed.split()]))
     assert fragment in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def prose(words, seed):
+    return " ".join(np.random.default_rng(seed).integers(0, 10**6, words).astype(str))
+
+
+@pytest.mark.parametrize(
+    ("copied", "tokenizer", "separator"),
+    [*(((place,), "byte", "none") for place in range(3)), ((), "byte", "none"),
+     ((0, 2), "byte", "none"), ((0, 2), "byte", "\\n\\n"), ((0, 2), "bpe", "none")],
+)  # fmt: skip
+def test_text_of_train_is_found_wherever_it_lies_in_val(copied, tokenizer, separator):
+    text = prose(9000, 1)
+    source = {third: text[9001 + 7000 * third :] for third in copied}
+    thirds = [source.get(third, prose(600, 2 + third))[:4001] for third in range(3)]
+    Path("train.txt").write_text(text)
+    Path("val.txt").write_text("".join(thirds))
+    corpus = TextFiles(paths=("train.txt",), val_paths=("val.txt",), separator=separator)
+    choice = TOKENIZERS[tokenizer](**{"vocab_size": 300} if tokenizer == "bpe" else {})
+    notes = prepare(corpus, choice, "hash", 0.1, 0, print).facts["notes"]
+    shares = [float(note.split("%")[0].split()[-1]) for note in notes if "is also in train" in note]
+    assert len(shares) == bool(copied)
+    if copied:  # a stretch across an end of what was copied is not one of train
+        assert 100 * len(copied) / 3 - 14 < shares[0] <= 100 * len(copied) / 3 + 1
+
+
+@pytest.mark.parametrize(("split", "parts"), [("hash", ["val", "test"]), ("tail", ["val"])])
+def test_a_text_that_is_named_twice_puts_train_into_the_parts_that_are_cut_off(split, parts):
+    for name in ("a.txt", "b.txt"):
+        Path(name).write_text(prose(2000, 1))
+    corpus = TextFiles(paths=("a.txt", "b.txt"), **NONE)
+    notes = [note for note in tokens_of(corpus, split).facts["notes"] if "also in train" in note]
+    assert [note.split("'s text")[0].split()[-1] for note in notes] == parts
+    assert all("100.00%" in note for note in notes)
+    alone = tokens_of(TextFiles(paths=("a.txt",), **NONE), split)
+    assert not any("also in train" in note for note in alone.facts["notes"])

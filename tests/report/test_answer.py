@@ -1,5 +1,6 @@
 """What a page says first, and that it says no more than the numbers carry."""
 
+import pytest
 from run_folders import (
     PRE,
     by_placement,
@@ -82,3 +83,34 @@ def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
     result = answer(findings(read_study([tmp_path])))
     assert left_out_summary(read_study([tmp_path])) == ["not finished: results are not planned yet"]
     assert result.lead == "1 variant ran; nothing is compared."
+
+
+POST = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
+
+
+@pytest.mark.parametrize(
+    ("losses", "end"),
+    [
+        ({"pre": PRE, "post": POST}, "; post and pre have different starts "
+         "(init=transformer2017 and init=mup)."),
+        ({"pre": PRE, "peri": POST}, " 3 seeds)."),
+        ({"pre": POST, "post": PRE, "peri": PRE, "deepnorm": PRE}, "; 2 of 3 variants have "
+         "another start (init) than their baseline."),
+        ({"pre": {0: 2.3}, "post": {0: 2.2}}, "; post and pre have different starts "
+         "(init=transformer2017 and init=mup)."),
+        ({"pre": {0: 2.3, 1: None}, "post": {0: 2.2, 1: 2.3}}, "; post and pre have different "
+         "starts (init=transformer2017 and init=mup)."),
+    ],
+)  # fmt: skip
+def test_the_lead_says_in_its_sentence_that_variants_have_different_starts(tmp_path, losses, end):
+    make_study(tmp_path, losses)
+    lead = answer(findings(read_study([tmp_path]))).lead
+    assert lead.endswith(end)
+    assert lead.count(".  ") == lead.count(". ") == 0
+
+
+def test_the_lead_says_nothing_of_starts_that_were_asked_about(tmp_path):
+    losses = {"mup": PRE, "gpt2": POST}
+    results = [({"init": one}, seed, losses[one][seed]) for one in losses for seed in PRE]
+    make_sweep(tmp_path, results, baseline={"init": "mup"})
+    assert answer(findings(read_study([tmp_path]))).lead.endswith(" 3 seeds).")

@@ -638,6 +638,15 @@ REPEATS = {  # code of a norm, and what is said of it
         "the model looks ahead: in training, later tokens move earlier logits by",
     ),
     "is not finite": (f"{NORM}{KEEPS}    {BODY}self.gain * x / 0", None),
+    "has a parameter that every second one of it uses": (
+        f"{NORM}{KEEPS}        type(self).made = getattr(type(self), 'made', 0) + 1\n"
+        f"        self.used = type(self).made % 2\n    {BODY}self.gain * x if self.used else x",
+        None,
+    ),
+    "has a parameter without a use": (
+        f"{NORM}{KEEPS}    {BODY}x",
+        "Repeats.gain gets no gradient in a pass over a few tokens",
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from transformer_norms.errors import InputError
 from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, suggestion
 from transformer_norms.storage.files import sha256
-from transformer_norms.storage.formats import binary_format
+from transformer_norms.storage.formats import binary_format, source_format
 from transformer_norms.storage.reading import real_path
 
 CORPORA = Registry("corpus")
@@ -35,7 +35,8 @@ class Corpus(Protocol):
 
     A large corpus can also have `size`, about how many bytes its text has, and `slices()`, which
     yields Slices in order. One with a `validation`, another corpus, gives all of its own text to
-    train. One with `keep_documents_separate` has documents even if they are few.
+    train. One with `keep_documents_separate` has documents even if they are few. `notes()` are for
+    the record.
     """
 
     @property
@@ -160,6 +161,16 @@ class TextFiles(_Files):
             raise InputError(f"{self.key}: {file} {words}")
         pattern = re.escape(self.separator.replace("\r\n", "\n")).replace("\\\n", "\r?\n")
         return re.split(pattern, text) if pattern else [text]
+
+    def notes(self) -> Iterator[str]:
+        """Lines for the record about files that are probably not what the user means."""
+        for words, file in {source_format(file): file for file in reversed(self.files)}.items():
+            if words:
+                yield f"{self.key}: {file} {words}; data=text trains on the source"
+        lone = [file for file in self.files if self.separator and len(self._cut(file)) == 1]
+        if lone:
+            yield f"data.separator is not in {len(lone)} of {len(self.files)} files: {lone[0]}"
+        yield from self.validation.notes() if self.validation else ()
 
 
 _ENCODING = "file -i FILE guesses its ENCODING; then type iconv -f ENCODING -t UTF-8 FILE > NEW"

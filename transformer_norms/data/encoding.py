@@ -40,6 +40,8 @@ from transformer_norms.storage.manifest import DamagedError, build_folder, verif
 from transformer_norms.streams import guard_streams
 
 BAND = 2**25  # ids that are merged at once
+STRETCH = 256  # words of two bytes, each an id or half of one
+AT_ONCE = 2**16  # stretches whose hashes fit into a cache of the processor
 INDEX = np.dtype([("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"),
                   ("likeness", "<u8"), ("changed", "?")])  # fmt: skip
 _IDS, _DOCUMENTS = "ids.bin", "documents.bin"
@@ -115,6 +117,16 @@ class MergedSlices:
         train, val = (likeness[part == PARTS.index(name)] for name in ("train", "val"))
         return float(np.isin(val, train).sum() / max(len(val), 1))
 
+    def share_in_train(self, part: str) -> float:
+        """The share of a part's stretches whose ids are in train too, at whatever place."""
+        stretches = [one for some in _hashes(self.ids(part)) for one in some[::STRETCH].tolist()]
+        wanted, known = set(stretches), set[int]()
+        maybe = np.zeros(2**20, bool)  # rules out most hashes of train by their first 20 bits
+        maybe[[one >> 44 for one in wanted]] = True
+        for hashes in _hashes(self.ids("train") if wanted else ()):
+            known |= wanted.intersection(hashes[maybe[hashes >> np.uint64(44)]].tolist())
+        return sum(one in known for one in stretches) / max(len(stretches), 1)
+
     def ids(self, part: str) -> Iterator[bytes]:
         """Yields the ids of a part in the order of its places, a band of documents at a time."""
         chosen = np.flatnonzero(self.index["part"] == PARTS.index(part))
@@ -134,6 +146,18 @@ class MergedSlices:
             yield b"".join(
                 ids[one][start - first[one] : stop - first[one]] for one, start, stop in documents
             )
+
+
+def _hashes(bands: Iterable[bytes]) -> Iterator[np.ndarray]:
+    """The hashes of the STRETCH words from each word on: polynomials of the words modulo 2^64."""
+    for ids in bands:
+        for start in range(0, len(ids), 2 * AT_ONCE):
+            words = np.frombuffer(ids[start : start + 2 * (AT_ONCE + STRETCH - 1)], "<u2")
+            hashes, width = words.astype(np.uint64), 1
+            while width < STRETCH:
+                factor = np.uint64(pow(0x9E3779B97F4A7C15, width, 2**64))
+                hashes, width = hashes[:-width] * factor + hashes[width:], 2 * width
+            yield hashes
 
 
 # Encoded slices on disk.

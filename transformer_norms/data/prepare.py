@@ -160,8 +160,9 @@ class Preparation:
         preflight(self.folder, 2 * size + _VOCABULARY, self.beside)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
-        if split.note:
-            self.note(split.note)
+        notes = getattr(self.corpus, "notes", None)  # of a plugin's corpus it may be anything
+        for line in filter(None, (*(notes() if callable(notes) else ()), split.note)):
+            self.note(line)
         if split.ends:
             lengths = np.diff([0, *split.ends.values()]).tolist()
             self._check_parts(split, dict(zip(split.ends, lengths, strict=True)))
@@ -252,6 +253,12 @@ class Preparation:
         facts["repeated"] = joined.repeated_share()
         if split.separated and facts["repeated"]:
             self.note(f"data: {facts['repeated']:.1%} of val's documents are also in train, nearly")
+        for part in ("val", "test"):
+            if split.rule != "hash" and (share := joined.share_in_train(part)) >= 1e-4:
+                self.note(
+                    f"data: {share:.2%} of {part}'s text is also in train; a loss on text that was "
+                    "trained on says nothing about new text"
+                )
         if changed := int(joined.index["changed"].sum()):
             self.note(
                 f"tokenizer: changes {changed:,} of {len(joined.index):,} texts (a normalizer, or "

@@ -1,5 +1,6 @@
 """The answer of a study in sentences: which variants are better, and which it cannot tell apart."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -10,8 +11,9 @@ from transformer_norms.comparison.sentences import (
     plural,
     sum_sentence,
 )
+from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
-from transformer_norms.report.fairness import pairs_within
+from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
@@ -107,13 +109,13 @@ def _lost_variants(findings: Findings) -> list[Variant]:
 def _lead(findings: Findings, groups: Groups) -> str:
     """The best variant that is better than its baseline, else the number of each verdict."""
     compared = findings.compared
-    if better := groups.get("better"):
-        return f"{sentence(findings, better[0])}."
-    if len(compared) == 1:
-        return f"{sentence(findings, compared[0])}."
+    if said := groups.get("better", compared if len(compared) == 1 else [])[:1]:
+        return f"{sentence(findings, said[0])}{_different_starts(findings, said)}."
     if compared:
         verdicts = ", ".join(f"{len(members)} {verdict}" for verdict, members in groups.items())
-        return f"No variant is shown to be better than its baseline: {verdicts}."
+        claim = f"No variant is shown to be better than its baseline: {verdicts}"
+        failures = f"{_failed_baselines(findings)}{_most_failing(findings)}"
+        return f"{failures}{claim}{_different_starts(findings, compared)}."
     if lost := _lost_variants(findings):
         return f"{'; '.join(sentence(findings, v) for v in lost)}."
     variants = findings.study.variants
@@ -121,6 +123,46 @@ def _lead(findings: Findings, groups: Groups) -> str:
     contrasts = plural(len(findings.contrasts), "contrast")
     what = f"compared in {contrasts}" if findings.contrasts else "nothing is compared"
     return f"{plural(count, 'variant')} ran; {what}."
+
+
+def _different_starts(findings: Findings, variants: Sequence[Variant]) -> str:
+    """`; post and pre have different starts (init=transformer2017 and init=mup)`, or nothing where
+    each variant starts as its baseline does, or the start is what was asked about."""
+    study = findings.study
+    apart = [variant for variant in variants if "init" in confounds(study, variant)]
+    if len(variants) == len(apart) == 1:
+        pair = [variants[0], study.baseline_of(variants[0])]
+        inits = dict.fromkeys(f"init={side.ended[0].choice('init')}" for side in pair)
+        names = " and ".join(side.name for side in pair)
+        return f"; {names} have different starts ({' and '.join(inits)})"
+    several = f"; {len(apart)} of {len(variants)} variants have another start (init) than their"
+    return f"{several} baseline" if apart else ""
+
+
+def _most_failing(findings: Findings) -> str:
+    """The sentence on the variant that failed most clearly more often than its baseline, if chance
+    alone would make such failures of any variant in less than one of twenty studies."""
+    p = {
+        v.name: fisher
+        for v in findings.compared
+        if (fisher := findings.comparisons[v.name].fisher) is not None
+        and not findings.outcomes[findings.study.baseline_of(v).name].failed
+    }
+    name = min(p, key=p.__getitem__, default=None)
+    if name is None or p[name] >= LEVEL:
+        return ""
+    return f"{sentence(findings, findings.study.variant(name))}. "
+
+
+def _failed_baselines(findings: Findings) -> str:
+    """`The baseline pre failed to train in 2 of 5: no loss is compared with it. `, or nothing."""
+    names = dict.fromkeys(str(variant.baseline) for variant in findings.compared)
+    failed = {name: findings.outcomes[name] for name in names if findings.outcomes[name].failed}
+    return "".join(
+        f"The baseline {name} failed to train in {outcomes.failure_text}: no loss is compared with "
+        "it. "
+        for name, outcomes in failed.items()
+    )
 
 
 def _notes(findings: Findings, groups: Groups) -> list[str]:

@@ -1,6 +1,7 @@
 """Names the format of a file by its first bytes, and says how to read it."""
 
 import re
+from pathlib import Path
 
 # The last two are UTF-16 without a mark: eight letters of alphabets, one after the other.
 _BINARY = {
@@ -16,8 +17,20 @@ _BINARY = {
     rb"(..){,999}?([^\0][\0-\6]){8}": "is UTF-16; type iconv -f UTF-16LE -t UTF-8 FILE > NEW",
     rb"(..){,999}?([\0-\6][^\0]){8}": "is UTF-16; type iconv -f UTF-16BE -t UTF-8 FILE > NEW",
 }
+_SOURCES = {
+    rb'\.(jsonl?|ndjson)\n|.*\n\s*\[?\s*\{\s*"[^"\n]*"\s*:': "is JSON; data=jsonl reads its texts",
+    rb"\.[ct]sv\n": "is CSV; no corpus reads its texts, and data=jsonl reads lines of JSON",
+    rb"\.x?html?\n|.*\n\s*<(!doctype|html)": "is HTML; no corpus reads its texts without tags",
+}
 
 
 def binary_format(head: bytes) -> str:
     """Says what a file is that is not text in UTF-8, and what makes text of it; or nothing."""
     return next((words for mark, words in _BINARY.items() if re.match(mark, head, re.DOTALL)), "")
+
+
+def source_format(file: Path) -> str:
+    """Says what a text is that holds other texts, by its suffix or its beginning; or nothing."""
+    with file.open("rb") as stream:
+        start = file.suffix.encode("utf-8", "replace") + b"\n" + stream.read(1000)
+    return next((words for form, words in _SOURCES.items() if re.match(form, start, re.I)), "")

@@ -22,9 +22,9 @@ def pass_warnings(model: Transformer, vocab_size: int) -> list[str]:
     """Returns what passes over a few tokens say of a model. Raises ConfigError where a plugin's
     module holds a tensor that nothing trains, or returns another shape."""
     own = [m for m in model.modules() if type(m).__module__.startswith(PLUGIN)]
-    if own and not sharded(model.embedding.weight):
-        _check_modules(model, own)
-    distance, lines = lookahead(model, vocab_size), []
+    unused = _unused_parameters(model, own) if own and not sharded(model.embedding.weight) else []
+    lines = [f"{name} gets no gradient in a pass over a few tokens" for name in unused]
+    distance = lookahead(model, vocab_size)
     if distance >= ROUNDING and lookahead(model, vocab_size, change=0) >= ROUNDING:
         names = ", ".join(sorted({type(m).__name__ for m in own})) or "a module"
         lines.append(
@@ -39,9 +39,8 @@ def pass_warnings(model: Transformer, vocab_size: int) -> list[str]:
     return lines
 
 
-def _check_modules(model: Any, own: Sequence[nn.Module]) -> None:
-    """Raises ConfigError where a plugin's module holds a tensor that nothing trains, or returns
-    another shape."""
+def _unused_parameters(model: Any, own: Sequence[nn.Module]) -> list[str]:
+    """Returns the parameters of a plugin's modules that get no gradient in any of its modules."""
     known = set(model.parameters())
     for module, (name, value) in ((m, item) for m in own for item in vars(m).items()):
         for leaf in tree_leaves(value):
@@ -60,10 +59,14 @@ def _check_modules(model: Any, own: Sequence[nn.Module]) -> None:
     layers = [pair for b in model.blocks for pair in ((2, b.attention.f.attend), (0, b.mlp.f))]
     hooks = [m.register_forward_hook(partial(check_shape, last)) for last, m in layers]
     shape, generator = (2, min(TOKENS, model.context)), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        seeded_pass(model, torch.randint(model.vocab_size, shape, generator=generator))
+    logits, *_ = seeded_pass(model, torch.randint(model.vocab_size, shape, generator=generator))
     for hook in hooks:
         hook.remove()
+    logits.sum().backward()
+    named = [(f"{type(m).__name__}.{name}", p) for m in own for name, p in m.named_parameters()]
+    used = {name for name, p in named if p.grad is not None or not p.requires_grad}
+    model.zero_grad()
+    return sorted({name for name, _ in named} - used)
 
 
 @torch.no_grad()
