@@ -43,7 +43,7 @@ demo: setup
 	@$(BIN)/transformer-norms train study=demo data=stories data.documents=6000 \
 		data.val_tokens=32768 tokenizer=bpe tokenizer.vocab_size=512 trainer.steps=600
 	@$(BIN)/transformer-norms sample demo --prompt "Emma was a brave girl from" \
-		--tokens 300 --temperature 0.9
+		--tokens 300 --temperature 0.9 | fold -s -w 78
 
 test: setup
 	@# pytest's own assertions would show more, but each worker would rewrite them for seconds.

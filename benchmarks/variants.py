@@ -91,7 +91,9 @@ def measure(size: Size, typed: argparse.Namespace) -> dict[str, Any]:
     """Every variant at one size, as the JSON holds it. Times are seconds a step, by round."""
     baseline = ours(size, [NORM, PLACEMENT, *typed.overrides], size.batches())
     step = partial(trained, baseline)
-    products = recorded(partial(trained_alone, baseline))  # every variant's, by test
+    products = recorded(
+        partial(trained_alone, baseline)
+    )  # every variant's, but for those with matrices
     # In a round a variant has its own step, and no more than one of the baseline's.
     count = steps_a_round({BASELINE: step}, typed.seconds / typed.rounds / 2)
     limit = interleaved({BASELINE: step, PRODUCTS: products.replay}, count, typed.rounds, SETTLED)

@@ -169,10 +169,17 @@ def test_no_norm_and_no_placement_adds_a_product(name, size):
     assert recorded(variant.train_step).flop == step_products(size)
 
 
+OWN_MATRICES = {"norm=gatednorm"} | {f"placement={name}" for name in (
+    "altup attention_residuals attention_residuals_block gemma3n gemma3n_inputs gemma4_inputs "
+    "hyper_connections hyper_connections_static laurel mhc"
+).split()}  # fmt: skip
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", variants.every_variant())
-def test_no_norm_and_no_placement_at_all_adds_a_product(name, size):
-    test_no_norm_and_no_placement_adds_a_product(name, size)
+def test_only_what_has_matrices_of_its_own_adds_a_product(name, size):
+    variant = ours(size, [*variants.every_variant()[name], ONE_THREAD], size.batches())
+    assert (recorded(variant.train_step).flop > step_products(size)) == (name in OWN_MATRICES)
 
 
 def test_variants_are_timed_beside_the_baseline(tmp_path, capsys):

@@ -173,7 +173,7 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here):
         (["", "norm=layernorm", "--most", "0"], "0: a whole number from 1 is wanted"),
         (["", "norm=layernorm", "--most", "1001"], "--most 1001: a proposal has at most 1000"),
         (["", "norm=layernorm", "--effect", "nan"], "nan: a number from 0 is wanted"),
-        (["", "norm=layernorm", "--ledger", "corpus.txt"], "corpus.txt: not readable as JSON"),
+        (["", "norm=layernorm", "--ledger", "corpus.txt"], "corpus.txt: invalid json"),
     ],
 )
 def test_a_wrong_command_is_one_line_and_writes_nothing(typed, message, run_here):

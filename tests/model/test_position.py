@@ -194,8 +194,8 @@ def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_tu
         ("position=rope_yarn position.scaling.attention_factor=log(x)", "names x; known"),
         ("position=yarn", "did you mean 'rope_yarn'"),
         ("architecture.kv_from_block=0 position.scaling={type: linear, factor: 'l'}",
-         "block i=1 uses the keys and values of block 0, and has architecture.rope_base, "
-         "rope_fraction or position.scaling of its own"),
+         "block i=1 uses the keys and values of block 0, and has its own architecture.rope_base, "
+         "rope_fraction or position.scaling"),
     ],
 )  # fmt: skip
 def test_a_scaling_that_cannot_be_is_refused_in_a_line_that_names_its_key(typed, said):

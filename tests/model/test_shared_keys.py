@@ -110,17 +110,17 @@ def test_the_gradient_of_a_source_is_that_of_all_that_read_it(more, monkeypatch)
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        (f"{KEY}=1", "kv_from_block: 1 is not allowed; in block i=0 it is 1; it is 0 where the"),
-        (f"{KEY}=[0,0,1,3]", "in block i=2 it is 1; it is 2 where the block has keys and values"),
-        (f"{KEY}=i/2", "in block i=1 it is 0.5; it is 1 where"),
+        (f"{KEY}=1", "kv_from_block: 1 is not allowed; in block i=0 it is 1; it is i where the"),
+        (f"{KEY}=[0,0,1,3]", "in block i=2 it is 1; it is i where the block"),
+        (f"{KEY}=i/2", "in block i=1 it is 0.5; it is i where"),
         (f"{KEY}=[0,1]", "there are 2 blocks for 4 blocks"),
-        (f"{KEY}=0 model.head_dim=8*l", "block i=1 uses .* of block 0, and has model.head_dim of"),
-        (f"{KEY}=0 model.kv_heads=[4,2,4,4]", "i=1 uses .* and has model.kv_heads of its own"),
+        (f"{KEY}=0 model.head_dim=8*l", "of block 0, and has its own model.head_dim"),
+        (f"{KEY}=0 model.kv_heads=[4,2,4,4]", "i=1 uses .* and has its own model.kv_heads"),
         (
             f"{KEY}=0 position=rope architecture.rope_base=10**l",
-            "has architecture.rope_base, rope_fraction or",
+            "has its own architecture.rope_base, rope_fraction or",
         ),
-        (f"{KEY}=0 architecture.value_embedding=i", "has architecture.value_embedding of its own"),
+        (f"{KEY}=0 architecture.value_embedding=i", "has its own architecture.value_embedding"),
     ],
 )
 def test_keys_that_do_not_fit_are_refused_in_a_line(typed, line):

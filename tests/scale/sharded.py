@@ -128,7 +128,7 @@ def cut_short(ranks, config):
     trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
     before = {name: whole(p.detach()).clone() for name, p in model.named_parameters()}
     batches = trainer.micro_batches
-    batches.stopping = SimpleNamespace(asked=False)
+    batches.stopping = SimpleNamespace(stop_requested=False)
     backward, computed = batches.loss.backward, []
 
     def counted(batch, parts):

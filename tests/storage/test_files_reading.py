@@ -162,11 +162,10 @@ OPENS |= {"safe_open", "loadtxt", "genfromtxt"}
 OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone
 # The modules that open files otherwise, and what they open.
 OTHERS = {
-    "the package's own files": "analysis/folded_config commands/completion "
-    "config/compose config/overrides explain/listing hf/facts names "
-    "report/page/__init__ report/paper/citations",
+    "the package's own files": "config/compose explain/listing names report/page/__init__ "
+    "report/paper/citations",
     "the user's text or machine": "data/documents data/downloads data/pydocs run/machine "
-    "processes streams",
+    "processes storage/formats streams",
     "text that this process or its child has made": "hf/tokenizer_json judge/pairs "
     "judge/parties model/placement norms/stated comparison/sweep_record",
     "a file to write": "storage/files storage/locks run/metrics tracking/view",

@@ -43,7 +43,7 @@ def damage(folders):
     record = Path("runs/main/sweep-main.json")
     record.write_text(record.read_text()[:-20])
     return {
-        empty: "summary.json: not readable as JSON",
+        empty: "summary.json: invalid json",
         pipe: "summary.json: is no file, but a pipe",
         other: "summary.json: identity: field required",
         config: "config.yaml: ",

@@ -65,8 +65,9 @@ def _add_commands(parser: Parser, commands: Mapping[str, Command], words: list[s
 def _set_completers(parser: Parser) -> None:
     """Says by which function the words of each argument are completed. Files are what is left."""
     for action in parser._actions:
-        if isinstance(action.choices, dict):  # the commands of tracking
-            for inner in action.choices.values():
+        choices = action.choices if isinstance(action.choices, dict) else {}
+        for inner in choices.values():
+            if isinstance(inner, Parser):  # the commands of tracking
                 _set_completers(inner)
         kind = action.metavar if isinstance(action.metavar, str) else ""
         keys = any(word in kind for word in ("KEY=", "CONDITION", "BASELINE", "CANDIDATE"))

@@ -229,13 +229,17 @@ def check_flags(arguments: Sequence[str], flags: Iterable[str]) -> None:
 def _meant(text: str, following: str) -> str:
     """Returns the hint for a word that is a key, or the value of an axis; otherwise nothing."""
     name, _, value = text.lstrip("-").replace(":", "=", 1).partition("=")
+    pairs = [f"{axis}={name}" for axis in AXES_OF_A_RUN if name in options(axis)]
+    kinds = (*AXES_OF_A_RUN, "trainer.precision", "trainer.device")
+    pairs = pairs or [f"{kind}={own}" for kind in kinds for own in theirs(name, kind)]
+    if pairs and not value:
+        return did_you_mean(pairs if len(pairs) <= 3 else [])  # none is a value of most axes
     keys = theirs(name) or [name.replace("-", "_")]
     known = (*AXES, "seed", "study", "plugins", "config", "final_norm", "embed")
     if theirs(name) or keys[0] in known or re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", keys[0]):
         after = "" if "=" in following or following.startswith("-") else following
         return did_you_mean([f"{keys[0]}={value.strip() or after or 'VALUE'}"])
-    pairs = [f"{axis}={name}" for axis in AXES_OF_A_RUN if name in options(axis)]
-    return did_you_mean(pairs if len(pairs) <= 3 else [])  # none is a value of most axes
+    return ""
 
 
 def _refuse_unusable(key: str, value: Any, text: str) -> None:

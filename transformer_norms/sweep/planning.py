@@ -215,7 +215,13 @@ class Jobs:
         try:
             config = compose(overrides)  # before the next import, which takes torch's time
         except ConfigError as error:
-            where = f" (in {label(variant)})" if len(self.request.question.variants) > 1 else ""
+            question, key = self.request.question, str(error).partition("=")[0]
+            where = f" (in {label(variant)})" if len(question.variants) > 1 else ""
+            own = {one: value for one, value in variant.items() if one != key}
+            fits = (one for one in question.variants[:20] if not self.refusal(one, {}))
+            if own and key in {**question.fixed, **variant} and (having := next(fits, None)):
+                each = [{key: question.fixed.get(key), **having}, own]
+                where += f"; a sweep's file gives it to one variant, together: {each}"
             raise ConfigError(f"{error}{where}") from None
         from transformer_norms.run.plan import Plan
 

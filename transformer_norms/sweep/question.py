@@ -10,7 +10,14 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.sweep_record import Values, baseline_of, distinct, names_of
-from transformer_norms.config.overrides import HORIZONS, as_typed, check_pairs, parse, read_several
+from transformer_norms.config.overrides import (
+    HORIZONS,
+    as_typed,
+    check_pairs,
+    is_several,
+    parse,
+    read_several,
+)
 from transformer_norms.config.plugins import check_plugins
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
@@ -188,7 +195,9 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
         raise ConfigError(f"{text}: names no value")
     if len(parts) > MOST_RUNS:
         raise ConfigError(f"{text}: is more than {MOST_RUNS} runs; split the study")
-    return key, [parse([f"{key}={part}"])[0].value for part in parts]
+    return key, [
+        part if is_several(pair := f"{key}={part}") else parse([pair])[0].value for part in parts
+    ]
 
 
 def _bare_question(typed: Mapping[str, list[Any]]) -> Question:

@@ -8,9 +8,16 @@ from transformer_norms.config.tree import DEFAULTS, Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import as_number, value_at
 from transformer_norms.model.attention import ATTENTIONS
+from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import head_sites, latent_sites, read_placement
 from transformer_norms.model.position import POSITIONS, NoPosition, scaling_factors
-from transformer_norms.model.settings import BlockChoices, block_values, site_width, value_factor
+from transformer_norms.model.settings import (
+    MADE_BY,
+    BlockChoices,
+    block_values,
+    site_width,
+    value_factor,
+)
 from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site
 from transformer_norms.names import unknown
 from transformer_norms.norms import NORMS
@@ -24,6 +31,7 @@ def refuse_contradictions(config: Config) -> None:
     for line in (
         *_of_data(config),
         *_of_attention(config, blocks),
+        *_of_values(config, blocks),
         *_of_shared_keys(config, blocks),
         *_of_later_tokens(config),
         *_of_trainer(config),
@@ -91,6 +99,42 @@ def _arguments(kind: type) -> Collection[str]:
     """Returns the names of the arguments that a class itself states."""
     own = vars(kind).get("__init__")
     return inspect.signature(own).parameters if inspect.isfunction(own) else ()
+
+
+def _of_values(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
+    """Yields where a bias or an option of the values has nothing to act on, or does not fit."""
+    how = config.architecture
+    absent = {
+        role: f"architecture.{key} is none"
+        for role, key in MADE_BY.items()
+        if getattr(how, key) == "none"
+    }
+    absent |= {"head": "architecture.tied is true"} if how.tied else {}
+    if not MLPS[config.mlp.type].gated:
+        absent["gate"] = f"mlp={config.choices.mlp} has no gate"
+    shares = as_number(how.values_from_keys)
+    if all(block.values_from_keys for block in blocks):
+        absent["value"] = f"architecture.values_from_keys is {shares}"
+    for role in () if isinstance(how.bias, bool) else how.bias:
+        if role in absent:
+            yield f"architecture.bias: {role} is not allowed where {absent[role]}"
+    if how.value_scale != 1 and how.value_residual == "none":
+        yield f"architecture.value_scale: {as_number(how.value_scale)} needs a value_residual"
+    if how.value_gate != "none" and how.value_embedding == "none":
+        yield f"architecture.value_gate: {how.value_gate} needs a value_embedding"
+    sizes = {(block.sizes.kv_heads, block.inner.value_dim) for block in blocks}
+    if how.value_residual != "none" and len(sizes) > 1:
+        yield (
+            f"architecture.value_residual: {as_number(how.value_residual)} is not allowed where "
+            "the values of blocks differ in size (model.kv_heads, model.head_dim)"
+        )
+    for own in (block for block in blocks if block.values_from_keys):
+        if (made := own.sizes.head_dim - own.inner.rope_dim) != own.inner.value_dim:
+            yield (
+                f"architecture.values_from_keys: {shares} is not allowed where a head's values "
+                f"have {own.inner.value_dim} dimensions and W_k computes {made}; "
+                f"architecture.value_dim={made} makes them as many"
+            )
 
 
 def _of_shared_keys(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
