@@ -115,7 +115,7 @@ def test_a_baseline_that_fails_bears_no_claim(tmp_path):
     found = judged(tmp_path, {"pre": {**PRE, 1: 2.9}, "post": far, "peri": PRE})
     assert answer(found).lead == (
         "The baseline pre failed to train in 1 of 3 (1 to 91 %; 1 no better than the bigram): no "
-        "loss is compared with it. No variant is shown to be better than its baseline: 2 failed; "
+        "loss is compared with it. No variant is shown to be better than its baseline (failed 2); "
         "1 of 2 variants have another start (init) than their baseline."
     )
     assert {c.verdict for c in found.comparisons.values()} == {"failed"}
@@ -178,6 +178,6 @@ def test_failures_that_chance_does_not_explain_stand_before_what_no_variant_show
     assert answer(found).lead == (
         "post failed to train in 5 of 5 runs (48 to 100 %; 5 no better than the bigram), pre in 0 "
         "of 5 (at most 45 %); Fisher's p 0.008 after Holm. No variant is shown to be better than "
-        "its baseline: 1 failed, 1 not distinguishable; 1 of 2 variants have another start (init) "
+        "its baseline (failed 1, not distinguishable 1); 1 of 2 variants have another start (init) "
         "than their baseline."
     )

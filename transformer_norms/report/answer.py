@@ -112,8 +112,8 @@ def _lead(findings: Findings, groups: Groups) -> str:
     if said := groups.get("better", compared if len(compared) == 1 else [])[:1]:
         return f"{sentence(findings, said[0])}{_different_starts(findings, said)}."
     if compared:
-        verdicts = ", ".join(f"{len(members)} {verdict}" for verdict, members in groups.items())
-        claim = f"No variant is shown to be better than its baseline: {verdicts}"
+        verdicts = ", ".join(f"{verdict} {len(members)}" for verdict, members in groups.items())
+        claim = f"No variant is shown to be better than its baseline ({verdicts})"
         failures = f"{_failed_baselines(findings)}{_most_failing(findings)}"
         return f"{failures}{claim}{_different_starts(findings, compared)}."
     if lost := _lost_variants(findings):
