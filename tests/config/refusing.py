@@ -1,4 +1,4 @@
-"""What a refusal is: one line that can be printed."""
+"""A refusal is one line that can be printed."""
 
 import pytest
 

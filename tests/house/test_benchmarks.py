@@ -179,7 +179,8 @@ OWN_MATRICES = {"norm=gatednorm"} | {f"placement={name}" for name in (
 @pytest.mark.parametrize("name", variants.every_variant())
 def test_only_what_has_matrices_of_its_own_adds_a_product(name, size):
     variant = ours(size, [*variants.every_variant()[name], ONE_THREAD], size.batches())
-    assert (recorded(variant.train_step).flop > step_products(size)) == (name in OWN_MATRICES)
+    more = recorded(variant.train_step).flop - step_products(size)
+    assert more > 0 if name in OWN_MATRICES else more == 0
 
 
 def test_variants_are_timed_beside_the_baseline(tmp_path, capsys):

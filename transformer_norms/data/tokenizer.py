@@ -206,7 +206,7 @@ def _load_ranks(saved: Mapping[str, Any]) -> Tokenizer:
     return RankTokenizer(saved["type"], saved["pattern"], ranks, saved["vocab_size"], saved["end"])
 
 
-# By type. What was made elsewhere has more.
+# Each type of tokenizer has a loader. Vocabularies of files add theirs.
 LOADERS: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {
     "byte": _load_bytes, **dict.fromkeys(("bpe", "gpt2", "cl100k"), _load_ranks)
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""What a run or a sweep takes, before it starts: parameters, FLOPs and memory."""
+"""Computes the parameters, FLOPs and memory of a run or a sweep before it starts."""

@@ -107,7 +107,7 @@ def curves_of(
     return curves if enough_evaluations([*evaluations, *[0] * (runs - len(evaluations))]) else []
 
 
-# What a curve can be drawn along, and its label.
+# Each axis of a curve has a label.
 ALONG = {"tokens": "tokens", "flops": "FLOPs", "seconds": "seconds of training"}
 
 

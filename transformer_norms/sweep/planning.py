@@ -56,7 +56,7 @@ class Job:
 
     @property
     def error(self) -> str:
-        """What the run's folder says of its failure, with the traceback if there is one."""
+        """Returns the error in the summary of the run, with its traceback if there is one."""
         summary = self.summary
         return ((summary.error if summary else None) or "").strip()
 
