@@ -44,9 +44,9 @@ Chain = tuple[Box, ...]  # the boxes of a branch, in their order
 
 @dataclass(frozen=True)
 class Row:
-    """A row is the part of a drawing at one height. `stream` is None where there is no stream. `term` is an
-    earlier stream that enters from the left. Branches `leave` or `join` the stream at an `edge`,
-    through a box that they `share`."""
+    """A row is the part of a drawing at one height. `stream` is None where there is none. `term`
+    is an earlier stream that enters from the left. Branches `leave` or `join` the stream at an
+    `edge`, through a box that they `share`."""
 
     stream: Box | None = LINE
     branches: tuple[Box | None, ...] = ()
