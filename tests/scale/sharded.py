@@ -1,5 +1,6 @@
 """Models in shards on several ranks, beside the same models in one process."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -67,23 +68,45 @@ def _compare_gradients(ranks, config):
     expected = {name: p.grad for name, p in one.named_parameters() if p.grad is not None}
     if config.trainer.precision == "fp64":
         # Weights of nearly equal streams have gradients that cancel: the order of a sum counts.
-        same = build_model(config, VOCABULARY)
-        build_trainer(config, same, batch_of, lambda: ()).micro_batches.backward(batch, 0)
-        named = {name: p.grad for name, p in same.named_parameters() if ".connection." in name}
-        expected |= {name: grad for name, grad in named.items() if grad is not None}
+        same = _gradients_of_one(config)
+        expected |= {name: grad for name, grad in same.items() if ".connection." in name}
     least = 1e-4 * max(gradient.abs().max().item() for gradient in expected.values())
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert found.keys() == expected.keys()
-    gradients = {
-        name: distance(whole(found[name]), gradient, least) for name, gradient in expected.items()
-    }
+    found = {name: whole(gradient) for name, gradient in found.items()}
+    gradients = {name: distance(found[name], grad, least) for name, grad in expected.items()}
+    rounding = (config.trainer.precision, config.trainer.compile) == ("fp32", "block")
     return {
+        "roundings": _roundings(config, found, expected) if rounding else {},
         "sharded": all(sharded(p) for p in model.parameters()),
         "start": max(distance(start[name], p.detach()) for name, p in one.named_parameters()),
         "buffers": all(map(torch.equal, model.buffers(), one.buffers())),
         "loss": distance(total, loss.detach().expand(2)),
         "gradients": gradients,
     }
+
+
+def _roundings(config, found, compiled):
+    """For each gradient in shards, its error in units of the error of one process, which is the
+    larger of those with and without compiled blocks. Errors are distances to float64's gradients.
+
+    A compiled block with shards has kernels of another order of sums than one without. Where a
+    gradient cancels but for rounding, no digit of the two is the same."""
+    exact = _gradients_of_one(config, precision="fp64", compile="none")
+    eager = _gradients_of_one(config, compile="none")
+
+    def error(gradient, name):
+        return (gradient.double() - exact[name]).abs().max().item()
+
+    usual = {name: max(error(compiled[name], name), error(eager[name], name)) for name in exact}
+    return {name: error(found[name], name) / unit for name, unit in usual.items() if unit}
+
+
+def _gradients_of_one(config, **trainer):
+    config = replace(config, trainer=replace(config.trainer, **trainer))
+    model = build_model(config, VOCABULARY)
+    build_trainer(config, model, batch_of, lambda: ()).micro_batches.backward(batch_of(0), 0)
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 def steps(ranks, cases):
