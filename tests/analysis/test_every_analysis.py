@@ -281,6 +281,8 @@ def test_the_analysis_of_the_docs_measures_the_stream_and_is_compared_over_seeds
     streams = [streams_by_hand(loaded, tokens)[0] for tokens in sequences(loaded)]
     sizes = [np.concatenate(each) for each in zip(*streams, strict=True)][1:]
     assert [row["rms"] for row in found] == pytest.approx([(x**2).mean() ** 0.5 for x in sizes])
+    with pytest.raises(own["Unmeasured"]):
+        list(own["measure"](model_and_text(placement="hyper_connections"), tell_nobody, None))
     parser = own["models_parser"](own["__doc__"])
     typed = [str(small.study()), "--out", str(tmp_path / "out")]
     assert own["run_on_models"](own["ANALYSIS"], own["measure"], parser, typed) == 0

@@ -146,9 +146,10 @@ def watch(model: Transformer) -> Iterator[Readings]:
 def watch_streams(
     model: Transformer, read: Callable[[str, int | None, Tensor], None]
 ) -> Iterator[None]:
-    """Calls `read` with each stream [batch, time, width] at the boundaries of blocks, in order:
-    the part, the block that it leaves, and the stream. What enters the first block is the part
-    `embedding` of None. Inside it the model has hooks, and afterwards none."""
+    """Calls `read` with each stream at the boundaries of blocks, in order: the part, the block that
+    it leaves, and the stream, [batch, time, width], or [batch, time, n, width] of n streams. The
+    stream that enters the first block is the part `embedding` of None. Inside the context the model
+    has hooks, and afterwards none."""
 
     def read_input(block: nn.Module, given: tuple[Any, ...]) -> None:
         read("embedding", None, given[1])  # x0
