@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.model.attention import AllHeads, PerHead, Sinks, Softmax, rotate_first
+from transformer_norms.model.attention import AllHeads, PerHead, Sinks, Softmax
 from transformer_norms.model.block import ParallelBlock, SerialBlock
 from transformer_norms.model.coefficient import Learned, Scaled, ScaledNorm
 from transformer_norms.model.connections.altup import MeanOfProjections
@@ -31,7 +31,7 @@ from transformer_norms.model.connections.two_streams import JoinNormed
 from transformer_norms.model.initialization import BIASED, FromLatent
 from transformer_norms.model.mlp import MLP, GatedMLP
 from transformer_norms.model.position import Learned as LearnedPosition
-from transformer_norms.model.position import Sinusoidal
+from transformer_norms.model.position import Sinusoidal, position_first
 from transformer_norms.model.sites import NormPlace
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import nothing
@@ -216,7 +216,7 @@ def writers(model: Transformer, place: NormPlace) -> list[str]:
         return [f"{inside}.{LATENTS[place.site][0]}"]
     f: Any = model.get_submodule(inside) if place.sub_layer in WRITERS else None
     if place.site in ("q", "k"):
-        turned = f.turn.args[0] is not nothing and f.turn.func is rotate_first
+        turned = f.turn.args[0] is not nothing and f.turn.func is position_first
         if turned:
             raise CannotFold("a rotation stands between it and the matrix that writes it")
         if place.site == "k" and f.rope_key is not nothing:

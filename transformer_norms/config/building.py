@@ -15,14 +15,9 @@ from transformer_norms.model.assembly import Assembly, dropout_of, scale_of
 from transformer_norms.model.coefficient import LogitCap, Smear
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
-from transformer_norms.model.position import POSITIONS, NoPosition
+from transformer_norms.model.position import ORDERS, POSITIONS, NoPosition
 from transformer_norms.model.settings import GIVEN, formula_values
-from transformer_norms.model.transformer import (
-    SCALE_ORDERS,
-    Transformer,
-    separate,
-    straight,
-)
+from transformer_norms.model.transformer import Transformer, separate, straight
 from transformer_norms.norms import nothing
 from transformer_norms.training.graphs.compiling import Compilation, choose_mode
 from transformer_norms.training.loss import LOSSES, ModelLoss
@@ -69,7 +64,7 @@ def build_uninitialized(config: Config, vocab_size: int, shard: Shard = nothing)
         tied=architecture.tied,
         bias="head" in biased(architecture.bias),
         scale=scale_of(architecture.embed_scale, width, values),
-        enter_positions=SCALE_ORDERS[architecture.embed_scale_order],
+        enter_positions=ORDERS[architecture.embed_scale_order],
         embed=assembly.end_norm("embed", "none" if fixnorm else config.embed),
         smear=nothing if architecture.smear == "none" else Smear(architecture.smear),
         final=final,

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformer_norms.formula import Formula
 from transformer_norms.model.attention import (
     ATTENTIONS,
-    ORDERS,
     AllHeads,
     Attention,
     PerHead,
@@ -32,15 +31,8 @@ from transformer_norms.model.connections import CONNECTIONS, build_part
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS, SparseActivation
 from transformer_norms.model.placement import PARTS, attention_sites, read_placement
-from transformer_norms.model.position import (
-    NoPosition,
-)
-from transformer_norms.model.settings import (
-    ModelConfig,
-    block_values,
-    site_width,
-    value_factor,
-)
+from transformer_norms.model.position import ORDERS, NoPosition
+from transformer_norms.model.settings import ModelConfig, block_values, site_width, value_factor
 from transformer_norms.model.sites import (
     HEAD_SITES,
     KV_SITES,
@@ -186,9 +178,9 @@ class Assembly:
         )
 
     def attention(self, plan: SubLayerPlan, values: Mapping[str, float]) -> Attention:
-        (sizes, inner), order = self.heads[int(values["i"])], self.architecture.qk_norm_order
+        i, order = int(values["i"]), self.architecture.qk_norm_order
+        sizes, inner = self.heads[i]
         heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
-        i = int(values["i"])
         source, plan = self.sources[i], replace(plan, sites=self.sites(plan, i))
         attend, scale = self.attend(values)
         return Attention(

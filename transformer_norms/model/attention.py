@@ -221,19 +221,6 @@ class ValueMix(nn.Module):
         return v
 
 
-def norm_first(rotate: Layer, norm: Layer, x: Heads, angles: Any) -> Heads:
-    return rotate(norm(x), angles)
-
-
-def rotate_first(rotate: Layer, norm: Layer, x: Heads, angles: Any) -> Heads:
-    return norm(rotate(x, angles))
-
-
-# Whether q and k meet their norms before their rotation or after: the same for a norm without a
-# gain for each dimension, since a rotation keeps lengths.
-ORDERS = {"before": norm_first, "after": rotate_first}
-
-
 class AllHeads(nn.Module):
     """A norm over all heads side by side (`norm@full`), on a tensor that is split into heads."""
 

@@ -109,7 +109,7 @@ class Reader:
             self.refuse(f"{name} stands for a sum of x, start and x0, named where it first stands")
         calls = (call for call in self.sub_layers(self.tree) if isinstance(call, ast.Call))
         if any(call.args[:1] == named for call in calls):
-            self.normed, self.tree = name, _Unnamed().visit(self.tree)
+            self.normed, self.tree = name, _Unnamed(named[0].value).visit(self.tree)
             return
         streams: dict[str, list[Term]] = {"x": [], "start": [], "x0": []}
         for term in self.terms(named[0].value):
@@ -117,7 +117,8 @@ class Reader:
         for stream, terms in streams.items():
             if terms:
                 self.enters[stream] = self.read_scale(f"enter.{stream}", terms)
-        self.reads, self.tree = name, _Named().visit(self.tree)
+        left = ast.copy_location(ast.Name(name, ast.Load()), named[0])
+        self.reads, self.tree = name, _Unnamed(left).visit(self.tree)
 
     def read_parallel(self) -> SubLayerPlan:
         """Reads `x + attention(h := norm(x)) + mlp(h)` and returns the plan of `kind`. The kind
@@ -459,18 +460,14 @@ def name_of(node: ast.AST) -> str:
     return node.func.id if called else ""  # type: ignore[attr-defined]
 
 
-class _Named(ast.NodeTransformer):
-    """Leaves h in the place of `h := ...`."""
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
-        return ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
-
-
 class _Unnamed(ast.NodeTransformer):
-    """Leaves the norm in the place of `h := norm(x)`."""
+    """Leaves another expression in the place of `h := ...`, such as h, or what it names."""
+
+    def __init__(self, left: ast.expr) -> None:
+        self.left = left
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
-        return node.value
+        return self.left
 
 
 def argument_of(call: ast.expr) -> ast.expr:

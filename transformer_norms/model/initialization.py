@@ -9,7 +9,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 from pydantic import Field
@@ -17,13 +17,11 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Nothing, Number
-from transformer_norms.model.settings import ROLES, Sizes, block_values, formula_values
+from transformer_norms.model.settings import ROLES, Biased, Sizes, block_values, formula_values
 from transformer_norms.norms import nothing
 
 # The roles that may have a bias. `true` gives one to all but the head.
-BIASED = (
-    "query_down kv_down rope_key query key value attention_gate output up gate down head"
-).split()
+BIASED = get_args(Biased)
 
 
 def biased(spec: bool | Collection[str]) -> frozenset[str]:

@@ -9,13 +9,7 @@ from typing import Annotated, Any, Literal
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Groups, Mark, Text, plain
-from transformer_norms.model.equation import (
-    READ,
-    RESERVED,
-    WRITE,
-    Reader,
-    canonical,
-)
+from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader, canonical
 from transformer_norms.model.sites import INSIDE, LATENT_SITES, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 
@@ -203,14 +197,11 @@ class _Entry:
                 for kind in SUB_LAYERS:
                     reader = Reader(text["x"], learned, kind, SUB_LAYERS)
                     plans[kind], end = reader.read_dual(text["r"], text["end"])
-            elif topology == "streams":
-                kinds = SUB_LAYERS if isinstance(equation, str) else ()
-                for kind, part in text.items():
-                    plans[kind] = Reader(part, learned, kind, kinds).read_streams()
             else:
                 kinds = SUB_LAYERS if isinstance(equation, str) else ()
-                for kind in text.keys() & {*SUB_LAYERS}:
-                    plans[kind] = Reader(text[kind], learned, kind, kinds).read_serial()
+                read = Reader.read_streams if topology == "streams" else Reader.read_serial
+                for kind in filter(text.__contains__, SUB_LAYERS):
+                    plans[kind] = read(Reader(text[kind], learned, kind, kinds))
                 if canonical(text.get("block", AROUND)) != AROUND:
                     raise ValueError(f"block: a connection around a block computes {AROUND}")
             for kind, plan in plans.items():

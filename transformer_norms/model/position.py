@@ -23,7 +23,7 @@ from transformer_norms.kinds import Flag, Nothing, Number, Size, Text
 from transformer_norms.model.attentions.kernels import PositionBias
 from transformer_norms.model.initialization import Embedding
 from transformer_norms.names import Registry
-from transformer_norms.norms import nothing
+from transformer_norms.norms import Layer, nothing
 
 POSITIONS, SCALINGS = Registry("position"), Registry("scaling")
 Stream = Float[Tensor, "batch time width"]
@@ -100,6 +100,21 @@ def swap_halves(x: Tensor) -> Tensor:
 
 def swap_neighbours(x: Tensor) -> Tensor:
     return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+def position_last(position: Layer, function: Layer, x: Tensor, given: Any) -> Tensor:
+    return position(function(x), given)
+
+
+def position_first(position: Layer, function: Layer, x: Tensor, given: Any) -> Tensor:
+    return function(position(x, given))
+
+
+# Whether a function comes before the position or after. It is the norm of q and k, with their
+# rotation: the order is of no effect for a norm without a gain for each dimension, since a rotation
+# keeps lengths. Or it is the scale of the embedded tokens, with the positions that are added:
+# Fairseq and tensor2tensor scale tokens alone, DyT and Derf the sum.
+ORDERS = {"before": position_last, "after": position_first}
 
 
 class Pairs(NamedTuple):

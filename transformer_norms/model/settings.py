@@ -29,7 +29,7 @@ ROLES = (
     "embedding position smear_gate head query_down kv_down rope_key query key value attention_gate "
     "value_gate value_embedding output up gate down"
 ).split()
-# The names of modules, as initialization.BIASED has them.
+# The roles that may have a bias.
 Biased = Literal[
     "query_down",
     "kv_down",

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from transformer_norms.model.attention import Cache, ForwardState
 from transformer_norms.model.initialization import Embedding, Linear
-from transformer_norms.model.position import NoPosition
+from transformer_norms.model.position import NoPosition, position_last
 from transformer_norms.norms import Layer, nothing
 
 Tokens = Int[Tensor, "batch time"]
@@ -37,24 +37,11 @@ def separate(given: Any) -> Any:
     return tree_map_only(Tensor, own, given)
 
 
-def scale_first(scale: Layer, position: Layer, x: States, start: int) -> States:
-    return position(scale(x), start)
-
-
-def scale_last(scale: Layer, position: Layer, x: States, start: int) -> States:
-    return scale(position(x, start))
-
-
-# Whether the embedded tokens are scaled before positions are added or after. Fairseq and
-# tensor2tensor scale tokens alone, DyT and Derf the sum.
-SCALE_ORDERS = {"before": scale_first, "after": scale_last}
-
-
 class Transformer(nn.Module):
     """x = smear(embed(position(scale * E[tokens])));  x = block(x) for each;
     logits = cap(logit_scale * head(final(x)))
 
-    `enter_positions`, one of SCALE_ORDERS, scales the tokens alone, as above, or the sum. `smear`
+    `enter_positions`, one of ORDERS, scales the tokens alone, as above, or the sum. `smear`
     mixes each embedded token with the one before, or is nothing. A tied
     head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing,
     and so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is
@@ -78,7 +65,7 @@ class Transformer(nn.Module):
         tied: bool,
         bias: bool = False,
         scale: Layer = nothing,
-        enter_positions: Callable[..., States] = scale_first,
+        enter_positions: Callable[..., States] = position_last,
         embed: Layer = nothing,
         smear: Callable[..., States] = nothing,
         final: Layer = nothing,
@@ -132,7 +119,7 @@ class Transformer(nn.Module):
         x = self.rows(self.embedding(tokens))
         if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        x = self.embed(self.enter_positions(self.scale, self.position, x, start))
+        x = self.embed(self.enter_positions(self.position, self.scale, x, start))
         x0 = self.dropout(self.smear(x, cache[0] if cache else None))
         x, angles = self.enter(x0, tokens), self.position.angles(start, time)
         x, x0 = self.entering((x, x0))

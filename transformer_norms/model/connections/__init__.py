@@ -31,7 +31,7 @@ from typing import Annotated, Any
 import torch
 from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_norms.kinds import Number, Positive
 from transformer_norms.names import Registry
@@ -44,6 +44,21 @@ Norm = Callable[[int], Layer]
 MOST_STREAMS = 64
 StreamCount = Annotated[Positive, Field(le=MOST_STREAMS)]
 Scale = Annotated[Number, Field(ge=-100, le=100)]
+
+
+class Connection(nn.Module):
+    """A connection, of which a probe reads the first of what it keeps, under the empty name."""
+
+    def parts(self, streams: Any) -> Mapping[str, Tensor]:
+        return {"": streams[0] if isinstance(streams, tuple) else streams}
+
+
+class Leave(nn.Module):
+    """The end of a connection, which makes one stream and ends with the final norm, `norm`."""
+
+    def __init__(self, final: Layer) -> None:
+        super().__init__()
+        self.norm = final
 
 
 def build_part(part: Callable[..., Any], **given: Any) -> Any:

@@ -1,6 +1,5 @@
 """n streams around a block: what becomes of them is predicted, and then corrected."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor, nn
 
 from transformer_norms.model.connections import (
     CONNECTIONS,
+    Connection,
     Stream,
     StreamCount,
     Streams,
@@ -24,7 +24,7 @@ FLOOR = 1e-5  # below which Gemma 3n takes no mean square to divide by
 
 
 @CONNECTIONS("altup")
-class AltUp(nn.Module):
+class AltUp(Connection):
     """P_i = sum_j p_ij X_j, a = k mod n, p = 1 and g = (1, .. 1) at the start, all learned; k is
     the number of the block      AltUp, Baykal et al. 2023, arXiv:2301.13310
 
@@ -59,9 +59,6 @@ class AltUp(nn.Module):
 
     def gains(self, y: Tensor) -> Tensor:
         return self.correct_weights
-
-    def parts(self, streams: Streams) -> Mapping[str, Streams]:
-        return {"": streams}
 
 
 def length(x: Tensor, floor: float = 0.0) -> Tensor:

@@ -1,14 +1,11 @@
 """The stream of a residual network, less a part of what a block in the middle has left."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import nn
 
 from transformer_norms.model.coefficient import SCALAR
-from transformer_norms.model.connections import CONNECTIONS, Scale, Stream
+from transformer_norms.model.connections import CONNECTIONS, Connection, Leave, Scale, Stream
 from transformer_norms.model.connections.two_streams import Twice
-from transformer_norms.norms import Layer
 
 Kept = tuple[Stream, Stream]  # the stream, and m
 
@@ -17,12 +14,8 @@ class Begin(Twice):
     """x = m = x0"""
 
 
-class LessKept(nn.Module):
+class LessKept(Leave):
     """final(x - m)"""
-
-    def __init__(self, final: Layer) -> None:
-        super().__init__()
-        self.norm = final
 
     def forward(self, streams: Kept) -> Stream:
         x, kept = streams
@@ -30,7 +23,7 @@ class LessKept(nn.Module):
 
 
 @CONNECTIONS("backout")
-class Backout(nn.Module):
+class Backout(Connection):
     """x, and from block N // 2 on (the first is 0) m = s * x as that block leaves it; s is learned
     from `scale` on      backout of nanochat, Karpathy 2025; code karpathy/nanochat, commit 92d63d4,
     gpt.py
@@ -52,6 +45,3 @@ class Backout(nn.Module):
     def write(self, streams: Kept, u: Stream) -> Kept:
         """X = (u, s * u) in block N // 2, X = (u, m) in the others"""
         return u, streams[1] if self.scale is None else self.scale.to(u.dtype) * u
-
-    def parts(self, streams: Kept) -> Mapping[str, Stream]:
-        return {"": streams[0]}

@@ -1,7 +1,6 @@
 """One stream, which a sub-layer turns on its sphere."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,8 +8,7 @@ from torch import nn
 
 from transformer_norms.kinds import Epsilon
 from transformer_norms.model.coefficient import SCALAR, constant
-from transformer_norms.model.connections import CONNECTIONS, Stream
-from transformer_norms.norms import Layer
+from transformer_norms.model.connections import CONNECTIONS, Connection, Leave, Stream
 from transformer_norms.norms.parts.affine import wide
 
 
@@ -21,19 +19,15 @@ class Same:
         return x0
 
 
-class Final(nn.Module):
+class Final(Leave):
     """final(X)"""
-
-    def __init__(self, final: Layer) -> None:
-        super().__init__()
-        self.norm = final
 
     def forward(self, x: Stream) -> Stream:
         return self.norm(x)
 
 
 @CONNECTIONS("geodesic")
-class Geodesic(nn.Module):
+class Geodesic(Connection):
     """X turns on its sphere towards u by an angle t, and keeps its length |X|. s = 1 and c = 0 at
     the start, both learned      GeoNorm, Zheng et al. 2026, arXiv:2601.22095
 
@@ -66,6 +60,3 @@ class Geodesic(nn.Module):
         angle = self.scale * (far / divisor).clamp(max=self.largest) + self.bias
         angle = (angle / self.l).clamp(max=self.largest)
         return (angle.cos() * z + angle.sin() * size * (across / far)).to(x.dtype)
-
-    def parts(self, x: Stream) -> Mapping[str, Stream]:
-        return {"": x}

@@ -1,6 +1,6 @@
 """n streams, which a matrix of each sub-layer mixes: hyper-connections and mHC."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
@@ -11,6 +11,8 @@ from transformer_norms.kinds import Epsilon, Positive
 from transformer_norms.model.coefficient import SCALAR
 from transformer_norms.model.connections import (
     CONNECTIONS,
+    Connection,
+    Leave,
     Scale,
     Stream,
     StreamCount,
@@ -37,18 +39,14 @@ class Copies:
         return x0.unsqueeze(-2).expand(-1, -1, self.streams, -1)
 
 
-class Sum(nn.Module):
+class Sum(Leave):
     """final(sum_i X_i)"""
-
-    def __init__(self, final: Layer) -> None:
-        super().__init__()
-        self.norm = final
 
     def forward(self, streams: Streams) -> Stream:
         return self.norm(wide(streams).sum(-2).to(streams.dtype))
 
 
-class Mixing(nn.Module):
+class Mixing(Connection):
     """n streams, each with its weights: `reading` gives a [.. n], `mixing` A [.. n n] and `writing`
     b [.. n], from the streams"""
 
@@ -71,9 +69,6 @@ class Mixing(nn.Module):
             mixed = torch.einsum("...ij,...id->...jd", self.mixing(z), z)
             written = self.writing(z).unsqueeze(-1) * wide(u).unsqueeze(-2)
         return in_one_layout((mixed + written).to(streams.dtype))
-
-    def parts(self, streams: Streams) -> Mapping[str, Streams]:
-        return {"": streams}
 
 
 @CONNECTIONS("hyper_connection")

@@ -9,7 +9,7 @@ modeling_gemma3n.py and modeling_gemma4.py.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -21,15 +21,15 @@ from transformer_norms.kinds import Positive
 from transformer_norms.model.coefficient import SCALAR
 from transformer_norms.model.connections import (
     CONNECTIONS,
+    Connection,
+    Leave,
     Norm,
     Scale,
     Stream,
     StreamCount,
-    Streams,
 )
 from transformer_norms.model.connections.altup import MeanOfProjections, Projections, RoutedAltUp
 from transformer_norms.model.initialization import Einsum, Embedding
-from transformer_norms.norms import Layer
 
 Tokens = Int[Tensor, "batch time"]
 Input = Float[Tensor, "batch time inputs"]
@@ -58,12 +58,8 @@ class WithInputs(nn.Module):
         return ((projected + math.sqrt(self.inputs) * rows) / math.sqrt(2)).unbind(-2)
 
 
-class StreamAlone(nn.Module):
+class StreamAlone(Leave):
     """final(x)"""
-
-    def __init__(self, final: Layer) -> None:
-        super().__init__()
-        self.norm = final
 
     def forward(self, streams: Followed) -> Stream:
         return self.norm(streams[0])
@@ -85,7 +81,7 @@ class GatedInput(nn.Module):
 
 
 @CONNECTIONS("layer_inputs")
-class LayerInputs(nn.Module):
+class LayerInputs(Connection):
     """x, and e_1 .. e_N of p = inputs numbers; s is learned from `scale` on      Gemma 4, 2026;
     code huggingface/transformers, modeling_gemma4.py
     """
@@ -113,9 +109,6 @@ class LayerInputs(nn.Module):
         """x = s * (u + norm(W_o (activation(W_g u) * e_l)))"""
         _, e, *others = streams
         return self.scale.to(u.dtype) * (u + self.gated(u, e)), *others, e
-
-    def parts(self, streams: Followed) -> Mapping[str, Tensor]:
-        return {"": streams[0]}
 
 
 class ProjectionsWithInputs(WithInputs):
@@ -172,6 +165,3 @@ class RoutedAltUpInputs(RoutedAltUp):
         first, *rest = super().write(before, u).unbind(-2)
         gated = self.gated(self.scale.to(first.dtype) * first, e)
         return torch.stack([first, *(x + gated for x in rest)], -2), *others, e
-
-    def parts(self, streams: Followed) -> Mapping[str, Streams]:  # type: ignore[override]
-        return {"": streams[0]}

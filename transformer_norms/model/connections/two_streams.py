@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from transformer_norms.model.coefficient import constant
-from transformer_norms.model.connections import CONNECTIONS, Norm, Stream
+from transformer_norms.model.connections import CONNECTIONS, Leave, Norm, Stream
 from transformer_norms.norms import Layer
 
 Pair = tuple[Stream, Stream]
@@ -20,12 +20,8 @@ class Twice:
         return x0, x0
 
 
-class Join(nn.Module):
+class Join(Leave):
     """x + norm(r), norm being the final one"""
-
-    def __init__(self, final: Layer) -> None:
-        super().__init__()
-        self.norm = final
 
     def forward(self, streams: Pair) -> Stream:
         x, r = streams
