@@ -17,12 +17,4 @@ from transformer_norms.data.token_cache import Tokens
 from transformer_norms.data.tokenizer import TOKENIZERS, Tokenizer, load_tokenizer
 from transformer_norms.data.vocabularies import tokenizer_file  # noqa: F401
 
-__all__ = [
-    "CORPORA",
-    "SPLITS",
-    "TOKENIZERS",
-    "Tokenizer",
-    "Tokens",
-    "load_tokenizer",
-    "prepare",
-]
+__all__ = ["CORPORA", "SPLITS", "TOKENIZERS", "Tokenizer", "Tokens", "load_tokenizer", "prepare"]

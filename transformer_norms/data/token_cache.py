@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,9 +21,9 @@ from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError, StorageError
 from transformer_norms.progress import Say
 from transformer_norms.storage.files import (
-    TEMPORARY,
     as_storage_error,
     make_folder,
+    remove_leftovers,
     sha256,
     storage,
 )
@@ -158,18 +158,14 @@ def _lock_file(root: Path, name: str) -> Path:
 def _remove_leftovers(root: Path, name: str) -> None:
     """Removes what killed builders left, but not the workplace of this entry: its builder goes on
     from it. A builder at work holds the lock of its entry."""
-    leftovers = {
-        leftover: "-".join(leftover.name.rsplit("-", 2)[-2:])
-        for leftover in root.glob(f"{TEMPORARY}*")
-    }
+    remove_leftovers(root)
     for unfinished in root.glob(f"*{_UNFINISHED}"):
         if unfinished.stem != name and unfinished.with_suffix("").is_dir():
-            leftovers[unfinished] = unfinished.stem  # killed when the entry was there already
-    for leftover, builder in leftovers.items():
-        lock = nullcontext() if builder == name else take_lock(_lock_file(root, builder))
-        if lock is not None:
-            with lock:
-                shutil.rmtree(leftover, ignore_errors=True)
+            # Its builder was killed when the entry was there already.
+            lock = take_lock(_lock_file(root, unfinished.stem))
+            if lock is not None:
+                with lock:
+                    shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def dtype_for(vocab_size: int) -> str:

@@ -81,9 +81,9 @@ class Tokenizer(ABC):
         pieces = self.pieces
         return b"".join(pieces[id] for id in ids).decode("utf-8", errors="replace")
 
-    @abstractmethod
     def save(self) -> dict:
         """Returns what can be written as JSON and read by `load_tokenizer`."""
+        return {"schema": SCHEMA, "type": self.type, "vocab_size": self.vocab_size, "end": self.end}
 
 
 _BETWEEN_WORDS = re.compile(r"(?<=[a-zA-Z])(?= [a-zA-Z])")
@@ -118,9 +118,6 @@ class ByteTokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
 
-    def save(self) -> dict:
-        return {"schema": SCHEMA, "type": self.type, "vocab_size": self.vocab_size, "end": self.end}
-
 
 class RankTokenizer(Tokenizer):
     """Byte-pair encoding: ids are ranks; of all neighbours, the pair of lowest rank joins first.
@@ -153,21 +150,13 @@ class RankTokenizer(Tokenizer):
     def _map(
         self, encode: Callable, parts: Iterator[str | None], threads: int | None
     ) -> Iterator[np.ndarray]:
-        with ThreadPoolExecutor(
-            threads
-        ) as pool:  # tiktoken releases Python's lock while it encodes
+        with ThreadPoolExecutor(threads) as pool:  # tiktoken releases Python's lock meanwhile
             while group := list(islice(parts, _GROUP)):
                 yield from pool.map(encode, group)
 
     def save(self) -> dict:
-        return {
-            "schema": SCHEMA,
-            "type": self.type,
-            "vocab_size": self.vocab_size,
-            "end": self.end,
-            "pattern": self.pattern,
-            "ranks": [base64.b64encode(piece).decode("ascii") for piece in self.ranks],
-        }
+        ranks = [base64.b64encode(piece).decode("ascii") for piece in self.ranks]
+        return {**super().save(), "pattern": self.pattern, "ranks": ranks}
 
 
 def load_tokenizer(saved: Any) -> Tokenizer:
@@ -192,10 +181,6 @@ def load_tokenizer(saved: Any) -> Tokenizer:
     return tokenizer
 
 
-def _load_bytes(saved: Mapping[str, Any]) -> Tokenizer:
-    return ByteTokenizer(separated=saved["end"] is not None)
-
-
 def _load_ranks(saved: Mapping[str, Any]) -> Tokenizer:
     if saved["pattern"] not in [*PATTERNS]:
         raise ValueError(f"its pattern is none of {', '.join(PATTERNS)}")
@@ -208,8 +193,9 @@ def _load_ranks(saved: Mapping[str, Any]) -> Tokenizer:
 
 # Each type of tokenizer has a loader. Vocabularies of files add theirs.
 LOADERS: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {
-    "byte": _load_bytes, **dict.fromkeys(("bpe", "gpt2", "cl100k"), _load_ranks)
-}  # fmt: skip
+    "byte": lambda saved: ByteTokenizer(separated=saved["end"] is not None),
+    **dict.fromkeys(("bpe", "gpt2", "cl100k"), _load_ranks),
+}
 
 
 def refusal(reason: str) -> InputError:

@@ -39,15 +39,10 @@ Readings = dict[str, Tensor]  # numbers by key, on the device where they were co
 Values = dict[str, float | None]  # by key; None where there is no such number, as of 0 / 0
 
 
-class Probes:
-    """`probes(step)` measures the first step and every `every`-th; 0 is never."""
-
-    def __init__(self, model: Transformer, every: int) -> None:
-        self.model, self.every = model, every
-
-    def __call__(self, step: int) -> "Probe | Unprobed":
-        due = self.every > 0 and (step == 1 or step % self.every == 0)
-        return Probe(self.model) if due else Unprobed()
+def probe_of(model: Transformer, every: int, step: int) -> "Probe | Unprobed":
+    """Returns what measures a step: the first step and every `every`-th, where 0 is never."""
+    due = every > 0 and (step == 1 or step % every == 0)
+    return Probe(model) if due else Unprobed()
 
 
 class Unprobed:

@@ -3,6 +3,8 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.optimizer import put_rates_on_device
 from transformer_norms.training.parallel.micro_batches import MicroBatches
-from transformer_norms.training.probes import Probe, Probes, Unprobed
+from transformer_norms.training.probes import Probe, Unprobed, probe_of
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import (
     OpenFile,
@@ -30,6 +32,10 @@ from transformer_norms.training.tensors import (
 )
 
 Windows = Callable[[], Iterable[Batch]]
+# The attributes of a trainer that a checkpoint keeps besides tensors.
+SAVED = (
+    "step tokens seconds evaluation_seconds losses clips grad_norm probed chain best final"
+).split()
 
 
 class Trainer:
@@ -63,7 +69,7 @@ class Trainer:
         self.parameters = list(model.parameters())
         kept = stored_tensors(model)
         self.averages = [name for name, _ in model.named_buffers() if name in kept]
-        self.probes = Probes(model, settings.probe_every)
+        self.probe = partial(probe_of, model, settings.probe_every)
         self.divergence = Divergence(warmup)
         self.ahead: StepsAhead | None = None  # on a GPU, in `fit`
         self.step, self.tokens = 0, 0
@@ -125,7 +131,7 @@ class Trainer:
         if self.ahead is not None:
             return self.ahead.step()
         self.set_rates(self.step)
-        batch, probe = self.batches(self.step), self.probes(self.step + 1)
+        batch, probe = self.batches(self.step), self.probe(self.step + 1)
         probe.forward(batch, self.loss)
         averages = self.copy_averages()
         numbers, norm = self.compute_gradients(batch, self.step, probe, averages)
@@ -310,30 +316,15 @@ class Trainer:
         }
 
     def state(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "tokens": self.tokens,
-            "seconds": self.seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "losses": self.losses,
-            "clips": self.clips,
-            "grad_norm": self.grad_norm,
-            "probed": self.probed,
-            "chain": self.chain,
-            "best": self.best if self.best == self.best else None,
-            "final": self.final if self.final == self.final else None,
-            "divergence": self.divergence.state(),
-        }
+        """Returns what a step depends on besides tensors. NaN, which is not JSON, is None."""
+        own = {name: getattr(self, name) for name in SAVED}
+        own = {name: value if value == value else None for name, value in own.items()}
+        return {**own, "divergence": self.divergence.state()}
 
     def restore(self, state: Mapping[str, Any], model: OpenFile, optimizer: OpenFile) -> None:
         """Goes on from a state and tensors that such a trainer has saved."""
-        for name in ("step", "tokens", "seconds", "evaluation_seconds", "grad_norm", "chain"):
-            setattr(self, name, state[name])
-        self.losses, self.clips = list(state["losses"]), list(state["clips"])
-        self.probed = dict(state["probed"])
-        self.best, self.final = (
-            float("nan") if state[name] is None else state[name] for name in ("best", "final")
-        )
+        for name in SAVED:
+            setattr(self, name, float("nan") if state[name] is None else copy(state[name]))
         self.divergence.restore(state["divergence"])
         load_weights(self.model, model)
         load_optimizers(self.model, self.optimizers, optimizer)

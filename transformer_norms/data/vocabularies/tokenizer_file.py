@@ -88,8 +88,7 @@ class FileTokenizer(Tokenizer):
             yield from (closing if part is None else next(encoded) for part in group)
 
     def save(self) -> dict:
-        about = {"schema": SCHEMA, "type": "file", "vocab_size": self.vocab_size, "end": self.end}
-        return {**about, "json": self.text}
+        return {**super().save(), "json": self.text}
 
 
 def spell_pieces(content: Mapping[str, Any], theirs: Any) -> list[bytes]:

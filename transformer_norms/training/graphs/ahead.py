@@ -53,7 +53,7 @@ class StepsAhead:
             return reason
         number = trainer.step + (self.started is not None)
         trainer.set_rates(number)
-        batch, probe = self._batch(number), trainer.probes(number + 1)
+        batch, probe = self._batch(number), trainer.probe(number + 1)
         probe.forward(batch, trainer.loss)
         self.limit.fill_(divergence.limit(number + 1))
         advance = self.advance
