@@ -8,8 +8,9 @@ import pytest
 import torch
 import written_out
 from combinations import FEWER, combined, norms_in_turn
+from generating import from_a_cache
 from torch import nn
-from written_out import l2norm
+from written_out import l2norm, own_rmsnorm
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
@@ -191,38 +192,29 @@ def computes_its_equation(model, config, norm):
     for i in (0, 1, DEPTH - 1):  # of every condition in `where`, a block that meets it or not
         block, equation = model.blocks[i], plan.equation(i, DEPTH)
         scopes = {n: scope_of(config, block, n, i, norm) for n in ("attention", "mlp")}
-        if plan.topology == "serial":
+
+        def in_series(x, equation=equation, scopes=scopes):
             y = eval(equation["attention"], {**scopes["attention"], "x": x, "start": x, "x0": x0})
-            expected = eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x, "x0": x0})
-            found = block(x, x0, *context)
+            return eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x, "x0": x0})
+
+        if plan.topology == "serial":
+            expected, found = in_series(x), block(x, x0, *context)
         elif plan.topology == "parallel":
             scope = {name: s["f"] for name, s in scopes.items()}
             scope = {**scopes["mlp"], **scopes["attention"], **scope}
             expected = eval(equation["block"], {**scope, "x": x})
             found = block(x, x0, *context)
-        elif plan.topology == "blocks":
-            spec, streams = plan.connection, spread(model.enter(x, some_tokens(x)), r)
-            read, write = written_out.connection(block, spec, i, DEPTH, norm)
-
-            def f(x, equation=equation, scopes=scopes):
-                y = eval(
-                    equation["attention"], {**scopes["attention"], "x": x, "start": x, "x0": x0}
-                )
-                return eval(equation["mlp"], {**scopes["mlp"], "x": y, "start": x, "x0": x0})
-
-            here = {"read": read, "write": write, "f": f, "X": streams}
-            expected, found = eval(equation["block"], here), block(streams, x0, *context)
-            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-            expected, found = written_out.leave(model, spec, expected, norm), model.final(found)
-        elif plan.topology == "streams":
-            expected, found = model.enter(x), model.enter(x)
-            expected, found = (spread(each, r) for each in (expected, found))
-            for n, name in enumerate(("attention", "mlp")):
-                spec, layer = plan.connection, getattr(block, name)
-                read, write = written_out.connection(layer, spec, 2 * i + n, 2 * DEPTH, norm)
-                here = {**scopes[name], "read": read, "write": write, "X": expected}
-                expected = eval(equation[name], here)
-            found = block(found, x0, *context)
+        elif plan.topology in ("blocks", "streams"):
+            spec, expected = plan.connection, spread(model.enter(x, some_tokens(x)), r)
+            found = block(expected, x0, *context)
+            connected = [("block", block, i, DEPTH)]
+            if plan.topology == "streams":
+                layers = enumerate(("attention", "mlp"))
+                connected = [(n, getattr(block, n), 2 * i + k, 2 * DEPTH) for k, n in layers]
+            for name, part, *number in connected:
+                read, write = written_out.connection(part, spec, *number, norm)
+                here = {"f": in_series, **scopes.get(name, {}), "read": read, "write": write}
+                expected = eval(equation[name], {**here, "X": expected})
             torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
             expected, found = written_out.leave(model, spec, expected, norm), model.final(found)
         else:
@@ -233,6 +225,14 @@ def computes_its_equation(model, config, norm):
             expected = eval(equation["end"], {**scopes["mlp"], "x": y, "r": s})
             found = model.final(block((x, r), x0, *context))
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def norms_in_part(placement, part):
+    return norms_in_turn(placement, part, FEWER)
+
+
+def every_norm(placement, part):
+    return distinct_norms()
 
 
 def some_tokens(x):
@@ -250,47 +250,16 @@ def spread(streams, r):
     return streams + torch.arange(streams.shape[-2])[:, None] * r.unsqueeze(-2)
 
 
+NIGHTLY = {"marks": pytest.mark.nightly}
+
+
+@pytest.mark.parametrize("norms", [norms_in_part, pytest.param(every_norm, **NIGHTLY)])
 @pytest.mark.parametrize("placement", options("placement"))
-def test_every_placement_computes_its_equation(placement):
+def test_every_placement_computes_its_equation(placement, norms):
     """With a twelfth of the norms, each time another; with every norm, nightly."""
-    for norm in norms_in_turn(placement, 0, FEWER):
+    for norm in norms(placement, 0):
         config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
         computes_its_equation(model, config, norm_of(norm))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("norm", distinct_norms())
-@pytest.mark.parametrize("placement", options("placement"))
-def test_every_placement_computes_its_equation_with_every_norm(placement, norm):
-    config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
-    computes_its_equation(model, config, norm_of(norm))
-
-
-def test_hybrid_is_the_papers_equations_with_qkv_norm_written_out():
-    """HybridNorm, arXiv:2503.04598: Y = MHA_qkv(X) + X; X' = FFN(Norm(Y)) + Norm(Y)."""
-    model, norm = model_of(placement="hybrid"), norm_of("rmsnorm")
-    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
-    block = model.blocks[1]
-    attention = written_out.attention(block.attention.f, x, heads=HEADS, q=norm, k=norm, v=norm)
-    z = norm(attention + x)
-    expected = written_out.mlp(block.mlp.f, z) + z
-    found = block(x, x, model.position.angles(0, TIME), None)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert [n for n, _ in model.named_parameters() if n.startswith("final")] == ["final.gain"]
-
-
-def test_post_with_its_norms_moved_on_by_one_sub_layer_is_the_papers_rotated_form():
-    """GLM-130B, arXiv:2210.02414: u = norm(x); x = alpha u + f(u), and the last norm is final."""
-    model, norm = model_of(placement="glm130b"), norm_of("rmsnorm")
-    tokens = torch.randint(11, (2, TIME))
-    x, alpha = model.embedding(tokens), math.sqrt(2 * DEPTH)
-    for block in model.blocks:
-        u = norm(x)
-        x = alpha * u + written_out.attention(block.attention.f, u, heads=HEADS)
-        u = norm(x)
-        x = alpha * u + written_out.mlp(block.mlp.f, u)
-    expected = norm(x) @ model.embedding.weight.T
-    torch.testing.assert_close(model(tokens), expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("qk_norm", ["none", "head", "per_head", "full", "l2"])
@@ -308,7 +277,7 @@ def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_no
     norm = {
         "none": lambda q: q,
         "head": one_head,
-        "per_head": lambda q: one_head(q) + torch.arange(HEADS)[:, None] * one_head_without_gain(q),
+        "per_head": lambda q: one_head(q) + torch.arange(HEADS)[:, None] * own_rmsnorm(q),
         "full": lambda q: one_head(q.flatten(2)).unflatten(-1, (HEADS, dim)),
         "l2": l2norm,
     }[qk_norm]
@@ -320,7 +289,7 @@ def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_no
 
 @pytest.mark.parametrize("gate", ["elementwise", "per_head"])
 def test_a_gate_multiplies_heads_before_w_o_by_a_sigmoid_of_what_q_k_and_v_read(gate):
-    """Also behind a norm on heads and before one on the context, and without later tokens."""
+    """Also after a norm on heads and before one on the context, and without later tokens."""
     words = {"architecture__attention_gate": gate, "architecture__bias": "[attention_gate]"}
     for equation in ("x + f(norm(x))", "x + f(x, head_norm=norm, ctx=norm, head_scale=2)"):
         config = compose([*SMALL, *typed_of(words), f"placement.equation='{equation}'"])
@@ -390,9 +359,8 @@ def test_values_of_the_first_block_pass_recomputation_and_a_cache():
     words = {"architecture__value_residual": 0.5, "architecture__value_embedding": NANOCHAT}
     model, tokens = model_of(**words, init="gpt2"), torch.randint(11, (2, TIME))
     plain = model(tokens)
-    cache = model.new_cache()
-    parts = [model(part, cache=cache) for part in (tokens[:, :4], tokens[:, 4:5], tokens[:, 5:])]
-    torch.testing.assert_close(torch.cat(parts, 1), plain, rtol=1e-12, atol=1e-12)
+    found, _ = from_a_cache(model, tokens, [4, 1, 1])
+    torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12)
     pull, weights = torch.randn_like(plain), [*model.parameters()]
     expected = torch.autograd.grad(plain, weights, pull)
     model.through = recompute
@@ -428,10 +396,6 @@ def test_a_norm_on_values_is_the_runs_or_one_of_its_own(word):
     assert (f.q, f.k) == (nothing, nothing)
 
 
-def one_head_without_gain(x):
-    return x / ((x * x).mean(-1, keepdim=True) + 1e-6).sqrt()
-
-
 def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():
     """Henry et al. 2020: g = log2(L^2 - L), learned, one for each attention, and no 1/sqrt(dh)."""
     model = build_model(config_of(qk_norm="l2"), vocab_size=11)
@@ -444,14 +408,7 @@ def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():
 def test_an_empty_site_is_absent_from_the_module_tree(placement):
     config = config_of(placement=placement)
     model = build_model(config, vocab_size=11)
-    sites = {
-        "pre",
-        "out",
-        "post",
-        "head_scale",
-        "up_norm",
-        *(site for of in INSIDE.values() for site in of),
-    }
+    sites = {*"pre out post head_scale up_norm".split(), *INSIDE["attention"], *INSIDE["mlp"]}
     for i, block in enumerate(model.blocks):
         for name, plan in read_placement(config.placement).plans(i, DEPTH).items():
             layer = getattr(block, name)
@@ -465,7 +422,7 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
 @pytest.mark.parametrize("placement", options("placement"))
 def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
     """With a twelfth of the norms, each time another; with every norm, nightly."""
-    does_not_look_ahead(placement, norms_in_turn(placement, 1, FEWER))
+    does_not_look_ahead(placement, norms_in_part(placement, 1))
 
 
 @pytest.mark.goal("A1")
@@ -480,12 +437,9 @@ def does_not_look_ahead(placement, norms):
     is itself tested below: in float64 a causal model moves by exactly 0."""
     for norm in norms:
         model = model_of(placement=placement, norm=norm, init="gpt2").train()
-        looks_ahead = norm == "batchnorm" and has_batchnorm(model)
+        kinds = {type(module).__name__ for module in model.modules()}
+        looks_ahead = norm == "batchnorm" and "BatchNorm" in kinds
         assert (lookahead(model, 11) == 0) != looks_ahead
-
-
-def has_batchnorm(model):
-    return any(type(module).__name__ == "BatchNorm" for module in model.modules())
 
 
 class Function(nn.Module):
@@ -535,28 +489,24 @@ def test_noise_that_a_model_does_not_bear_is_taken_back_and_the_model_asked_as_i
     assert asked == [False, True]
 
 
-@pytest.mark.parametrize("placement", options("placement"))
-def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement):
-    """With one kind of positions, each time another; with every kind, nightly."""
+def position_in_turn(placement):
     kinds = options("position")
-    generates_as_it_computes(placement, kinds[options("placement").index(placement) % len(kinds)])
+    return [kinds[options("placement").index(placement) % len(kinds)]]
 
 
-@pytest.mark.nightly
+def every_position(placement):
+    return options("position")
+
+
+@pytest.mark.parametrize("positions", [position_in_turn, pytest.param(every_position, **NIGHTLY)])
 @pytest.mark.parametrize("placement", options("placement"))
-@pytest.mark.parametrize("position", options("position"))
-def test_generating_from_a_cache_gives_those_logits_with_all_positions(placement, position):
-    generates_as_it_computes(placement, position)
-
-
-def generates_as_it_computes(placement, position):
-    model = model_of(placement=placement, position=position, model__kv_heads=1)
-    tokens = torch.randint(11, (2, TIME))
-    expected = model(tokens)
-    cache, logits = model.new_cache(), []
-    for part in tokens.split([3, 1, 2], dim=1):
-        logits.append(model(part, cache=cache))
-    torch.testing.assert_close(torch.cat(logits, 1), expected, rtol=0, atol=1e-12)
+def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement, positions):
+    """With one kind of positions, each time another; with every kind, nightly."""
+    for position in positions(placement):
+        model = model_of(placement=placement, position=position, model__kv_heads=1)
+        tokens = torch.randint(11, (2, TIME))
+        found, _ = from_a_cache(model, tokens, [3, 1, 2])
+        torch.testing.assert_close(found, model(tokens), rtol=0, atol=1e-12)
 
 
 def test_dropout_is_for_training_alone_and_for_every_branch():
@@ -569,70 +519,16 @@ def test_dropout_is_for_training_alone_and_for_every_branch():
         assert not torch.equal(drops(x, angles, None), drops(x, angles, None))
 
 
-@pytest.mark.parametrize("cap", [0.5, 3.0])
-def test_capped_attention_is_the_softmax_of_cap_times_tanh_of_the_scaled_logits(cap):
-    model = model_of(architecture__attention_cap=cap)
-    x, f = torch.randn(2, TIME, WIDTH).double(), model.blocks[0].attention.f
-    expected = written_out.attention(f, x, heads=HEADS, cap=cap)
-    found = f(x, model.position.angles(0, TIME), None)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
 def test_more_tokens_than_the_context_are_refused():
     with pytest.raises(ValueError, match=f"{TIME + 1} tokens are more than the context of {TIME}"):
         model_of()(torch.zeros(1, TIME + 1, dtype=torch.long))
 
 
-@pytest.mark.parametrize("cap", ["attention_cap", "logit_cap"])
-def test_a_cap_bounds_what_it_names_and_a_high_one_changes_nothing(cap):
-    tokens = torch.randint(11, (2, TIME))
-    key = f"architecture__{cap}"
-    plain, low, high = (model_of(**extra) for extra in ({}, {key: 0.5}, {key: 1e4}))
-    torch.testing.assert_close(high(tokens), plain(tokens), rtol=1e-6, atol=1e-6)
-    assert not torch.allclose(low(tokens), plain(tokens), atol=1e-4)
-    if "logit" in cap:
-        assert low(tokens).abs().max() <= 0.5
-
-
 def test_logits_are_scaled_and_then_capped():
-    both = model_of(architecture__logit_scale=3, architecture__logit_cap=0.7)
+    both = model_of(architecture__logit_scale="'0.75*sqrt(d)'", architecture__logit_cap=0.7)
     tokens = torch.randint(11, (2, TIME))
     expected = 0.7 * torch.tanh(3 * model_of()(tokens) / 0.7)
     torch.testing.assert_close(both(tokens), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("scale", ["attention_scale", "logit_scale"])
-def test_a_scale_multiplies_what_it_names(scale):
-    model, plain = model_of(**{f"architecture__{scale}": "'2*sqrt(d)'"}), model_of()
-    tokens = torch.randint(11, (2, TIME))
-    if scale == "logit_scale":
-        torch.testing.assert_close(model(tokens), 8 * plain(tokens))
-        return
-    x, angles = torch.randn(2, TIME, WIDTH).double(), model.position.angles(0, TIME)
-    f = model.blocks[0].attention.f
-    expected = written_out.attention(f, x, heads=HEADS, scale=8)
-    torch.testing.assert_close(f(x, angles, None), expected, rtol=0, atol=1e-12)
-
-
-def test_the_embedding_scale_of_post_is_the_root_of_the_width():
-    post, pre = model_of(placement="post", init="transformer2017"), model_of()
-    tokens = torch.tensor([[1, 2]])
-    rows = post.embedding.weight[tokens]
-    assert torch.allclose(post.scale(post.embedding(tokens)), 4 * rows)
-    assert torch.allclose(pre.scale(pre.embedding(tokens)), pre.embedding.weight[tokens])
-
-
-@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
-def test_the_embedding_is_scaled_and_the_position_is_not(position):
-    """Vaswani et al. 2017, section 3.4: sqrt(d) E[token] + P[time]."""
-    model = model_of(placement="post", init="transformer2017", position=position)
-    seen = []
-    model.blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    tokens = torch.randint(11, (2, TIME))
-    model(tokens)
-    table = model.position.position.weight if position == "learned" else model.position.table
-    expected = 4 * model.embedding.weight[tokens] + table[:TIME]
-    torch.testing.assert_close(seen[0], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -648,14 +544,3 @@ def test_fixnorm_reads_every_row_of_embedding_and_head_at_length_one(tied):
     head = model.embedding if tied else model.head
     expected = l2norm(head.weight).sum(1).expand(2, TIME, 11)
     assert torch.allclose(model(tokens), expected)
-
-
-def test_sinusoidal_positions_are_the_papers_table():
-    """Vaswani et al. 2017: PE(t, 2j) = sin(t / 10000^(2j/d)), PE(t, 2j + 1) = its cosine."""
-    model = model_of(position="sinusoidal")
-    moved = model.position(torch.zeros(1, TIME, WIDTH, dtype=torch.double), 0)[0]
-    for t in range(TIME):
-        for j in range(WIDTH // 2):
-            angle = t / 10_000 ** (2 * j / WIDTH)
-            assert moved[t, 2 * j].item() == pytest.approx(math.sin(angle), abs=1e-12)
-            assert moved[t, 2 * j + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)

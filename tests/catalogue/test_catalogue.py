@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 from combinations import FEWER, PARTS, combined, composed, norms_in_turn
+from plugin_folders import write_plugins
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose, options
@@ -190,67 +191,58 @@ def _of(fragment, found):
 
 
 SCALAR = {"learn": "scalar", "init": 1}
-# A placement file | the refusal. `equation` is x + f(norm(x)) unless it is given.
-BAD = [
+# An equation | the refusal.
+BAD_EQUATIONS = [
+    ("x + norm(norm(f(x)))", "'norm(norm(f(x)))' in 'x + norm(norm(f(x)))': two norms"),
+    ("x + f(norm(norm(x)))", "two norms at pre"),
+    ("norm(norm(x + f(x)))", "two norms at post"),
+    ("x", "must contain f(x) exactly once; the block computes post("),
+    ("x + f(x) + f(norm(x))", "must contain f(x) exactly once"),
+    ("norm(x) + f(x)", "'norm(x)' in 'norm(x) + f(x)': the skip can have a factor"),
+    ("x * f(x)", "a stream can be multiplied or divided by numbers only"),
+    ("x + f(x) / x", "'f(x) / x' in 'x + f(x) / x'"),
+    ("x + 1 + f(x)", "'1' in 'x + 1 + f(x)': a number cannot be a term"),
     (
-        {"equation": "x + norm(norm(f(x)))"},
-        "'norm(norm(f(x)))' in 'x + norm(norm(f(x)))': two norms",
-    ),
-    ({"equation": "x + f(norm(norm(x)))"}, "two norms at pre"),
-    ({"equation": "norm(norm(x + f(x)))"}, "two norms at post"),
-    ({"equation": "x"}, "must contain f(x) exactly once; the block computes post("),
-    ({"equation": "x + f(x) + f(norm(x))"}, "must contain f(x) exactly once"),
-    ({"equation": "norm(x) + f(x)"}, "'norm(x)' in 'norm(x) + f(x)': the skip can have a factor"),
-    ({"equation": "x * f(x)"}, "a stream can be multiplied or divided by numbers only"),
-    ({"equation": "x + f(x) / x"}, "'f(x) / x' in 'x + f(x) / x'"),
-    ({"equation": "x + 1 + f(x)"}, "'1' in 'x + 1 + f(x)': a number cannot be a term"),
-    (
-        {"equation": "x + f(x, mdi=norm)"},
+        "x + f(x, mdi=norm)",
         "no site 'mdi' in f(x, mdi=norm); sites inside f are q_latent, kv_latent, q, k",
     ),
-    ({"equation": "x + f(x, mdi=norm)"}, "did you mean 'mid'?"),
-    (
-        {"equation": {"attention": "x + f(x, mid=norm)", "mlp": "x + f(x)"}},
-        "of attention are q_latent,",
-    ),
-    ({"equation": "x + f(x, q=norm, q=norm)"}, "a site is named twice"),
-    ({"equation": "x + f(x, mid=norm@full)"}, "mid does not hold heads"),
-    ({"equation": "x + f(x, q=norm@heads)"}, "there is no share 'heads'"),
-    ({"equation": "x + f(x, q=3)"}, "'3' in 'x + f(x, q=3)': q needs a norm"),
-    ({"equation": "x + f(x, head_scale=norm)"}, "head_scale is a number, a formula or a learned"),
-    ({"equation": "x + f(x) + y"}, "'y' in 'x + f(x) + y': there is no name 'y'"),
-    ({"equation": "x + c * f(x)"}, "there is no name 'c'"),
-    ({"equation": "x + sqrt(f(x))"}, "'sqrt' in 'x + sqrt(f(x))': out needs a norm"),
-    ({"equation": "x + f(x + x0)"}, "the sub-layer reads x or a norm of it"),
-    ({"equation": "x + f(start)"}, "the sub-layer reads x or a norm of it"),
-    ({"equation": "x + norm(2 * f(x) + x)"}, "nothing else can stand around f"),
-    ({"equation": "x + f(x"}, "it cannot be read: '(' was never closed; an equation is arithmetic"),
-    ({"equation": "__import__('os')"}, "must contain f(x) exactly once"),
-    ({"equation": "x + f(lambda: 1)"}, "'lambda: 1' in 'x + f(lambda: 1)': this is not a term"),
-    ({"equation": "x + f(*x)"}, "this is not a term of a sum"),
-    ({"equation": "x + f(x) if x else x"}, "this is not a term of a sum"),
-    ({"equation": "x + f(x)**2"}, "'f(x)**2' in 'x + f(x)**2': this is not a term of a sum"),
-    ({"equation": "x + (" * 400}, "it cannot be read"),
-    ({"equation": "x + f(x)" + " + x" * 600}, "is not an equation, such as"),
-    ({"equation": {"mpl": "x + f(x)"}}, "there is no part 'mpl'"),
-    ({"equation": {"attention": "x + f(x)"}}, "mlp is missing; wanted are attention, mlp"),
-    ({"equation": "x + attention(x)"}, "must contain attention(x) and mlp(x) exactly once"),
-    (
-        {"equation": "2 * x + attention(x) + mlp(x)"},
-        "side by side the block computes x + at",
-    ),
-    ({"equation": "attention(x) + mlp(x)"}, "x is missing"),
-    ({"equation": "x + attention(h := norm(x)) + mlp(norm(x))"}, "the sub-layer reads h"),
-    ({"equation": {"x": "norm(x + f(x))", "r": "r + f(x)"}}, "end is missing"),
-    ({"equation": {"x": "x + f(x)", "r": "r + f(norm(x))", "end": "x + norm(r)"}}, "r is r + f(x)"),
-    ({"equation": {"x": "x + f(x)", "r": "r + f(x)", "end": "norm(x + r)"}}, "end as x + norm(r)"),
-    (
-        {"equation": {"x": "2 * x + f(x)", "r": "r + f(x)", "end": "x + r"}},
-        "with two streams, x is",
-    ),
-    ({"equation": "x + norm(f(norm(x) / l))"}, "no effect beside"),
-    ({"equation": "norm(2 * x + f(x, ctx=norm))"}, "they exclude each other"),
-    ({"equation": "norm(R * x + f(x, mid=norm))"}, "they exclude each other"),
+    ("x + f(x, mdi=norm)", "did you mean 'mid'?"),
+    ({"attention": "x + f(x, mid=norm)", "mlp": "x + f(x)"}, "of attention are q_latent,"),
+    ("x + f(x, q=norm, q=norm)", "a site is named twice"),
+    ("x + f(x, mid=norm@full)", "mid does not hold heads"),
+    ("x + f(x, q=norm@heads)", "there is no share 'heads'"),
+    ("x + f(x, q=3)", "'3' in 'x + f(x, q=3)': q needs a norm"),
+    ("x + f(x, head_scale=norm)", "head_scale is a number, a formula or a learned"),
+    ("x + f(x) + y", "'y' in 'x + f(x) + y': there is no name 'y'"),
+    ("x + c * f(x)", "there is no name 'c'"),
+    ("x + sqrt(f(x))", "'sqrt' in 'x + sqrt(f(x))': out needs a norm"),
+    ("x + f(x + x0)", "the sub-layer reads x or a norm of it"),
+    ("x + f(start)", "the sub-layer reads x or a norm of it"),
+    ("x + norm(2 * f(x) + x)", "nothing else can stand around f"),
+    ("x + f(x", "it cannot be read: '(' was never closed; an equation is arithmetic"),
+    ("__import__('os')", "must contain f(x) exactly once"),
+    ("x + f(lambda: 1)", "'lambda: 1' in 'x + f(lambda: 1)': this is not a term"),
+    ("x + f(*x)", "this is not a term of a sum"),
+    ("x + f(x) if x else x", "this is not a term of a sum"),
+    ("x + f(x)**2", "'f(x)**2' in 'x + f(x)**2': this is not a term of a sum"),
+    ("x + (" * 400, "it cannot be read"),
+    ("x + f(x)" + " + x" * 600, "is not an equation, such as"),
+    ({"mpl": "x + f(x)"}, "there is no part 'mpl'"),
+    ({"attention": "x + f(x)"}, "mlp is missing; wanted are attention, mlp"),
+    ("x + attention(x)", "must contain attention(x) and mlp(x) exactly once"),
+    ("2 * x + attention(x) + mlp(x)", "side by side the block computes x + at"),
+    ("attention(x) + mlp(x)", "x is missing"),
+    ("x + attention(h := norm(x)) + mlp(norm(x))", "the sub-layer reads h"),
+    ({"x": "norm(x + f(x))", "r": "r + f(x)"}, "end is missing"),
+    ({"x": "x + f(x)", "r": "r + f(norm(x))", "end": "x + norm(r)"}, "r is r + f(x)"),
+    ({"x": "x + f(x)", "r": "r + f(x)", "end": "norm(x + r)"}, "end as x + norm(r)"),
+    ({"x": "2 * x + f(x)", "r": "r + f(x)", "end": "x + r"}, "with two streams, x is"),
+    ("x + norm(f(norm(x) / l))", "no effect beside"),
+    ("norm(2 * x + f(x, ctx=norm))", "they exclude each other"),
+    ("norm(R * x + f(x, mid=norm))", "they exclude each other"),
+]
+# Keys of a placement file, whose equation is x + f(norm(x)) unless it is given | the refusal.
+BAD = [
     ({"where": [{"equation": "x + f(x)"}]}, "where[0]: blocks and equation are wanted"),
     ({"where": [{"blocks": "i == 0", "equation": "x + f(x)", "mpl": 1}]}, "there is no key 'mpl'"),
     ({"where": [{"blocks": "i == 0", "equation": {"mpl": "x"}}]}, "did you mean 'mlp'"),
@@ -265,10 +257,8 @@ BAD = [
         {"learned": {"b": SCALAR}, "equation": "x + 0.5 * b * f(x)"},
         "'b' is learned: write it alone",
     ),
-    (
-        {"learned": {"b": SCALAR}, "equation": "(1 - b) * x + f(x)"},
-        "'1 - b' in '(1 - b) * x + f",
-    ),
+    ({"learned": {"b": SCALAR}, "equation": "(1 - b) * x + f(x)"}, "'1 - b' in '(1 - b) * x + f"),
+    *(({"equation": equation}, said) for equation, said in BAD_EQUATIONS),
 ]
 
 
@@ -284,7 +274,7 @@ def test_a_placement_that_cannot_be_computed_is_refused_in_one_line(keys, said):
 
 
 def test_a_norm_with_a_parameter_and_a_placement_are_added_by_two_and_one_file(tmp_path):
-    (tmp_path / "mine.py").write_text(
+    code = (
         "import torch\n"
         "from torch import nn\n"
         "from transformer_norms.kinds import OpenShare\n"
@@ -298,17 +288,15 @@ def test_a_norm_with_a_parameter_and_a_placement_are_added_by_two_and_one_file(t
         "        rms = (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()\n"
         "        return self.zeta * x + (1 - self.zeta) * x / rms\n"
     )
-    for axis, name, text in (
-        ("norm", "leaky", "type: leaky\nzeta: 0.1\n"),
-        (
-            "placement",
-            "thirds",
-            "source: here\nequation: {attention: norm(x + f(x)), mlp: x + norm(f(norm(x))) / 3}\n",
-        ),
-    ):
-        (tmp_path / "configs" / axis).mkdir(parents=True)
-        (tmp_path / "configs" / axis / f"{name}.yaml").write_text(text)
-    typed = [f"plugins={tmp_path}", "norm=leaky", "placement=thirds", "norm.zeta=0.25"]
+    equation = "{attention: norm(x + f(x)), mlp: x + norm(f(norm(x))) / 3}"
+    files = {"norm/leaky": "type: leaky\nzeta: 0.1\n"}
+    files["placement/thirds"] = f"source: here\nequation: {equation}\n"
+    typed = [
+        write_plugins(tmp_path, code, files),
+        "norm=leaky",
+        "placement=thirds",
+        "norm.zeta=0.25",
+    ]
     config = compose([*TINY, *typed, "trainer.precision=fp64"])
     model = build_model(config, VOCABULARY)
     gains = [name for name, p in model.named_parameters() if name.endswith("zeta")]
@@ -326,11 +314,9 @@ def test_a_norm_with_a_parameter_and_a_placement_are_added_by_two_and_one_file(t
 
 def test_a_norm_for_heads_stands_at_the_head_norm_site_of_a_placement(tmp_path):
     """GroupNorm with a group a head, Wu & He 2018, arXiv:1803.08494, a gain for each channel."""
-    (tmp_path / "configs" / "placement").mkdir(parents=True)
-    (tmp_path / "configs" / "placement" / "grouped.yaml").write_text(
-        "source: here\nequation: x + f(x, head_norm=groupnorm_head@per_head)\n"
-    )
-    config = compose([*TINY, f"plugins={tmp_path}", "placement=grouped", "trainer.precision=fp64"])
+    text = "source: here\nequation: x + f(x, head_norm=groupnorm_head@per_head)\n"
+    plugins = write_plugins(tmp_path, "", {"placement/grouped": text})
+    config = compose([*TINY, plugins, "placement=grouped", "trainer.precision=fp64"])
     norm = build_model(config, VOCABULARY).blocks[0].attention.f.head_norm
     gain, bias = torch.randn(2, 2, 8).double()
     for head, of in enumerate(norm.heads):
@@ -343,7 +329,6 @@ def test_a_norm_for_heads_stands_at_the_head_norm_site_of_a_placement(tmp_path):
 
 
 def test_a_saved_run_of_every_placement_is_the_same_run_again(tmp_path):
-
     from transformer_norms.run.identity import run_hash
 
     file = tmp_path / "config.yaml"

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from combinations import changed, combined
 from torch import nn
+from written_out import l2norm
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import options
@@ -191,15 +192,11 @@ def norm(x):
     return x / (x * x).mean(-1, keepdim=True).sqrt()
 
 
-def l2norm(x):
-    return x / (x * x).sum(-1, keepdim=True).sqrt()
-
-
 def rms(x):
     return (x * x).mean(-1).sqrt()
 
 
-def random(*shape, seed):
+def random(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from plugin_folders import write_plugins
 from torch import nn
 from torch.utils.data import DataLoader
 from written_out import attention, mlp
@@ -86,7 +87,7 @@ def test_the_norms_that_torch_has_too_compute_the_same():
 
 
 def test_a_plugins_norm_may_have_defaults_that_its_yaml_leaves_out(tmp_path):
-    (tmp_path / "mine.py").write_text(
+    code = (
         "from torch import nn\n"
         "from transformer_norms.kinds import Number\n"
         "from transformer_norms.norms import NORMS\n"
@@ -98,11 +99,9 @@ def test_a_plugins_norm_may_have_defaults_that_its_yaml_leaves_out(tmp_path):
         "    def forward(self, x):\n"
         "        return self.share * x\n"
     )
-    folder = tmp_path / "configs" / "norm"
-    folder.mkdir(parents=True)
-    (folder / "halved.yaml").write_text("type: halved\nformula: share * x\n")
-    (folder / "third.yaml").write_text("type: halved\nformula: share * x\nshare: 0.25\n")
-    plugins = f"plugins={tmp_path}"
+    stated = "type: halved\nformula: share * x\n"
+    files = {"norm/halved": stated, "norm/third": f"{stated}share: 0.25\n"}
+    plugins = write_plugins(tmp_path, code, files)
     config = compose([plugins, "norm=halved"])
     assert "share" not in config.norm  # a run of such a config that was saved before has its hash
     x = draw(2, 64).float()

@@ -8,8 +8,8 @@ from functools import cache, partial
 import pytest
 import torch
 import torch.nn.functional as F
-import written_out
 from combinations import changed, combined
+from test_fingerprints import norm, random
 from torch import nn
 from torch.autograd import gradcheck
 from torch.func import functional_call
@@ -32,16 +32,8 @@ def model_of(config, vocab_size=11):
     return build_model(config, vocab_size).double()
 
 
-def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-
-
 def some_tokens(vocab_size, *shape, seed=0):
     return torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def norm(x):
-    return x / (x * x).mean(-1, keepdim=True).sqrt()
 
 
 class Instead(nn.Module):
@@ -335,17 +327,6 @@ def test_every_vector_of_ngpt_has_length_one_before_and_after_a_step(optimizer):
                 assert not torch.equal(weight, before[name])
 
 
-def test_the_stream_of_ngpt_has_length_one_after_every_block():
-    trainer = trainer_of("ngpt")
-    trainer.train_step()
-    model, lengths = trainer.model, []
-    for block in model.blocks:
-        block.register_forward_hook(lambda _, __, x: lengths.append(x.norm(dim=-1)))
-    model(some_tokens(31, 4, 16))
-    assert len(lengths) == 2
-    assert all((length - 1).abs().max() < 1e-6 for length in lengths)
-
-
 @pytest.mark.parametrize("optimizer", options("optimizer"))
 def test_no_weight_of_ngpt_is_decayed_and_every_weight_of_pre_is(optimizer):
     for placement in ("ngpt", "pre"):
@@ -368,45 +349,11 @@ def pair(placement, other, *typed, **model):
     return [model_of(combined(*typed, placement=name)) for name in (placement, other)]
 
 
-def zero(x):
-    return torch.zeros_like(x)
-
-
-def test_what_enters_a_block_of_b2t_reaches_its_end_however_loud_the_attention():
-    """The bottom-to-top connection goes round all but the last norm; post-norm has no way round."""
-    for model, is_heard in zip(pair("b2t", "post"), (True, False), strict=True):
-        block, loud = model.blocks[0], 1e8 * random(1, 1, 64)
-        block.attention.f = Instead(lambda x, loud=loud: loud + x - x)
-        block.mlp.f = Instead(zero)
-        y, z = (block(*2 * [random(2, 3, 64, seed=seed)], None, None) for seed in (1, 2))
-        assert ((y - z).abs().max() > 0.1) == is_heard
-        assert ((y - z).abs().max() < 1e-6) != is_heard
-
-
 def orthogonal_noise(generator, x):
     """Of the root mean square 1, at right angles to x for each token."""
     fresh = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     along = (fresh * x).sum(-1, keepdim=True) / (x * x).sum(-1, keepdim=True)
     return norm(fresh - along * x)
-
-
-@pytest.mark.parametrize(
-    ("placement", "squared"),
-    [("post", lambda r: 1), ("deepnorm", lambda r: math.sqrt(r)), ("keel", lambda r: r**2)],
-)
-def test_what_is_left_of_the_start_after_all_sub_layers_is_what_the_skip_has_kept(
-    placement, squared
-):
-    """Each sub-layer keeps a / sqrt(a^2 + 1): in post-norm a half of the square, in Keel's all but
-    1/R^2, so that the R of them together keep all but 1/R."""
-    model, _ = pair(placement, "pre", depth=4)
-    kept = squared(8) / (squared(8) + 1)
-    noise = Instead(partial(orthogonal_noise, torch.Generator().manual_seed(9)))
-    x = start = norm(random(500, 4, 64))
-    for block in model.blocks:
-        block.attention.f = block.mlp.f = noise
-        x = block(x, x, None, None)
-    assert (x * start).mean().item() == pytest.approx(kept ** (8 / 2), abs=0.01)
 
 
 @pytest.mark.parametrize("depth", [1, 4, 12])
@@ -431,36 +378,6 @@ def test_the_branches_of_admin_are_together_the_logarithm_of_the_depth(depth):
     assert all(omega.grad.abs().min() > 0 for omega in omegas)
 
 
-# ------------------------------------------- what is one placement's own: schedules and streams
-
-
-def test_the_logits_of_attention_shrink_with_the_block_in_lns_and_its_final_norm_does_not():
-    """Both q and k are W norm(x) / sqrt(l): LNS is more than a damped branch."""
-    scaled, plain = pair("lns", "pre", depth=5)
-    x = random(2, 6, 64)
-    for nth, blocks in enumerate(zip(scaled.blocks, plain.blocks, strict=True), start=1):
-        found, expected = (logits_of(block, x, plain.position.angles(0, 6)) for block in blocks)
-        torch.testing.assert_close(found, expected / nth)
-    for model in (scaled, plain):
-        for block in model.blocks:
-            block.attention.f = block.mlp.f = Instead(zero)
-    tokens = some_tokens(11, 2, 6)
-    assert torch.equal(scaled(tokens), plain(tokens))
-
-
-def logits_of(block, x, angles):
-    kept = []
-
-    class Attend(torch.nn.Module):
-        def forward(self, q, k, v, x):
-            kept.append(q @ k.mT)
-            return v
-
-    block.attention.f.attend = Attend()
-    block(x, x, angles, None)
-    return kept[0]
-
-
 @pytest.mark.parametrize(("depth", "posts"), [(3, 0), (4, 1), (7, 1), (8, 2), (12, 3), (24, 6)])
 def test_mixln_is_post_norm_in_the_first_quarter_of_its_blocks_rounded_down(depth, posts):
     """The authors' 3 of 12 and 6 of 24. The norm before the head is there however few they are."""
@@ -471,67 +388,3 @@ def test_mixln_is_post_norm_in_the_first_quarter_of_its_blocks_rounded_down(dept
         expected = (post if i < posts else pre).blocks[i](x, x, angles, None)
         assert torch.equal(mixed.blocks[i](x, x, angles, None), expected)
     assert [name for name, _ in mixed.named_parameters() if name.startswith("final")]
-
-
-def test_the_first_block_of_hybrid_star_is_equation_seven_and_the_others_are_hybrids():
-    """Y0 = MHA_qkv(Norm(X0)) + X0;  X1 = FFN(Norm(Y0)) + Y0      arXiv:2503.04598"""
-    star, hybrid = pair("hybrid_star", "hybrid", width=16, depth=4, heads=2)
-    x, angles = random(2, 6, 16), star.position.angles(0, 6)
-    block = star.blocks[0]
-    gains = {
-        name: 1 + random(p.numel(), seed=seed) for seed, (name, p) in enumerate(gains_of(block))
-    }
-    for name, parameter in gains_of(block):
-        parameter.data = gains[name]
-    n = {
-        site: lambda h, gain=gains[f"{site}.gain"]: (
-            gain * h / (h.square().mean(-1, True) + 1e-6).sqrt()
-        )
-        for site in ("attention.pre", "mlp.pre", *(f"attention.f.{s}" for s in "qkv"))
-    }
-    inside = {s: n[f"attention.f.{s}"] for s in "qkv"}
-    y = written_out.attention(block.attention.f, n["attention.pre"](x), heads=2, **inside) + x
-    expected = written_out.mlp(block.mlp.f, n["mlp.pre"](y)) + y
-    torch.testing.assert_close(block(x, x, angles, None), expected, rtol=0, atol=1e-11)
-    for mine, theirs in zip(star.blocks[1:], hybrid.blocks[1:], strict=True):
-        assert torch.equal(mine(x, x, angles, None), theirs(x, x, angles, None))
-
-
-def gains_of(block):
-    return [(name, p) for name, p in block.named_parameters() if name.endswith(".gain")]
-
-
-def test_rezero_learns_one_number_a_block_for_both_sub_layers_and_starts_as_the_identity():
-    model, _ = pair("rezero", "pre", depth=3, width=16)
-    learned = [(name, p) for name, p in model.named_parameters() if p.shape == (1,)]
-    assert len(learned) == 3
-    for block, (_, b) in zip(model.blocks, learned, strict=True):
-        assert block.attention.branch.gain is b
-        assert block.mlp.branch.gain is b
-    tokens = some_tokens(11, 2, 6)
-    weight = model.embedding.weight
-    torch.testing.assert_close(model(tokens), weight[tokens] @ weight.T)
-    # The gradient of the one number is the sum of those of a number for each sub-layer.
-    block, x, angles = model.blocks[0], random(2, 6, 16), model.position.angles(0, 6)
-    block(x, x, angles, None).pow(3).sum().backward()
-    each = sum(
-        (3 * x.square() * f(x, angles, None)).sum() for f in (block.attention.f, block.mlp.f)
-    )
-    torch.testing.assert_close(learned[0][1].grad, each[None])
-
-
-def test_the_second_stream_of_residual_is_the_plain_sum_and_its_first_is_post_norms():
-    """r = e + f_1 + .. + f_R, met by x in the end: x + norm(r)."""
-    dual, post = pair("residual_dual", "post", depth=3, width=16)
-    tokens, added, ends = some_tokens(11, 2, 6), [], []
-    for block in dual.blocks:
-        for layer in (block.attention, block.mlp):
-            layer.f.register_forward_hook(lambda _, __, u: added.append(u))
-    for model in (dual, post):
-        model.blocks[-1].register_forward_hook(lambda _, __, out: ends.append(out))
-    logits, _ = dual(tokens), post(tokens)
-    (x, r), alone = ends
-    assert torch.equal(x, alone)
-    torch.testing.assert_close(r, dual.embedding.weight[tokens] + sum(added))
-    rms = (r.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-    torch.testing.assert_close(logits, (x + r / rms) @ dual.embedding.weight.T)

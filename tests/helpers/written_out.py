@@ -50,6 +50,29 @@ def attention(
     return linear_of(f.output, ctx(context.flatten(2)))
 
 
+def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, chunk=None):
+    """Returns the context of each query, computed one at a time, with entropies and logits."""
+    time, known = q.shape[2], k.shape[2]
+    rows, entropies, largest = [], [], []
+    for t in range(time):
+        at = known - time + t
+        first = 0 if window is None else max(0, at + 1 - window)
+        seen = range(max(first, at - at % chunk if chunk else 0), at + 1)
+        logits = torch.einsum("bhd,bhsd->bhs", q[:, :, t], k[:, :, seen.start : at + 1]) * scale
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
+        for h, slope in enumerate(slopes or ()):
+            far = torch.tensor([at - s for s in seen], dtype=q.dtype)
+            logits = torch.cat(
+                (logits[:, :h], logits[:, h : h + 1] - slope * far, logits[:, h + 1 :]), 1
+            )
+        sink = 0 if sinks is None else sinks.exp()[:, None]
+        weights = logits.exp() / (logits.exp().sum(-1, keepdim=True) + sink)
+        rows.append(torch.einsum("bhs,bhsd->bhd", weights, v[:, :, seen.start : at + 1]))
+        entropies.append(-(weights * weights.log()).sum(-1))
+        largest.append(logits.max())
+    return torch.stack(rows, 2), torch.stack(entropies).mean().item(), max(largest).item()
+
+
 def mlp(f, x, *, hidden=same, mid=same, hidden_scale=1):
     """W_down mid(max(0, hidden_scale * hidden(W_up x))^2)"""
     hidden = hidden_scale * hidden(linear_of(f.up, x))
