@@ -1,15 +1,13 @@
 """A compiled block is one graph, which all blocks of its kind share. A model that is compiled whole
 is one graph without a break."""
 
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.attention.flex_attention as attention_module
+from new_process import run_python
 from torch._dynamo.utils import counters
 
 from transformer_norms import build_model, compose
@@ -65,9 +63,7 @@ AXES = {
 
 def in_a_process(call):
     """Runs the call in a process without the shape checker, which cannot be compiled."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-W", "ignore", "-c", f"import test_graphs as t; t.{call}"]
-    subprocess.run(command, env=environment, check=True)
+    run_python(f"import test_graphs as t; t.{call}")
 
 
 def test_blocks_of_a_kind_share_a_graph():

@@ -162,14 +162,6 @@ def test_a_rule_that_names_no_role_of_the_model_is_refused():
         InitRule(std={"default": 0.02, "querry": 1}, truncate="none")
 
 
-def test_the_loss_starts_at_the_logarithm_of_the_vocabulary():
-    model = build_model(compose([*WIDE]), 300)
-    tokens = torch.randint(300, (4, 65), generator=torch.Generator().manual_seed(0))
-    logits = model(tokens[:, :-1]).flatten(0, 1)
-    loss = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
-    assert loss.item() == pytest.approx(math.log(300), rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -4,9 +4,12 @@ which blocks have no W_v."""
 import math
 import re
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
+from generating import from_a_cache
+from refusing import refused
 
 from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.commands.sampling import generate
@@ -21,6 +24,11 @@ SMALL += ["init=megatron"]
 
 def built(*overrides):
     return build_model(compose([*SMALL, *overrides]), 31)
+
+
+def rope(interleaved=False, proportional=False, scaling="none", **numbers):
+    how = {"interleaved": interleaved, "proportional": proportional, "scaling": scaling}
+    return POSITIONS["rope"](head_dim=6, **how, **numbers).double()
 
 
 def turned(x, base, pairs):
@@ -45,14 +53,7 @@ def halves(x):
 @pytest.mark.parametrize("r", [4, 6])
 def test_pairs_turn_by_the_base_of_their_block_and_the_rest_of_a_head_stands(interleaved, r):
     bases = [100.0, 0.0, 7.0, 100.0]
-    position = POSITIONS["rope"](
-        head_dim=6,
-        bases=bases,
-        fractions=[r / 6] * 4,
-        interleaved=interleaved,
-        proportional=False,
-        scaling="none",
-    ).double()
+    position = rope(bases=bases, fractions=[r / 6] * 4, interleaved=interleaved)
     x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
     pairs = neighbours if interleaved else halves
     assert len(angles) == 2  # one for each base, however many blocks
@@ -71,14 +72,8 @@ def test_pairs_turn_by_the_base_of_their_block_and_the_rest_of_a_head_stands(int
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_proportional_turns_the_first_pairs_of_the_whole_head(interleaved):
     """As the whole head is turned, and the pairs behind the share stand. Blocks differ in it."""
-    position = POSITIONS["rope"](
-        head_dim=6,
-        bases=[100.0] * 3,
-        fractions=[1 / 3, 1.0, 0.7],
-        interleaved=interleaved,
-        proportional=True,
-        scaling="none",
-    ).double()
+    shares = {"fractions": [1 / 3, 1.0, 0.7], "proportional": True}
+    position = rope(bases=[100.0] * 3, **shares, interleaved=interleaved)
     x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
     pairs = neighbours if interleaved else halves
     for i, count in enumerate((1, 3, 2)):
@@ -92,14 +87,7 @@ def test_a_share_of_a_head_is_a_number_a_formula_or_a_list_and_blocks_may_differ
     for half in (0.5, "1/N"):
         assert numbers_of("rope_fraction", half, 2, 8) == [0.5, 0.5]
     assert numbers_of("rope_fraction", [1, "0.25*l"], 2, 8) == [1, 0.5]
-    position = POSITIONS["rope"](
-        head_dim=6,
-        bases=[7.0] * 2,
-        fractions=[2 / 3, 1],
-        interleaved=False,
-        proportional=False,
-        scaling="none",
-    ).double()
+    position = rope(bases=[7.0] * 2, fractions=[2 / 3, 1])
     x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
     for i, r in enumerate((4, 6)):
         found = torch.cat((*turned(x[..., :r], 7.0, halves), x[..., r:]), -1)
@@ -166,9 +154,8 @@ def test_a_scaling_turns_each_pair_by_its_formula_in_the_blocks_whose_factor_is_
 def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_turn_is_not():
     scaling = {"type": "yarn", "factor": [2, 1], "original_context": 9, "beta_fast": 32}
     scaling |= {"beta_slow": 1, "truncate": True, "attention_factor": 1.5}
-    sizes = {"head_dim": 6, "bases": [7.0] * 2, "fractions": [2 / 3] * 2}
-    rope = partial(POSITIONS["rope"], **sizes, interleaved=False, proportional=False)
-    scaled, plain = rope(scaling=scaling).double(), rope(scaling="none").double()
+    sizes = {"bases": [7.0] * 2, "fractions": [2 / 3] * 2}
+    scaled, plain = rope(**sizes, scaling=scaling), rope(**sizes)
     x = torch.randn(2, 5, 3, 6).double()
     first, second = (scaled.rotation(i)(x, scaled.angles(0, 5)) for i in range(2))
     length = first[..., :4].square().sum(-1)
@@ -199,10 +186,7 @@ def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_tu
     ],
 )  # fmt: skip
 def test_a_scaling_that_cannot_be_is_refused_in_a_line_that_names_its_key(typed, said):
-    with pytest.raises(ConfigError) as caught:
-        compose(["model=nano", *re.split(r" (?=position)", typed)])
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert said in refused(compose, ["model=nano", *re.split(r" (?=position)", typed)])
 
 
 def test_a_saved_run_keeps_its_scaling_and_takes_another_factor(tmp_path):
@@ -318,9 +302,8 @@ def test_a_cache_holds_values_from_keys_as_all_values():
     model = model_of(f"{KEY}=[1,0]").eval()
     tokens = torch.randint(31, (2, 9), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        cache = model.new_cache()
-        pieces = [model(piece, cache=cache) for piece in tokens.split([4, 1, 4], dim=1)]
-        torch.testing.assert_close(torch.cat(pieces, 1), model(tokens), rtol=1e-9, atol=1e-11)
+        found, _ = from_a_cache(model, tokens, [4, 1, 4])
+        torch.testing.assert_close(found, model(tokens), rtol=1e-9, atol=1e-11)
 
 
 def test_blocks_are_marked_by_a_formula_or_a_list_and_a_mark_is_0_or_1():
@@ -331,3 +314,27 @@ def test_blocks_are_marked_by_a_formula_or_a_list_and_a_mark_is_0_or_1():
         ConfigError, match="values_from_keys: 'l' is not allowed; in block i=1 it is 2"
     ):
         compose([*SHARED, f"{KEY}=l"])
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
+def test_the_embedding_is_scaled_and_the_position_is_not(position):
+    """Vaswani et al. 2017, section 3.4: sqrt(d) E[token] + P[time]."""
+    typed = [*SMALL[:-1], "placement=post", "init=transformer2017", f"position={position}"]
+    model, seen = build_model(compose(typed), 31), []
+    model.blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    tokens = torch.randint(31, (2, 6))
+    model(tokens)
+    table = model.position.position.weight if position == "learned" else model.position.table
+    rows = model.embedding.weight[tokens]
+    expected = math.sqrt(rows.shape[-1]) * rows + table[:6]
+    torch.testing.assert_close(seen[0], expected, rtol=0, atol=1e-12)
+
+
+def test_sinusoidal_positions_are_the_papers_table():
+    """Vaswani et al. 2017: PE(t, 2j) = sin(t / 10000^(2j/d)), PE(t, 2j + 1) = its cosine."""
+    position = built("position=sinusoidal", "model.width=16", "model.heads=2").position
+    moved = position(torch.zeros(1, 6, 16, dtype=torch.double), 0)[0]
+    for t, j in product(range(6), range(8)):
+        angle = t / 10_000 ** (2 * j / 16)
+        assert moved[t, 2 * j].item() == pytest.approx(math.sin(angle), abs=1e-12)
+        assert moved[t, 2 * j + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)

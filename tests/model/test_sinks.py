@@ -67,18 +67,6 @@ def sunk(q, k, v, sinks, scale):
     return weights @ v / (weights.sum(-1, keepdim=True) + sinks.exp()[:, None, None])
 
 
-@pytest.mark.parametrize("time", [1, 4, TIME])
-def test_queries_of_a_whole_sequence_and_from_a_cache_meet_the_same_sink(time):
-    attend = ATTENTIONS["sinks"](heads=3, scale=0.7, cap=None, dropout=0.0).double()
-    attend.sinks.data = torch.tensor([-1.0, 0.0, 3.0]).double()
-    q, k, v = torch.randn(3, 2, 3, TIME, 16, dtype=torch.double)
-    q = q[:, :, TIME - time :]
-    expected = sunk(q, k, v, attend.sinks, 0.7)
-    torch.testing.assert_close(
-        attend(q, k, v, torch.zeros(2, time, 8)), expected, rtol=0, atol=1e-13
-    )
-
-
 def test_the_logits_that_probes_read_give_the_weights_of_the_softmax():
     attend = ATTENTIONS["sinks"](heads=3, scale=0.7, cap=None, dropout=0.0).double()
     attend.sinks.data = torch.tensor([-1.0, 0.0, 3.0]).double()
