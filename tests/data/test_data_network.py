@@ -4,17 +4,11 @@ import threading
 from contextlib import closing
 
 import pytest
+from refusing import refused
 
-from transformer_norms.data import (
-    CORPORA,
-    TOKENIZERS,
-    downloads,
-    load_tokenizer,
-    prepare,
-)
+from transformer_norms.data import CORPORA, TOKENIZERS, downloads, load_tokenizer, prepare
 from transformer_norms.data.slices import ReadTexts
 from transformer_norms.data.token_cache import PARTS
-from transformer_norms.errors import InputError
 from transformer_norms.progress import tell_nobody
 
 HUB = CORPORA["hub"](
@@ -39,21 +33,9 @@ def network_down(request, monkeypatch, tmp_path):
         yield address
 
 
-def refused(call):
-    with pytest.raises(InputError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_without_an_answer_the_hub_is_refused_with_what_to_do_instead(network_down):
     line = refused(lambda: list(HUB.documents()))
-    for hint in (
-        "data.name=some/corpus",
-        "data=pydocs",
-        "data.paths=FILE",
-        "HF_DATASETS_OFFLINE=1",
-    ):
+    for hint in "data.name=some/corpus data=pydocs data.paths=FILE HF_DATASETS_OFFLINE=1".split():
         assert hint in line
 
 
@@ -124,20 +106,9 @@ def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkey
 def test_a_hub_corpus_yields_its_rows_and_leaves_empty_ones_out(
     documents, expected, monkeypatch, tmp_path
 ):
-    import datasets
-
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"page": "{text}"}}\n' for text in ("a", "b", "", "d")))
-    local = datasets.load_dataset_builder(
-        "json", data_files=str(file), cache_dir=str(tmp_path / "cache")
-    )
-    asked = []
-    for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr(downloads, "answers", lambda url: True)
-    monkeypatch.setattr(
-        datasets, "load_dataset_builder", lambda *a, **k: asked.append((a, k)) or local
-    )
+    asked = stand_in(monkeypatch, tmp_path, "json", str(file))
     keys = {"name": "some/corpus", "revision": "main", "field": "page", "part": "train"}
     corpus = CORPORA["hub"](subset="none", documents=documents, **keys)
     assert list(corpus.documents()) == expected
@@ -149,16 +120,23 @@ def test_a_hub_corpus_yields_its_rows_and_leaves_empty_ones_out(
 
 
 def stand_in(monkeypatch, tmp_path, kind, data_files):
-    """Lets local files of a kind stand for the data set that the hub has."""
+    """Lets local files of a kind stand for the data set of the hub. Returns what will hold the
+    arguments with which it is asked for."""
     import datasets
 
-    local = datasets.load_dataset_builder(
-        kind, data_files=data_files, cache_dir=str(tmp_path / "cache")
+    asked, local = (
+        [],
+        datasets.load_dataset_builder(
+            kind, data_files=data_files, cache_dir=str(tmp_path / "cache")
+        ),
     )
     for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setattr(downloads, "answers", lambda url: True)
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: local)
+    monkeypatch.setattr(
+        datasets, "load_dataset_builder", lambda *a, **k: asked.append((a, k)) or local
+    )
+    return asked
 
 
 @pytest.fixture

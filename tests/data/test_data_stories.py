@@ -103,11 +103,6 @@ def test_surprise_and_length_go_together_as_the_floor_says():
     assert abs(mean) < 4 * spread / math.sqrt(len(over))
 
 
-def test_the_floor_is_their_quotient():
-    entropy, length = entropy_and_length()
-    assert Stories(documents=1, grammar_seed=0).floor == entropy / length
-
-
 def test_the_corpus_is_drawn_with_the_probabilities_that_the_floor_counts():
     texts = list(Stories(documents=1500, grammar_seed=0).documents())
     total = sum(1 / k for k in range(1, 5))

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from short_runs import rows
 
 from transformer_norms.__main__ import main
 
@@ -51,9 +52,7 @@ def the_line(err):
 def result(folder):
     """The bytes of the weights, and all numbers of the rows but the seconds."""
     newest = max(Path(folder, "checkpoints").glob("step-*"))
-    lines = Path(folder, "metrics.jsonl").read_text().splitlines()
-    rows = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-    return newest.name, (newest / "model.safetensors").read_bytes(), rows
+    return newest.name, (newest / "model.safetensors").read_bytes(), rows(folder)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import safetensors.numpy
 import torch
 from run_folders import tree
 from safetensors.torch import load_file
+from short_runs import rows
 
 from transformer_norms import compose, load, train
 from transformer_norms.errors import NoUsableCheckpoint
@@ -160,14 +161,7 @@ def finish_like_the_whole(folder):
         )
         assert one.keys() == other.keys()
         assert all(torch.equal(one[key], other[key]) for key in one)
-    rows, expected = (
-        [
-            {key: value for key, value in json.loads(line).items() if key != "seconds"}
-            for line in (run / "metrics.jsonl").read_text().splitlines()
-        ]
-        for run in (folder, run_of(0, "whole"))
-    )
-    assert rows == expected
+    assert rows(folder) == rows(run_of(0, "whole"))
 
 
 @pytest.mark.goal("C1")

@@ -1,7 +1,6 @@
 """Tensors are written one after the other and read by slices, in safetensors' own format."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
+from new_process import run_python
 from safetensors import safe_open
 from torch import distributed, nn
 
@@ -199,10 +199,9 @@ more_memory(load)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of the memory is read from /proc")
 def test_saving_and_loading_take_the_memory_of_one_tensor(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    printed = run_python(MEMORY, tmp_path)
     largest = 5 * 2**20 * 4
     assert (tmp_path / "step-00000001" / "model.safetensors").stat().st_size > 10 * largest
-    saving, loading = map(int, done.stdout.split())
+    saving, loading = map(int, printed.split())
     assert saving < 1.2 * largest, saving / largest
     assert loading < 1.2 * largest, loading / largest

@@ -116,20 +116,6 @@ def test_flops_of_latents_are_those_of_their_matrices_and_sizes():
     assert flops_per_token(trainer_of(*typed), context) == 3 * 2 * (weights + pairs)
 
 
-@pytest.mark.parametrize("streams", [2, 3])
-def test_flops_of_streams_are_those_of_one_and_of_the_products_that_mix_them(streams):
-    """n streams of d: n d for what is read and n^2 d for what is kept, before and behind each of
-    two sub-layers. What is written and the norms are no products."""
-    d, depth, context = 64, 2, 16
-    typed = ["model.width=64", "model.depth=2", "model.mlp_width=256"]
-    one = flops_per_token(trainer_of(*typed), context)
-    key = f"placement.connection.streams={streams}"
-    several = flops_per_token(
-        trainer_of(*typed, "placement=hyper_connections_static", key), context
-    )
-    assert several - one == 3 * 2 * 2 * depth * (streams + streams**2) * d
-
-
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
 def test_a_gpus_kernels_are_counted_as_a_processors(kernel):
     q, k, v = (2, 3, 8, 4), (2, 3, 6, 4), (2, 3, 6, 5)

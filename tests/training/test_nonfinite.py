@@ -38,44 +38,37 @@ def calm(stop_at):  # noqa: F811
 # ------------------------------------------------------------------------- losses and gradients
 
 
-def nan_loss(monkeypatch):
-    original, calls = ModelLoss.backward, iter(range(1, 1000))
-
-    def backward(self, batch, parts):
-        return original(self, batch, parts) * (math.nan if next(calls) == 13 else 1)
-
-    monkeypatch.setattr(ModelLoss, "backward", backward)
+def nan_loss(model, loss):
+    return loss * math.nan
 
 
-def infinite_gradient(monkeypatch):
+def infinite_gradient(model, loss):
     """One number of one gradient, after the loss has been computed."""
-    original, calls = ModelLoss.backward, iter(range(1, 1000))
-
-    def backward(self, batch, parts):
-        total = original(self, batch, parts)
-        if next(calls) == 13:
-            self.model.blocks[0].mlp.f.up.weight.grad[1, 2] = math.inf
-        return total
-
-    monkeypatch.setattr(ModelLoss, "backward", backward)
+    model.blocks[0].mlp.f.up.weight.grad[1, 2] = math.inf
+    return loss
 
 
-def nan_micro_batch(monkeypatch):
+def nan_micro_batch(model, loss):
     """The third of four micro-batches."""
+    model.final.gain.grad.fill_(math.nan)
+    return loss
+
+
+def plant(fault, monkeypatch):
+    """Plants a fault in step 13, after a batch has gone backwards."""
+    at = 4 * 12 + 3 if fault is nan_micro_batch else 13
     original, calls = ModelLoss.backward, iter(range(1, 1000))
 
     def backward(self, batch, parts):
-        total = original(self, batch, parts)
-        if next(calls) == 4 * 12 + 3:
-            self.model.final.gain.grad.fill_(math.nan)
-        return total
+        loss = original(self, batch, parts)
+        return fault(self.model, loss) if next(calls) == at else loss
 
     monkeypatch.setattr(ModelLoss, "backward", backward)
 
 
 @pytest.mark.goal("N1")
 @pytest.mark.parametrize(
-    ("plant", "typed"),
+    ("fault", "typed"),
     [
         (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
         pytest.param(infinite_gradient, [], marks=pytest.mark.nightly),
@@ -87,18 +80,18 @@ def nan_micro_batch(monkeypatch):
     ],
 )
 def test_no_update_is_applied_and_the_run_diverges_with_the_weights_before_it(
-    plant, typed, calm, monkeypatch, measured
+    fault, typed, calm, monkeypatch, measured
 ):
     """Weights, moments and running averages are bitwise those after step 12."""
     before = calm(*typed)
     with monkeypatch.context() as planted:
-        plant(planted)
+        plant(fault, planted)
         diverged = go("study=planted", *typed)
     assert (diverged["status"], diverged["step"]) == ("diverged", 12)
     assert "at step 13" in diverged["diverged"]
     assert same(before, diverged["folder"])
     assert go("study=planted", *typed)["status"] == "diverged"
-    measured(f"{plant.__name__}: step 12 bitwise")
+    measured(f"{fault.__name__}: step 12 bitwise")
 
 
 def test_a_running_average_that_a_module_replaces_goes_back_as_well():
@@ -145,7 +138,7 @@ def overlap(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("plant", "typed"),
+    ("fault", "typed"),
     [
         (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
         (infinite_gradient, ["placement=ngpt"]),
@@ -155,13 +148,13 @@ def overlap(monkeypatch):
     ids=["batchnorm", "ngpt", "muon", "micro-batches"],
 )
 def test_of_steps_that_overlap_none_changes_a_number_after_the_fault(
-    plant, typed, calm, monkeypatch
+    fault, typed, calm, monkeypatch
 ):
     """Weights, moments and running averages are bitwise those after step 12, though step 14 had
     begun."""
     before = calm(*typed, *SELDOM)
     begun = overlap(monkeypatch)
-    plant(monkeypatch)
+    plant(fault, monkeypatch)
     diverged = go("study=planted", *typed, *SELDOM)
     assert (diverged["status"], diverged["step"]) == ("diverged", 12)
     assert "at step 13" in diverged["diverged"]

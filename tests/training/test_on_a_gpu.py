@@ -1,12 +1,9 @@
 """A GPU trains what a CPU trains, to rounding, and gives the same digits each time."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from combinations import combined
+from new_process import run_python
 from trainers import SIZES
 
 from transformer_norms.config.building import build_model, build_trainer
@@ -99,10 +96,7 @@ assert not torch.are_deterministic_algorithms_enabled()
 @pytest.mark.goal("R4")
 def test_a_fresh_process_trains_deterministically(tmp_path):
     """What this imports, a thread of the run would import at the same time."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", FRESH]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python(FRESH, cwd=tmp_path)
 
 
 def ahead_of(trainer, steps, sync="default"):

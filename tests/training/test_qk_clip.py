@@ -1,12 +1,10 @@
 """QK-Clip: heads whose largest logit was above a threshold shrink after the step, and no others."""
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from new_process import run_python
 from rank_workers import on_ranks, train_all, train_all_alone
 
 from transformer_norms import ConfigError, build_model, compose
@@ -75,9 +73,7 @@ def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(
 @pytest.mark.nightly
 def test_a_head_of_a_compiled_model_is_scaled_too():
     """In a process of its own: what checks shapes here is not compiled."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = "import test_qk_clip as t; t.assert_scaled(t.COMPILED)"
-    subprocess.run([sys.executable, "-c", command], env=environment, check=True)
+    run_python("import test_qk_clip as t; t.assert_scaled(t.COMPILED)")
 
 
 def assert_scaled(case):

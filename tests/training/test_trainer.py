@@ -1,12 +1,9 @@
 """The training step: what precision, compilation, clipping and one repeated batch do."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
+from new_process import run_python
 from trainers import SIZES, losses, trainer_of
 
 from transformer_norms.config.building import build_model
@@ -81,13 +78,9 @@ print(dynamo.counters["stats"]["unique_graphs"], *losses)
 
 def compiled_and_eager(*typed):
     """Losses of 20 steps, in processes of their own: what checks shapes here is not compiled."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for compiled in ("block", "none"):
         command = COMPILED.format([f"trainer.compile={compiled}", *typed])
-        run = subprocess.run(
-            [sys.executable, "-c", command], env=environment, capture_output=True, check=True
-        )
-        graphs, *losses = map(float, run.stdout.split())
+        graphs, *losses = map(float, run_python(command).split())
         assert (graphs > 0) == (compiled == "block")
         yield losses
 
