@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_hf import ENDS, OPENAI
+from test_hf import GROUPED as SIZES
+from test_hf import LATENT as LATENT_SIZES
 
 from transformer_norms import build_model, compose
 from transformer_norms.hf import from_hf, to_hf
@@ -16,10 +19,6 @@ from transformer_norms.hf.families import FAMILIES
 from transformer_norms.model.settings import ModelConfig
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
-SIZES = {"vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
-SIZES |= {"intermediate_size": 40, "max_position_embeddings": 12, "num_key_value_heads": 2}
-OPENAI = {"vocab_size": 37, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 12}
-ENDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
 BLOOM = {"vocab_size": 37, "hidden_size": 24, "n_head": 4}
 FEW_EXPERTS = {"num_experts": 2, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 4}
 RECURRENT = {"mlp_only_layers": [0, 1], "linear_num_value_heads": 2, "linear_num_key_heads": 1}
@@ -41,9 +40,7 @@ def turned(**more):
 
 GEMMA4 = {**SIZES, "head_dim": 6, "global_head_dim": 6, "hidden_size_per_layer_input": 0,
           "vocab_size_per_layer_input": 37, **turned(partial_rotary_factor=0.5)}  # fmt: skip
-LATENT = {**SIZES, "num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "v_head_dim": 3,
-          "qk_nope_head_dim": 5, "qk_rope_head_dim": 4, "first_k_dense_replace": 2,
-          "n_routed_experts": 4, "moe_intermediate_size": 4}  # fmt: skip
+LATENT = {**SIZES, **LATENT_SIZES, "n_routed_experts": 4, "moe_intermediate_size": 4}
 GEMMA3N = {**SIZES, "head_dim": 6, "hidden_size_per_layer_input": 4, "num_kv_shared_layers": 0,
            "vocab_size_per_layer_input": 37, "activation_sparsity_pattern": [0.5, 0.0]}  # fmt: skip
 THEIRS = [

@@ -38,10 +38,13 @@ ROTATION = (
 )
 COUNTS = ("sliding_window", "attention_chunk", "temperature_floor")  # of tokens
 LATENT_KEYS = ("q_rank", "kv_rank", "rope_dim", "value_dim")  # as numbers, 0 for none
+UNUSED = (  # where a family does not mention them
+    *("smear", "attention_cap", "attention_gate", "logit_cap"),
+    *("value_residual", "value_embedding", "value_gate"),
+)
 AS_CHOSEN = (
-    *("smear", "attention_cap", "attention_gate", "logit_cap", *ORDER_KEYS, "rope_interleaved"),
-    *("rope_proportional", "temperature_scale"),
-    *("value_scale", "value_residual", "value_embedding", "value_gate"),
+    *(*UNUSED, *ORDER_KEYS, "rope_interleaved", "rope_proportional"),
+    *("temperature_scale", "value_scale"),
 )
 # Sizes inside a placement, which are facts of their own.
 PLACEMENT_SIZES = (
@@ -61,23 +64,12 @@ DEFAULTS: Facts = {
     SCALING: "none",
     "attention": "softmax",
     "architecture.bias": frozenset(),
-    "architecture.embed_scale": 1.0,
-    "architecture.embed_scale_order": "before",
-    "architecture.smear": "none",
-    "architecture.logit_scale": 1.0,
-    "architecture.attention_cap": "none",
-    "architecture.attention_gate": "none",
-    "architecture.q_rank": 0,
-    "architecture.kv_rank": 0,
-    "architecture.rope_dim": 0,
+    **{f"architecture.{key}": "none" for key in UNUSED},
+    **{f"architecture.{key}": 0 for key in LATENT_KEYS},
+    **{f"architecture.{key}": 1.0 for key in ("embed_scale", "logit_scale")},
     "architecture.value_scale": 1,
-    "architecture.value_residual": "none",
-    "architecture.value_embedding": "none",
-    "architecture.value_gate": "none",
-    "architecture.logit_cap": "none",
-    "architecture.qk_norm_order": "before",
-    "architecture.rope_interleaved": False,
-    "architecture.rope_proportional": False,
+    **{f"architecture.{key}": "before" for key in ORDER_KEYS},
+    **{f"architecture.rope_{key}": False for key in ("interleaved", "proportional")},
 }
 
 
@@ -182,7 +174,6 @@ def complete_facts(facts: Facts) -> Facts:
     equal_share, rest = divmod(facts["model.width"], facts["model.heads"])
     head_dim = facts.setdefault("model.head_dim", "none" if rest else equal_share)
     facts.setdefault("model.kv_heads", facts["model.heads"])
-    facts.setdefault("architecture.value_dim", 0)
     for key in COUNTS:
         facts.setdefault(f"architecture.{key}", [0] * facts["model.depth"])
     if not any(facts["architecture.temperature_floor"]):
@@ -277,15 +268,9 @@ def _content(axis: str, node: Mapping[str, Any]) -> Any:
     if axis == "norm":
         return plain({key: value for key, value in node.items() if key not in _BESIDE})
     placement = Placement(**_without_sizes(node))
+    streams, held = plain(placement.connection), placement.weight_constraint
     blocks = [entry.blocks.text for entry in placement.where]
-    plans = [*placement.everywhere()]
-    return (
-        placement.topology,
-        plain(placement.connection),
-        blocks,
-        plans,
-        placement.weight_constraint,
-    )
+    return placement.topology, streams, blocks, [*placement.everywhere()], held
 
 
 def _without_sizes(node: Mapping[str, Any]) -> dict[str, Any]:

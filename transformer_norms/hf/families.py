@@ -62,38 +62,6 @@ from transformer_norms.hf.facts import Facts, complete_facts
 from transformer_norms.hf.weights import Line, lines
 from transformer_norms.model.connections import MOST_STREAMS
 
-
-@dataclass(frozen=True)
-class Family:
-    """`names` are lines of text, as `lines` reads them, and `block` is their name of a block.
-    `dropouts` are the keys of its dropout, where they act in all the places that ours do."""
-
-    model_type: str
-    clauses: Sequence[Clause]
-    names: str
-    block: str = "model.layers.{i}"
-    dropouts: Sequence[str] = ()
-
-    def table(self) -> list[Line]:
-        return lines(self.names, self.block)
-
-    def read(self, config: Any) -> Facts:
-        """The facts of one of its configs. ValueError for what has no counterpart here."""
-        facts: Facts = {}
-        for clause in self.clauses:
-            facts |= clause.read(config)
-        if not getattr(config, "is_causal", True):  # which the masks of every family read
-            raise unsaid("is_causal", False)
-        return complete_facts(facts)
-
-    def write(self, facts: Facts) -> dict[str, Any]:
-        """The config that says the facts, as far as it can. `read` shows what it cannot say."""
-        keys: dict[str, Any] = {}
-        for clause in self.clauses:
-            keys |= clause.write(facts)
-        return keys
-
-
 # ------------------------------------------------------------ names of tensors that families share
 
 ENDS = """
@@ -143,6 +111,13 @@ ALTUP_NAMES = """
     for i in range(MOST_STREAMS - 1)
 )
 QUERY_KEY_VALUE = ".attention.f.query .attention.f.key .attention.f.value"
+# One matrix makes queries, keys and values, head by head; ATTENTION is what the module is called.
+FUSED_NAMES = f"""
+    .ATTENTION.query_key_value   [by_head] {QUERY_KEY_VALUE}
+    .ATTENTION.dense             .attention.f.output
+    .mlp.dense_{{h_to_4h,4h_to_h}}  .mlp.f.{{up,down}}
+    lm_head                      head
+"""
 GPT_NAMES = f"""
     .attn.c_attn              [columns] {QUERY_KEY_VALUE}
     .{{attn,mlp}}.c_proj      [columns] .{{attention.f.output,mlp.f.down}}
@@ -199,6 +174,38 @@ GELU_OR_RELU = activation("hidden_act", "plain")
 BOTH_BIASES = biases({"attention_bias": ATTENTION, "mlp_bias": MLP})
 LOGIT_CAP = cap("final_logit_softcapping", "architecture.logit_cap")
 ONE_WAY = never("use_bidirectional_attention")
+
+
+@dataclass(frozen=True)
+class Family:
+    """`names` are lines of text, as `lines` reads them, and `block` is their name of a block.
+    `dropouts` are the keys of its dropout, where they act in all the places that ours do."""
+
+    model_type: str
+    clauses: Sequence[Clause]
+    names: str = BASE + PRE_NAMES
+    block: str = "model.layers.{i}"
+    dropouts: Sequence[str] = ()
+
+    def table(self) -> list[Line]:
+        return lines(self.names, self.block)
+
+    def read(self, config: Any) -> Facts:
+        """The facts of one of its configs. ValueError for what has no counterpart here."""
+        facts: Facts = {}
+        for clause in self.clauses:
+            facts |= clause.read(config)
+        if not getattr(config, "is_causal", True):  # which the masks of every family read
+            raise unsaid("is_causal", False)
+        return complete_facts(facts)
+
+    def write(self, facts: Facts) -> dict[str, Any]:
+        """The config that says the facts, as far as it can. `read` shows what it cannot say."""
+        keys: dict[str, Any] = {}
+        for clause in self.clauses:
+            keys |= clause.write(facts)
+        return keys
+
 
 FAMILIES = (
     Family(
@@ -261,7 +268,7 @@ FAMILIES = (
         """,
         "model.decoder.layers.{i}",
     ),
-    Family("llama", (norm("rmsnorm", **PRE), *LLAMA, ROTARY, BOTH_BIASES), BASE + PRE_NAMES),
+    Family("llama", (norm("rmsnorm", **PRE), *LLAMA, ROTARY, BOTH_BIASES)),
     Family(
         "llama4_text",
         (
@@ -277,7 +284,6 @@ FAMILIES = (
     Family(
         "smollm3",
         (norm("rmsnorm", **PRE), *MODERN, ROTATED_WHERE_MARKED, WINDOW_IF_USED, BOTH_BIASES),
-        BASE + PRE_NAMES,
     ),
     Family(
         "granite",
@@ -287,7 +293,6 @@ FAMILIES = (
             same({"attention_multiplier": "architecture.attention_scale"}),
             divisor("logits_scaling", "architecture.logit_scale"),
         ),
-        BASE + PRE_NAMES,
     ),
     Family(
         "arcee",
@@ -295,7 +300,6 @@ FAMILIES = (
             *(norm("rmsnorm", **PRE), SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GELU_OR_RELU, ROTARY),
             biases({"attention_bias": ATTENTION, "mlp_bias": "up down"}),
         ),
-        BASE + PRE_NAMES,
     ),
     Family(
         "nanochat",
@@ -312,12 +316,10 @@ FAMILIES = (
     Family(
         "mistral",
         (norm("rmsnorm", **PRE), *LLAMA, ROTARY, WINDOW_OF_ALL, never("layer_types")),
-        BASE + PRE_NAMES,
     ),
     Family(
         "qwen2",
         (norm("rmsnorm", **PRE), *MODERN, ROTARY, WINDOW_IF_USED, biases(fixed="query key value")),
-        BASE + PRE_NAMES,
     ),
     Family(
         "qwen3",
@@ -360,7 +362,6 @@ FAMILIES = (
             norm("layernorm_np", **PRE, **{"norm.eps": 1e-5}),
             *(SIZES, GROUPS, HEAD_DIM, SILU, ROTARY, ATTENTION_BIAS, never("clip_qkv")),
         ),
-        BASE + PRE_NAMES,
     ),
     Family(
         "olmo2",
@@ -386,7 +387,6 @@ FAMILIES = (
     Family(
         "gemma",
         (norm("rmsnorm_1p", **PRE), *LLAMA, ROTARY, ATTENTION_BIAS, ROOT_WIDTH, ONE_WAY),
-        BASE + PRE_NAMES,
     ),
     Family(
         "gemma2",
@@ -451,12 +451,9 @@ FAMILIES = (
             biases({"attention_bias": ATTENTION}, fixed="up down"),
         ),
         f"""{PRE_NAMES}
+        {FUSED_NAMES.replace("ATTENTION", "attention")}
         gpt_neox.embed_in           embedding
-        .attention.query_key_value  [by_head] {QUERY_KEY_VALUE}
-        .attention.dense            .attention.f.output
-        .mlp.dense_{{h_to_4h,4h_to_h}}  .mlp.f.{{up,down}}
         gpt_neox.final_layer_norm   final
-        lm_head                     head
         """,
         "gpt_neox.layers.{i}",
         ("attention_dropout", "hidden_dropout"),
@@ -484,11 +481,8 @@ FAMILIES = (
         f"""{PRE_NAMES}
         transformer.word_embeddings            embedding
         transformer.word_embeddings_layernorm  embed
-        .self_attention.query_key_value        [by_head] {QUERY_KEY_VALUE}
-        .self_attention.dense                  .attention.f.output
-        .mlp.dense_{{h_to_4h,4h_to_h}}         .mlp.f.{{up,down}}
+        {FUSED_NAMES.replace("ATTENTION", "self_attention")}
         transformer.ln_f                       final
-        lm_head                                head
         """,
         "transformer.h.{i}",
     ),
