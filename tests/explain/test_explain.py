@@ -1,6 +1,5 @@
 """explain says what a config computes: numbers by hand, and every norm and factor of the model."""
 
-import ast
 import re
 import xml.etree.ElementTree as ElementTree
 from functools import cache
@@ -11,17 +10,13 @@ from combinations import changed, combined
 
 from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import compose
-from transformer_norms.config.option_content import read_config_file
 from transformer_norms.explain.__main__ import main, second_config
 from transformer_norms.explain.anatomy import Anatomy, Factor
 from transformer_norms.explain.explanation import explain
-from transformer_norms.explain.layout import SUM, blocks_text, kinds_of_block
-from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
 from transformer_norms.explain.text import difference_text, explanation_text
-from transformer_norms.kinds import Values
 from transformer_norms.model.coefficient import LowRank
 from transformer_norms.model.placement import Placement
-from transformer_norms.names import AXES_OF_A_RUN, option_files, options
+from transformer_norms.names import AXES_OF_A_RUN, options
 from transformer_norms.norms import NORMS
 
 DEPTH, WIDTH, HEADS = 4, 16, 2
@@ -224,22 +219,19 @@ def _value(factor: Factor | None) -> float:
 def test_a_factor_inside_attention_or_the_mlp_is_what_the_built_model_multiplies_by():
     f = built(placement="ngpt", mlp="swiglu").blocks[1].attention.f
     parts = explained(placement="ngpt", mlp="swiglu").anatomy.blocks[1].parts
-    one = torch.ones(1, 1, HEADS, WIDTH // HEADS)
-    torch.testing.assert_close(f.q.scale(one), parts["attention"].norms["q"].scale.value * one)
-    mlp = built(placement="ngpt", mlp="swiglu").blocks[1].mlp.f
-    one = torch.ones(1, 1, mlp.up.out_features)
-    for key, scale in (
-        ("hidden_scale", mlp.up_scale),
-        ("gate", mlp.gate_scale),
+    mlp, scales = built(placement="ngpt", mlp="swiglu").blocks[1].mlp.f, parts["mlp"].factors
+    chosen = {"placement": "normformer", "qk_norm": "l2"}
+    own = built(**chosen).blocks[1].attention.f
+    factors = explained(**chosen).anatomy.blocks[1].parts["attention"].factors
+    for module, factor, shape in (
+        (f.q.scale, parts["attention"].norms["q"].scale, (HEADS, WIDTH // HEADS)),
+        (mlp.up_scale, scales["hidden_scale"], (mlp.up.out_features,)),
+        (mlp.gate_scale, scales["gate"], (mlp.up.out_features,)),
+        (own.head_scale, factors["head_scale"], (HEADS, WIDTH // HEADS)),
+        (own.scale, factors["attention_scale"], (HEADS, WIDTH // HEADS)),
     ):
-        torch.testing.assert_close(scale(one), parts["mlp"].factors[key].value * one)
-    f = built(placement="normformer", qk_norm="l2").blocks[1].attention.f
-    factors = (
-        explained(placement="normformer", qk_norm="l2").anatomy.blocks[1].parts["attention"].factors
-    )
-    one = torch.ones(1, 1, HEADS, WIDTH // HEADS)
-    torch.testing.assert_close(f.head_scale(one), factors["head_scale"].value * one)
-    torch.testing.assert_close(f.scale(one), factors["attention_scale"].value * one)
+        one = torch.ones(1, 1, *shape)
+        torch.testing.assert_close(module(one), factor.value * one)
 
 
 def test_every_parameter_of_the_built_model_is_counted():
@@ -294,173 +286,9 @@ def test_what_other_keys_put_inside_attention_stands_beside_the_equation():
     assert (0, "inside attention") not in facts(explained(placement="hybrid"), "Equations")
 
 
-# Equations from no paper
-
-LEARNED = {"learn": "scalar", "init": 0.25}
-TYPED = {
-    "x0": ({"equation": "x + f(norm(x)) + c * x0", "learned": {"c": LEARNED}}, "c * x0"),
-    "start": ({"equation": "0.5 * x + f(norm(x)) / sqrt(l) + 0.1 * start - x0"}, "start"),
-    "sites": (
-        {
-            "equation": "norm(x + gamma * f(0.3 * norm(x), q=s * norm@full, v=norm@per_head, "
-            "mid=layernorm))",
-            "learned": {"gamma": {**LEARNED, "learn": "vector"}, "s": LEARNED},
-        },
-        "gamma",
-    ),
-    "side by side": ({"equation": "x + 0.5 * norm(attention(norm(x), v=norm)) + mlp(x)"}, "mlp(x)"),
-    "two streams": (
-        {"equation": {"x": "norm(x + 2 * f(norm(x)))", "r": "r + 2 * f(norm(x))",
-                      "end": "x + norm(r)"}},
-        "r + 2 * f(norm(x))",
-    ),
-    "where": (
-        {
-            "equation": "x + f(norm(x))",
-            "where": [{"blocks": "i % 2 == 1", "equation": {"mlp": "norm(x + f(x) + start)"}}],
-        },
-        "norm(x + f(x) + start)",
-    ),
-    "no norm": ({"equation": "x + f(x / 2)"}, "x / 2"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TYPED)
-def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
-    placement, said = TYPED[name]
-    config = combined(*TINY, "model.kv_heads=1")
-    config = changed(config, "placement", Values({"source": "nobody", **placement}))
-    norm = read_config_file(option_files("norm")["layernorm"])
-    config = changed(config, "norms.layernorm", Values(norm))
-    explanation = explain(config, VOCABULARY, set())
-    model = build_uninitialized(config, VOCABULARY)
-    check_factors(model, explanation.anatomy)
-    check_norms(model, explanation.anatomy)
-    text = explanation_text(explanation)
-    assert said in text.partition("Drawing")[0]
-    assert max(map(len, text.splitlines())) <= 80
-    for layout in kinds_of_block(explanation.anatomy):
-        check_drawing(layout)
-    assert ElementTree.fromstring(block_svg(explanation.anatomy, alone=True)) is not None
-    if name == "x0":
-        assert "x = x0 = E[tokens]" in text
-        assert "x0 * c, learned from 0.25 ─►⊕" in text
-        assert facts(explanation, "Coefficients")[3, "mlp c"] == ("0.25", "0.25", "scalar")
-    if name == "where":
-        assert "blocks 0, 2" in text
-        assert "blocks 1, 3" in text
-
-
-def test_an_equation_typed_without_blanks_breaks_between_its_words():
-    equation = "0.1234*x+0.5**l*norm(f(norm(x),q=norm@per_head,head_norm=norm,ctx=norm,mid=norm))"
-    lines = wrap_line(equation, 40)
-    assert max(map(len, lines)) <= 40
-    assert "".join(lines) == equation
-    words = [word for line in lines for word in re.findall(r"[\w.@]+|[*]+", line)]
-    assert words == re.findall(r"[\w.@]+|[*]+", equation)
-
-
-# Drawings
-
-
-def test_blocks_are_named_once_and_in_order():
-    assert blocks_text([3, 0, 0, 1, 1]) == "blocks 0-1, 3"
-    assert blocks_text([2, 2]) == "block 2"
-
-
 def test_a_formula_and_its_source_are_parted():
     explanation = explanation_text(explained(placement="mhc"))
     assert "of a token; mHC, Xie et al. 2025" in " ".join(explanation.split())
-
-
-def boxes_of(layout):
-    every = (box for row in layout.rows for box in (row.stream, row.share, *row.branches))
-    return [box for box in every if box]
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(placement):
-    gated = {"mlp": "geglu_tanh", "norm": "layernorm_nobias"}
-    for chosen in ({}, gated):
-        explanation = explained(placement=placement, **chosen)
-        assert max(map(len, explanation_text(explanation).splitlines())) <= 80
-        anatomy = explanation.anatomy
-        kinds = kinds_of_block(anatomy)
-        assert sorted(i for blocks in kinds.values() for i in blocks) == list(range(DEPTH))
-        boxes = 0
-        for layout, blocks in kinds.items():
-            check_drawing(layout)
-            if not chosen and anatomy.placement.topology in ("serial", "blocks"):
-                check_terms(anatomy, layout, blocks[0])
-            inside = [norm.site for norm, block in anatomy.norms() if block == blocks[0]]
-            # Norms of read and write, and those inside a matrix, have no box.
-            there = sorted(at for at in inside if at != "connection" and "inside" not in at)
-            norms = [box.label for box in boxes_of(layout) if box.kind == "norm"]
-            words = (part.split() for label in norms for part in label.split(" | "))
-            assert sorted(part[0] for part in words if len(part) > 1) == there
-            boxes += len(norms)
-    root = ElementTree.fromstring(block_svg(anatomy, alone=True))
-    assert len([box for box in root.iter() if box.get("class") == "norm"]) == boxes
-
-
-STREAM_NAMES = {"x", "f", "h", "start", "x0"}
-
-
-def added(equation):
-    """How many sums of streams an equation has: x + b * (f - x) is one, x times 1 - b and f."""
-    names = lambda node: {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & STREAM_NAMES  # noqa: E731
-    return sum(
-        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-        and bool(names(node.left)) and bool(names(node.right))
-        for node in ast.walk(ast.parse(equation))
-    )  # fmt: skip
-
-
-def check_terms(anatomy, layout, block):
-    """The drawing adds and multiplies as often as the equations: a sum has the stream, where it
-    is carried there, a branch, and an earlier stream."""
-    equations = [anatomy.equations(block)[part] for part in ("attention", "mlp")]
-    sums = 0
-    for before, row in zip(layout.rows, layout.rows[1:], strict=False):
-        if row.stream == SUM:
-            sums += (before.stream is not None) + (row.edge == "join") + bool(row.term) - 1
-    assert sums == sum(map(added, equations))
-    drawn = "\n".join([*(box.label for box in boxes_of(layout)), *(r.term for r in layout.rows)])
-    for name in anatomy.placement.learned:
-        words = [word for text in equations for word in re.findall(r"\w+", text)]
-        assert len(re.findall(rf"\* {name}\b", drawn)) == words.count(name), name
-
-
-def test_what_a_sum_leaves_out_is_not_drawn():
-    first, spannorm = kinds_of_block(anatomy_of(placement="spannorm"))
-    assert "[pre rmsnorm]" in "\n".join(terminal_lines(first))
-    assert "\n".join(terminal_lines(spannorm)).partition("[post rmsnorm]")[2] == SPANNORM
-    config = changed(config_of(), "placement", Values({"equation": "norm(f(x))"}))
-    ((bare, _),) = kinds_of_block(Anatomy(config, VOCABULARY)).items()
-    check_drawing(bare)
-    assert "⊕" not in "\n".join(terminal_lines(bare))
-
-
-SPANNORM = """
-        ╰───────╮
-              (mlp)
-start ─►⊕◄──────╯
- [post rmsnorm]
-        x"""
-
-
-@pytest.mark.parametrize(
-    ("placement", "line"),
-    [
-        ("gemma3n", "pre(x) * c, learned matrix of rank 64 ─►⊕◄──────────────────╯"),
-        ("parallel", "├──[pre rmsnorm]───────┬─────────╮"),
-        ("residual_dual", "⊕◄──────┴──►r"),
-        ("mhc", "(write)◄───────╯"),
-    ],
-)
-def test_a_line_of_a_drawing_says_what_is_added_read_or_written(placement, line):
-    ((layout, _),) = kinds_of_block(anatomy_of(placement=placement)).items()
-    assert line in [text.strip() for text in terminal_lines(layout)]
 
 
 def test_a_matrix_of_low_rank_is_said_beside_the_equations():
@@ -473,81 +301,13 @@ def test_a_matrix_of_low_rank_is_said_beside_the_equations():
     assert "c * x is x + B A x, A" in text(placement="laurel")
 
 
-def test_a_figure_says_what_a_connection_reads_and_writes():
-    def words(**chosen):
-        svg = ElementTree.fromstring(block_svg(anatomy_of(**chosen)))
-        return " ".join("".join(element.itertext()) for element in svg.iter())
-
-    assert "write(X, u): x = norm(x + u / sqrt(2*l))" in words(placement="siamese")
-    assert "read(X)" not in words(placement="pre")
-
-
-def test_the_drawing_says_what_each_matrix_of_attention_reads():
-    def boxes(*typed):
-        (layout,) = kinds_of_block(anatomy_of(*typed))
-        return [box.label for box in boxes_of(layout) if box.kind in ("layer", "norm")]
-
-    key, query = "architecture.kv_rank=6", "architecture.q_rank=6"
-    shared = "architecture.rope_dim=4"
-    assert boxes() == ["pre rmsnorm", "attention", "pre rmsnorm", "mlp"]
-    assert boxes("attention=sinks")[1] == "attention, sinks"
-    latents = "q_latent rmsnorm | kv_latent rmsnorm | k_r"
-    assert boxes(query, key, shared)[1:4] == ["W_dq  W_dkv  W_kr", latents, "W_q  W_k  W_v"]
-    assert boxes(key)[1:4] == ["W_dkv", "x | kv_latent rmsnorm", "W_q  W_k  W_v"]
-
-
-def check_drawing(layout):
-    """The words of every box are whole, and no line ends in the air."""
-    lines = terminal_lines(layout)
-    for line, row in zip(lines, layout.rows, strict=True):
-        assert row.term in line
-        for box in (row.stream, row.share, *row.branches):
-            assert box is None or box.label in line
-    drawn = "\n".join(lines)
-    assert drawn.count("⊕") == sum(box == SUM for box in boxes_of(layout))
-    filled = [re.sub(r"[\[(].*?[\])]", lambda box: "#" * len(box[0]), line) for line in lines]
-    grid = {(x, y): sign for y, line in enumerate(filled) for x, sign in enumerate(line)}
-    reaches = {"│": "ud", "─": "lr", "╭": "dr", "╮": "dl", "╰": "ur", "╯": "ul", "├": "udr",
-               "┬": "dlr", "┴": "ulr"}  # fmt: skip
-    assert not re.search(r"◄(?!─)|►(?![⊕(r])|(?<![⊕)])◄", drawn)
-    steps = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
-    for (x, y), sign in grid.items():
-        for way in reaches.get(sign, ""):
-            dx, dy = steps[way]
-            words = way == "l" and grid.get((x + 1, y)) in ("►", "╮")  # of a term
-            if not words:
-                assert grid.get((x + dx, y + dy), " ") != " ", (sign, x, y, way)
-
-
-def test_the_drawing_of_a_block_is_this_one():
-    ((layout, blocks),) = kinds_of_block(explained(placement="b2t").anatomy).items()
-    assert blocks == [0, 1, 2, 3]
-    assert "\n".join(terminal_lines(layout)) == B2T
-
-
-B2T = """\
-        x
-        ├───────╮
-        │  (attention)
-        ⊕◄──────╯
- [post rmsnorm]
-        ├───────╮
-        │     (mlp)
-start ─►⊕◄──────╯
- [post rmsnorm]
-        x"""
-
-
 def test_the_ends_of_the_model_are_two_equations():
     def of(*typed, **chosen):
         said = facts(explained(*typed, **chosen), "Equations")
         return said[None, "start"][0], said[None, "end"][0]
 
     capped = of("architecture.logit_cap=30", placement="post", position="learned")
-    assert capped == (
-        "x = sqrt(d) * E[tokens] + P[time]",
-        "logits = 30 * tanh(E @ x / 30)",
-    )
+    assert capped == ("x = sqrt(d) * E[tokens] + P[time]", "logits = 30 * tanh(E @ x / 30)")
     assert of(norm="derf", position="learned")[0] == "x = embed_scale * (E[tokens] + P[time])"
     dual = of(placement="residual_dual", embed="rmsnorm", norm="layernorm", init="scaled")
     assert dual == ("x = r = rmsnorm(E[tokens])", "logits = E @ (x + norm(r))")

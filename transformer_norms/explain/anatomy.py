@@ -3,21 +3,21 @@ factors of the placement's plan and the config."""
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.formula import Formula
-from transformer_norms.model.assembly import Assembly, norm_of
+from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import (
+    BlockChoices,
     block_values,
     formula_values,
     site_width,
@@ -73,21 +73,16 @@ class NormAt:
 
 @dataclass(frozen=True)
 class SubLayer:
-    """An attention or an mlp: norms by site, and factors by what they multiply."""
+    """An attention or an mlp: norms by site, factors by what they multiply, and its block's own
+    numbers."""
 
     norms: Mapping[str, NormAt]
     factors: Mapping[str, Factor]
-    adds: Mapping[str, Factor | None] = field(default_factory=dict)  # start, x0: their factor
-    enters: Mapping[str, Factor | None] = field(default_factory=dict)  # of the sum that it reads
-    window: int = 0  # the tokens that a query of an attention sees; 0 is all
-    chunk: int = 0  # the tokens of its chunk, likewise
-    floor: int = 0  # the tokens of a step of its temperature; 0 is none
-    shared: bool = False  # whether values are what W_k computes
-    sparsity: float = 0  # the share of an mlp's hidden units below its threshold; 0 is no threshold
-    source: int | None = None  # the block whose keys and values it uses
-    shares_kv: bool = False  # whether others use its own
-    sizes: Any = None  # the block's, and those inside its attention
-    inner: Any = None
+    adds: Mapping[str, Factor | None]  # start, x0: their factor
+    enters: Mapping[str, Factor | None]  # of the sum that it reads
+    own: BlockChoices
+    source: int | None  # the other block whose keys and values an attention uses
+    shares_kv: bool  # whether others use its own
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,6 @@ class Anatomy:
             self.model = build_uninitialized(config, vocab_size)
         self._found = self._norms_by_place()
         self.values: Values = formula_values(config.model)
-        self._built: dict[tuple[str, int], Any] = {}
         self.depth, self.width = config.model.depth, config.model.width
         self.gated = MLPS[config.mlp.type].gated
         self.attention_cap = _cap_text(config.architecture.attention_cap)
@@ -226,12 +220,6 @@ class Anatomy:
         """The content of a norm's file."""
         return self.config.norm if name == "norm" else self.config.norms[name]
 
-    def build_norm(self, name: str, width: int) -> Any:
-        """Returns the norm alone, as it starts."""
-        if (name, width) not in self._built:
-            self._built[name, width] = norm_of(self.config, name, "attention")(width)
-        return self._built[name, width]
-
     def _block(self, i: int) -> Block:
         values = block_values(self.config.model, i)
         plans = self.placement.plans(i, self.depth)
@@ -252,17 +240,13 @@ class Anatomy:
             }
             for prefix, sum_ in (("", plan.adds), ("enter.", plan.enters))
         )
-        factors = _present(self._factors(name, plan, values))
+        found = self._factors(name, plan, values)
+        factors = {key: factor for key, factor in found.items() if factor is not None}
         built, i = self._assembly, int(values["i"])
-        block = built.blocks[i]
-        own: dict[str, Any] = {"sparsity": block.activation_sparsity}
-        if name == "attention":
-            own = {"window": block.sliding_window, "chunk": block.attention_chunk}
-            own |= {"floor": block.temperature_floor, "shared": block.values_from_keys}
-            own["shares_kv"] = built.sources.count(i) > 1
-            own["source"] = None if block.kv_from_block == i else block.kv_from_block
-        own["sizes"], own["inner"] = built.heads[i]
-        return SubLayer(norms, factors, adds, enters, **own)
+        own = built.blocks[i]
+        source = None if own.kv_from_block == i else own.kv_from_block
+        shares_kv = built.sources.count(i) > 1
+        return SubLayer(norms, factors, adds, enters, own, source, shares_kv)
 
     def _norms(self, part: str, plan: SubLayerPlan, values: Values) -> dict[str, NormAt]:
         """Returns the norms of a sub-layer in the order of its sites, and the scales on them, some
@@ -304,7 +288,8 @@ class Anatomy:
                 else getattr(norm, "length", norm).eps
             )
             text = "-" if eps is None else f"{eps:g}"
-            one = NormAt(site, module, at.norm, at.width, 1, _size(norm), text, at.share)
+            size = sum(parameter.numel() for parameter in norm.parameters())
+            one = NormAt(site, module, at.norm, at.width, 1, size, text, at.share)
             here = found.setdefault((at.block, at.sub_layer), {})
             key = site if at_site else module
             here[key] = replace(one, count=here[key].count + 1) if key in here else one
@@ -366,14 +351,6 @@ def first_paragraph(documented: Any) -> str:
     """The first paragraph of a docstring in one line, with a semicolon for a wide blank in one."""
     lines = (documented.__doc__ or "").split("\n\n")[0].split("\n")
     return re.sub(r" {3,}", "; ", " ".join(line.strip() for line in lines))
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _present(things: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: thing for key, thing in things.items() if thing is not None}
 
 
 def _apply(norm: NormAt | None, text: str) -> str:

@@ -14,10 +14,11 @@ from torch import nn
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.checks.cautions import unverified, unverified_line
-from transformer_norms.config.resolution import HENRYS_SCALE
+from transformer_norms.config.resolution import HENRYS_SCALE, NORM_KEYS
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value, flat
 from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
 from transformer_norms.kinds import plain, value_at
+from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.coefficient import LOW_RANK
 from transformer_norms.model.initialization import rule_of
@@ -69,23 +70,10 @@ class Explanation:
 def explain(config: Config, vocab_size: int, typed: set[str]) -> Explanation:
     """Returns the explanation of a composed config; `typed` are the keys that the user typed."""
     anatomy = Anatomy(config, vocab_size)
-    model = anatomy.model
-    return Explanation(
-        anatomy,
-        [
-            equations(anatomy),
-            formulas(anatomy),
-            norms(anatomy),
-            coefficients(anatomy),
-            deviations(anatomy, model),
-            start(config, vocab_size, model),
-            parameters(config, model),
-            choices(anatomy, typed),
-            other_choices(config),
-            sources(anatomy),
-            warnings(anatomy),
-        ],
-    )
+    computed = equations, formulas, norms, coefficients, deviations, start, parameters
+    sections = [section(anatomy) for section in computed]
+    sections += [choices(anatomy, typed), other_choices(anatomy)]
+    return Explanation(anatomy, [*sections, sources(anatomy), warnings(anatomy)])
 
 
 def equations(anatomy: Anatomy) -> Section:
@@ -97,7 +85,7 @@ def equations(anatomy: Anatomy) -> Section:
         part = block.parts["attention"]
         beside = (*_beside_the_equation(anatomy, part), *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
-        if share := block.parts["mlp"].sparsity:
+        if share := block.parts["mlp"].own.activation_sparsity:
             facts.append(Fact("inside the mlp", (_threshold(config.mlp.activation, share),), i))
     facts += [Fact(name, (text,)) for name, text in anatomy.connection().items()]
     facts.append(Fact("end", (ends["end"],)))
@@ -139,7 +127,8 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         if sites:
             run = config.choices.norm
             yield f"the norm at {', '.join(sites)} is {config.qkv}, since norm={run}"
-    own = {key: getattr(part.sizes, key) for key in OF_BLOCKS}
+    here = part.own
+    own = {key: getattr(here.sizes, key) for key in OF_BLOCKS}
     if sizes := [
         f"{key}={size}" for key, size in own.items() if size != getattr(config.model, key)
     ]:
@@ -162,18 +151,19 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
     if part.source is not None:
         yield f"k, v are those of block {part.source} (architecture.kv_from_block)"
-    if part.shared and part.source is None:
-        read = "c" if part.inner.kv_rank else "x"
+    if here.values_from_keys and part.source is None:
+        read = "c" if here.inner.kv_rank else "x"
         yield f"v = W_k {read}, without a W_v (architecture.values_from_keys)"
-    if part.window:
-        yield f"a query sees the last {part.window} tokens (architecture.sliding_window)"
-    if part.chunk:
-        yield f"a query sees its own chunk of {part.chunk} tokens (architecture.attention_chunk)"
-    if part.floor:
-        scale, steps = config.architecture.temperature_scale, f"floor((t + 1)/{part.floor})"
+    if window := here.sliding_window:
+        yield f"a query sees the last {window} tokens (architecture.sliding_window)"
+    if chunk := here.attention_chunk:
+        yield f"a query sees its own chunk of {chunk} tokens (architecture.attention_chunk)"
+    if floor := here.temperature_floor:
+        scale, steps = config.architecture.temperature_scale, f"floor((t + 1)/{floor})"
         yield f"q at position t * (1 + {scale:g}*log(1 + {steps})) (architecture.temperature_floor)"
     if (clip := config.trainer.qk_clip) != "none":
-        shared = part.shared or part.shares_kv or part.sizes.kv_heads != part.sizes.heads
+        grouped = here.sizes.kv_heads != here.sizes.heads
+        shared = here.values_from_keys or part.shares_kv or grouped
         scaled = f"W_q times {clip:g}/S" if shared else f"W_q and W_k times sqrt({clip:g}/S)"
         step = f"after a step in which a head's largest logit is S > {clip:g}"
         yield f"{step}, {scaled} (trainer.qk_clip)"
@@ -190,8 +180,8 @@ def _threshold(activation: str, share: float) -> str:
 
 def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     """Yields what queries, keys and values are made of, where that is not x alone."""
-    config, inner = anatomy.config, part.inner
-    keys = "k = W_k c" if part.shared else "k, v = W_k c, W_v c"
+    config, inner = anatomy.config, part.own.inner
+    keys = "k = W_k c" if part.own.values_from_keys else "k, v = W_k c, W_v c"
     own = part.source is None
     for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", keys)):
         rank, norm = getattr(inner, f"{key}_rank"), part.norms.get(f"{key}_latent")
@@ -204,7 +194,7 @@ def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
             f"k begins with W_kr x, {inner.rope_dim} numbers that all heads share{turned} "
             "(architecture.rope_dim)"
         )
-    if inner.value_dim != part.sizes.head_dim:
+    if inner.value_dim != part.own.sizes.head_dim:
         yield f"v has {inner.value_dim} numbers a head (architecture.value_dim)"
 
 
@@ -221,7 +211,8 @@ def formulas(anatomy: Anatomy) -> Section:
 def _numbers(anatomy: Anatomy, name: str) -> str:
     file, width = anatomy.norm_file(name), anatomy.width
     texts = [f"{key} = {_text(value)}" for key, value in file.items() if key not in NOT_ARGUMENTS]
-    for own, parameter in anatomy.build_norm(name, width).named_parameters():
+    norm: Any = norm_of(anatomy.config, name, "attention")(width)  # as it starts
+    for own, parameter in norm.named_parameters():
         if parameter.dim() > 1:
             shape = " x ".join(map(str, parameter.shape))
             texts.append(f"{own.removesuffix('.weight')}: a matrix, {shape}, which the init draws")
@@ -236,21 +227,11 @@ def _numbers(anatomy: Anatomy, name: str) -> str:
 
 def norms(anatomy: Anatomy) -> Section:
     """One fact for each norm, by its site, and the sums of their counts and parameters."""
-    facts = [
-        Fact(
-            norm.module,
-            (
-                norm.site,
-                anatomy.known_name(norm.name),
-                str(norm.width),
-                norm.eps,
-                norm.count,
-                norm.count * norm.parameters,
-            ),
-            block,
-        )
-        for norm, block in anatomy.norms()
-    ]
+    facts = []
+    for norm, block in anatomy.norms():
+        where: tuple[Cell, ...] = norm.site, anatomy.known_name(norm.name), str(norm.width)
+        counts = norm.count, norm.count * norm.parameters
+        facts.append(Fact(norm.module, (*where, norm.eps, *counts), block))
     total = [sum(int(fact.cells[n]) for fact in facts) for n in (-2, -1)]
     return Section("Where norms stand", NORM_HEADS, [*facts, Fact("all", ("", "", "", "", *total))])
 
@@ -304,11 +285,11 @@ def _merge_depths(facts: list[Fact], place: int) -> list[Fact]:
     return merged
 
 
-def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
+def deviations(anatomy: Anatomy) -> Section:
     """The standard deviation of each weight when it is drawn, and its ratio to Xavier's."""
     config = anatomy.config
     rule, facts = rule_of(config.init), []
-    for name, module in model.named_modules():
+    for name, module in anatomy.model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             rows, columns = module.weight.shape
             inside = re.match(r"blocks\.(\d+)\.(\w+)\.", name)
@@ -333,13 +314,14 @@ def deviations(anatomy: Anatomy, model: nn.Module) -> Section:
     return Section("Initialization", heads, _merge_depths(facts, 2), remarks)
 
 
-def start(config: Config, vocab_size: int, shapes: nn.Module) -> Section:
+def start(anatomy: Anatomy) -> Section:
     """Three numbers of the model before it is trained, as they are measured on random tokens."""
-    heads, count = ("", "", ""), sum(parameter.numel() for parameter in shapes.parameters())
+    heads, shapes = ("", "", ""), anatomy.model
+    count = sum(parameter.numel() for parameter in shapes.parameters())
     if count > MEASURED:
         line = f"not measured above {MEASURED:,} parameters; a run's summary.json has it (start)"
         return Section("Start", heads, [Fact("", (line,))])
-    numbers = measure_start(build_model(config, vocab_size))
+    numbers = measure_start(build_model(anatomy.config, shapes.vocab_size))
     facts = [Fact(word, ("not finite" if n is None else f"{n:.3g}",)) for word, n in
              zip(WORDS, numbers, strict=True)]  # fmt: skip
     remark = (
@@ -349,8 +331,9 @@ def start(config: Config, vocab_size: int, shapes: nn.Module) -> Section:
     return Section("Start", heads, facts, [remark])
 
 
-def parameters(config: Config, model: nn.Module) -> Section:
+def parameters(anatomy: Anatomy) -> Section:
     """The optimizer's groups of parameters: their counts, learning rates and weight decay."""
+    config, model = anatomy.config, anatomy.model
     optimizer = config.optimizer
     decays = decay_by_group(model, optimizer.decay_norms, optimizer.decay_embeddings)
     facts = []
@@ -383,16 +366,7 @@ def choices(anatomy: Anatomy, typed: set[str]) -> Section:
     """The value of every key that may be auto, and who chose it."""
     config = anatomy.config
     factors = [f"optimizer.lr_factor.{group}" for group in config.optimizer.get("lr_factor", {})]
-    keys = (
-        "init",
-        "embed",
-        "final_norm",
-        "qk_norm",
-        "v_norm",
-        *AUTO_ARCHITECTURE,
-        *factors,
-        *SIZES,
-    )
+    keys = ("init", *NORM_KEYS, *AUTO_ARCHITECTURE, *factors, *SIZES)
     facts = [Fact(key, (_text(_value(config, key)), _chooser(anatomy, key, typed))) for key in keys]
     facts += [Fact(key, (_text(value_at(config, key)), reason)) for key, reason in _horizon(config)]
     return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
@@ -462,8 +436,9 @@ def _by_hand(config: Config, key: str, typed: set[str]) -> str:
     return "the saved run" if "config" in typed else f"{axis}={config.choices[axis]}"
 
 
-def other_choices(config: Config) -> Section:
+def other_choices(anatomy: Anatomy) -> Section:
     """The choices that no other section shows: sizes, positions, mlp, biases."""
+    config = anatomy.config
     rotary, facts = config.position.type == "rope", []
     for node in ("model", "attention", "mlp", "position", "architecture"):
         values = plain(getattr(config, node))

@@ -110,14 +110,18 @@ def _layout(reader: "_Rows", block: Block, i: int) -> Layout:
 def blocks_text(blocks: Sequence[int]) -> str:
     """`block 0`, `blocks 1-3`, `blocks 0, 2-5`; an empty text for no blocks. A block that is there
     twice counts once."""
+    return f"block{'s' * (len({*blocks}) > 1)} {ranges(blocks)}" if blocks else ""
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers as `0, 2-5`."""
     runs: list[list[int]] = []
-    for block in sorted(distinct := set(blocks)):
-        if runs and block == runs[-1][-1] + 1:
-            runs[-1].append(block)
+    for number in sorted({*numbers}):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([block])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"block{'s' * (len(distinct) > 1)} {', '.join(texts)}" if blocks else ""
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 class _Rows:
@@ -183,8 +187,8 @@ class _Rows:
         norms, factors = part.norms, part.factors
         beside = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
         beside += ", ALiBi" if self.anatomy.alibi else ""
-        beside += f", window {part.window}" if part.window else ""
-        beside += f", chunk {part.chunk}" if part.chunk else ""
+        limits = {"window": part.own.sliding_window, "chunk": part.own.attention_chunk}
+        beside += "".join(f", {name} {tokens}" for name, tokens in limits.items() if tokens)
         beside += "" if part.source is None else f", k and v of block {part.source}"
         learned = factors.get("attention_scale")
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
@@ -204,15 +208,15 @@ class _Rows:
             return (Box("layer", f"attention{named}{beside}"),)
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         own = part.source is None
-        weights = "W_q" + "  W_k" * own + "  W_v" * (own and not part.shared)
-        weights += "  W_kr" * (own and bool(part.inner.rope_dim) and not latents)
+        weights = "W_q" + "  W_k" * own + "  W_v" * (own and not part.own.values_from_keys)
+        weights += "  W_kr" * (own and bool(part.own.inner.rope_dim) and not latents)
         weights += "  W_g" * bool(self.gate())
         layers = [Box("layer", label) for label in (weights, f"{mixing}{beside}", "W_o")]
         return (*latents, layers[0], *abreast(chains), layers[1], *after, layers[2])
 
     def latents(self, part: SubLayer) -> Chain:
         """Returns the boxes of what queries, keys and values are made of, where that is not x."""
-        inner, norms, own = part.inner, part.norms, part.source is None
+        inner, norms, own = part.own.inner, part.norms, part.source is None
         ranks = {"q": inner.q_rank, **({"kv": inner.kv_rank} if own else {})}
         if not any(ranks.values()):
             return ()

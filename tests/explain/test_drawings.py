@@ -1,0 +1,258 @@
+"""The drawings of explain: every norm, factor and sum of a block, in characters and as a figure."""
+
+import ast
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from combinations import changed, combined
+from test_explain import (
+    DEPTH,
+    PLACEMENTS,
+    TINY,
+    VOCABULARY,
+    anatomy_of,
+    check_factors,
+    check_norms,
+    config_of,
+    explained,
+    facts,
+)
+
+from transformer_norms.config.building import build_uninitialized
+from transformer_norms.config.option_content import read_config_file
+from transformer_norms.explain.anatomy import Anatomy
+from transformer_norms.explain.explanation import explain
+from transformer_norms.explain.layout import SUM, blocks_text, kinds_of_block
+from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
+from transformer_norms.explain.text import explanation_text
+from transformer_norms.kinds import Values
+from transformer_norms.names import option_files
+
+# Equations from no paper
+
+LEARNED = {"learn": "scalar", "init": 0.25}
+TYPED = {
+    "x0": ({"equation": "x + f(norm(x)) + c * x0", "learned": {"c": LEARNED}}, "c * x0"),
+    "start": ({"equation": "0.5 * x + f(norm(x)) / sqrt(l) + 0.1 * start - x0"}, "start"),
+    "sites": (
+        {
+            "equation": "norm(x + gamma * f(0.3 * norm(x), q=s * norm@full, v=norm@per_head, "
+            "mid=layernorm))",
+            "learned": {"gamma": {**LEARNED, "learn": "vector"}, "s": LEARNED},
+        },
+        "gamma",
+    ),
+    "side by side": ({"equation": "x + 0.5 * norm(attention(norm(x), v=norm)) + mlp(x)"}, "mlp(x)"),
+    "two streams": (
+        {"equation": {"x": "norm(x + 2 * f(norm(x)))", "r": "r + 2 * f(norm(x))",
+                      "end": "x + norm(r)"}},
+        "r + 2 * f(norm(x))",
+    ),
+    "where": (
+        {
+            "equation": "x + f(norm(x))",
+            "where": [{"blocks": "i % 2 == 1", "equation": {"mlp": "norm(x + f(x) + start)"}}],
+        },
+        "norm(x + f(x) + start)",
+    ),
+    "no norm": ({"equation": "x + f(x / 2)"}, "x / 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
+    placement, said = TYPED[name]
+    config = combined(*TINY, "model.kv_heads=1")
+    config = changed(config, "placement", Values({"source": "nobody", **placement}))
+    norm = read_config_file(option_files("norm")["layernorm"])
+    config = changed(config, "norms.layernorm", Values(norm))
+    explanation = explain(config, VOCABULARY, set())
+    model = build_uninitialized(config, VOCABULARY)
+    check_factors(model, explanation.anatomy)
+    check_norms(model, explanation.anatomy)
+    text = explanation_text(explanation)
+    assert said in text.partition("Drawing")[0]
+    assert max(map(len, text.splitlines())) <= 80
+    for layout in kinds_of_block(explanation.anatomy):
+        check_drawing(layout)
+    assert ElementTree.fromstring(block_svg(explanation.anatomy, alone=True)) is not None
+    if name == "x0":
+        assert "x = x0 = E[tokens]" in text
+        assert "x0 * c, learned from 0.25 ─►⊕" in text
+        assert facts(explanation, "Coefficients")[3, "mlp c"] == ("0.25", "0.25", "scalar")
+    if name == "where":
+        assert "blocks 0, 2" in text
+        assert "blocks 1, 3" in text
+
+
+def test_an_equation_typed_without_blanks_breaks_between_its_words():
+    equation = "0.1234*x+0.5**l*norm(f(norm(x),q=norm@per_head,head_norm=norm,ctx=norm,mid=norm))"
+    lines = wrap_line(equation, 40)
+    assert max(map(len, lines)) <= 40
+    assert "".join(lines) == equation
+    words = [word for line in lines for word in re.findall(r"[\w.@]+|[*]+", line)]
+    assert words == re.findall(r"[\w.@]+|[*]+", equation)
+
+
+# Drawings
+
+
+def test_blocks_are_named_once_and_in_order():
+    assert blocks_text([3, 0, 0, 1, 1]) == "blocks 0-1, 3"
+    assert blocks_text([2, 2]) == "block 2"
+
+
+def boxes_of(layout):
+    every = (box for row in layout.rows for box in (row.stream, row.share, *row.branches))
+    return [box for box in every if box]
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(placement):
+    gated = {"mlp": "geglu_tanh", "norm": "layernorm_nobias"}
+    for chosen in ({}, gated):
+        explanation = explained(placement=placement, **chosen)
+        assert max(map(len, explanation_text(explanation).splitlines())) <= 80
+        anatomy = explanation.anatomy
+        kinds = kinds_of_block(anatomy)
+        assert sorted(i for blocks in kinds.values() for i in blocks) == list(range(DEPTH))
+        boxes = 0
+        for layout, blocks in kinds.items():
+            check_drawing(layout)
+            if not chosen and anatomy.placement.topology in ("serial", "blocks"):
+                check_terms(anatomy, layout, blocks[0])
+            inside = [norm.site for norm, block in anatomy.norms() if block == blocks[0]]
+            # Norms of read and write, and those inside a matrix, have no box.
+            there = sorted(at for at in inside if at != "connection" and "inside" not in at)
+            norms = [box.label for box in boxes_of(layout) if box.kind == "norm"]
+            words = (part.split() for label in norms for part in label.split(" | "))
+            assert sorted(part[0] for part in words if len(part) > 1) == there
+            boxes += len(norms)
+    root = ElementTree.fromstring(block_svg(anatomy, alone=True))
+    assert len([box for box in root.iter() if box.get("class") == "norm"]) == boxes
+
+
+STREAM_NAMES = {"x", "f", "h", "start", "x0"}
+
+
+def added(equation):
+    """How many sums of streams an equation has: x + b * (f - x) is one, x times 1 - b and f."""
+    names = lambda node: {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & STREAM_NAMES  # noqa: E731
+    return sum(
+        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+        and bool(names(node.left)) and bool(names(node.right))
+        for node in ast.walk(ast.parse(equation))
+    )  # fmt: skip
+
+
+def check_terms(anatomy, layout, block):
+    """The drawing adds and multiplies as often as the equations: a sum has the stream, where it
+    is carried there, a branch, and an earlier stream."""
+    equations = [anatomy.equations(block)[part] for part in ("attention", "mlp")]
+    sums = 0
+    for before, row in zip(layout.rows, layout.rows[1:], strict=False):
+        if row.stream == SUM:
+            sums += (before.stream is not None) + (row.edge == "join") + bool(row.term) - 1
+    assert sums == sum(map(added, equations))
+    drawn = "\n".join([*(box.label for box in boxes_of(layout)), *(r.term for r in layout.rows)])
+    for name in anatomy.placement.learned:
+        words = [word for text in equations for word in re.findall(r"\w+", text)]
+        assert len(re.findall(rf"\* {name}\b", drawn)) == words.count(name), name
+
+
+def test_what_a_sum_leaves_out_is_not_drawn():
+    first, spannorm = kinds_of_block(anatomy_of(placement="spannorm"))
+    assert "[pre rmsnorm]" in "\n".join(terminal_lines(first))
+    assert "\n".join(terminal_lines(spannorm)).partition("[post rmsnorm]")[2] == SPANNORM
+    config = changed(config_of(), "placement", Values({"equation": "norm(f(x))"}))
+    ((bare, _),) = kinds_of_block(Anatomy(config, VOCABULARY)).items()
+    check_drawing(bare)
+    assert "⊕" not in "\n".join(terminal_lines(bare))
+
+
+SPANNORM = """
+        ╰───────╮
+              (mlp)
+start ─►⊕◄──────╯
+ [post rmsnorm]
+        x"""
+
+
+@pytest.mark.parametrize(
+    ("placement", "line"),
+    [
+        ("gemma3n", "pre(x) * c, learned matrix of rank 64 ─►⊕◄──────────────────╯"),
+        ("parallel", "├──[pre rmsnorm]───────┬─────────╮"),
+        ("residual_dual", "⊕◄──────┴──►r"),
+        ("mhc", "(write)◄───────╯"),
+    ],
+)
+def test_a_line_of_a_drawing_says_what_is_added_read_or_written(placement, line):
+    ((layout, _),) = kinds_of_block(anatomy_of(placement=placement)).items()
+    assert line in [text.strip() for text in terminal_lines(layout)]
+
+
+def test_a_figure_says_what_a_connection_reads_and_writes():
+    def words(**chosen):
+        svg = ElementTree.fromstring(block_svg(anatomy_of(**chosen)))
+        return " ".join("".join(element.itertext()) for element in svg.iter())
+
+    assert "write(X, u): x = norm(x + u / sqrt(2*l))" in words(placement="siamese")
+    assert "read(X)" not in words(placement="pre")
+
+
+def test_the_drawing_says_what_each_matrix_of_attention_reads():
+    def boxes(*typed):
+        (layout,) = kinds_of_block(anatomy_of(*typed))
+        return [box.label for box in boxes_of(layout) if box.kind in ("layer", "norm")]
+
+    key, query = "architecture.kv_rank=6", "architecture.q_rank=6"
+    shared = "architecture.rope_dim=4"
+    assert boxes() == ["pre rmsnorm", "attention", "pre rmsnorm", "mlp"]
+    assert boxes("attention=sinks")[1] == "attention, sinks"
+    latents = "q_latent rmsnorm | kv_latent rmsnorm | k_r"
+    assert boxes(query, key, shared)[1:4] == ["W_dq  W_dkv  W_kr", latents, "W_q  W_k  W_v"]
+    assert boxes(key)[1:4] == ["W_dkv", "x | kv_latent rmsnorm", "W_q  W_k  W_v"]
+
+
+def check_drawing(layout):
+    """The words of every box are whole, and no line ends in the air."""
+    lines = terminal_lines(layout)
+    for line, row in zip(lines, layout.rows, strict=True):
+        assert row.term in line
+        for box in (row.stream, row.share, *row.branches):
+            assert box is None or box.label in line
+    drawn = "\n".join(lines)
+    assert drawn.count("⊕") == sum(box == SUM for box in boxes_of(layout))
+    filled = [re.sub(r"[\[(].*?[\])]", lambda box: "#" * len(box[0]), line) for line in lines]
+    grid = {(x, y): sign for y, line in enumerate(filled) for x, sign in enumerate(line)}
+    reaches = {"│": "ud", "─": "lr", "╭": "dr", "╮": "dl", "╰": "ur", "╯": "ul", "├": "udr",
+               "┬": "dlr", "┴": "ulr"}  # fmt: skip
+    assert not re.search(r"◄(?!─)|►(?![⊕(r])|(?<![⊕)])◄", drawn)
+    steps = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
+    for (x, y), sign in grid.items():
+        for way in reaches.get(sign, ""):
+            dx, dy = steps[way]
+            words = way == "l" and grid.get((x + 1, y)) in ("►", "╮")  # of a term
+            if not words:
+                assert grid.get((x + dx, y + dy), " ") != " ", (sign, x, y, way)
+
+
+def test_the_drawing_of_a_block_is_this_one():
+    ((layout, blocks),) = kinds_of_block(explained(placement="b2t").anatomy).items()
+    assert blocks == [0, 1, 2, 3]
+    assert "\n".join(terminal_lines(layout)) == B2T
+
+
+B2T = """\
+        x
+        ├───────╮
+        │  (attention)
+        ⊕◄──────╯
+ [post rmsnorm]
+        ├───────╮
+        │     (mlp)
+start ─►⊕◄──────╯
+ [post rmsnorm]
+        x"""
