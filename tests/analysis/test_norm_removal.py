@@ -7,15 +7,18 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import small_studies as small
 import torch
 from combinations import combined
 from measured import gap_sentences
 from omegaconf import OmegaConf
 
-from transformer_norms import build_model, compose, load, train
-from transformer_norms.analysis.freezing_order import FreezingOrder, Removable, Removal
+from transformer_norms import build_model, compose, load
 from transformer_norms.analysis.norm_freezing import (
+    FreezingOrder,
+    Removable,
     RemovableNorm,
+    Removal,
     compose_normless,
     fold_norms,
     make_removable,
@@ -41,16 +44,6 @@ def tokens_of(step=0, rows=3, time=8):
     return torch.randint(13, (rows, time + 1), generator=generator)
 
 
-def lively(config, vocab_size=13):
-    """A model whose gains and biases are no ones and zeros."""
-    model, generator = build_model(config, vocab_size), torch.Generator().manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if not name.endswith("weight"):
-            with torch.no_grad():
-                parameter.add_(torch.randn(parameter.shape, generator=generator) / 4)
-    return model
-
-
 def frozen(model, batches=3):
     """All norms frozen, after a few forward passes."""
     norms = make_removable(model.train()).values()
@@ -71,7 +64,7 @@ def frozen(model, batches=3):
 def test_a_frozen_norm_is_its_formula_with_a_number_for_the_length():
     x = torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(2))
     for norm, centre in (("layernorm", 1.0), ("rmsnorm", 0.0), ("layernorm_1p", 1.0)):
-        own = lively(compose([*SIZES, f"norm={norm}"])).final
+        own = small.lively(compose([*SIZES, f"norm={norm}"]), 13, 0.25, drawn=False).final
         gain = own.gain if own.gain is not None else 1 + own.offset
         bias = 0 if own.bias is None else own.bias
         divisor = torch.tensor([3.0, 0.7, 0.7, 0.7, 0.7])[:, None]
@@ -83,7 +76,7 @@ def test_a_frozen_norm_is_its_formula_with_a_number_for_the_length():
 
 
 def test_the_length_is_the_average_over_tokens_and_then_over_steps_the_first_token_apart():
-    model = lively(compose([*SIZES, "norm=layernorm"])).train()
+    model = small.lively(compose([*SIZES, "norm=layernorm"]), 13, 0.25, drawn=False).train()
     final, inputs = make_removable(model)["final"], []
     model.final.register_forward_pre_hook(lambda _, given: inputs.append(given[0].detach()))
     for step in range(3):
@@ -156,7 +149,7 @@ FOLDED = [
 @pytest.mark.parametrize("typed", FOLDED)
 def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed):
     config = compose([*SIZES, *typed.split()])
-    model = frozen(lively(config))
+    model = frozen(small.lively(config, 13, 0.25, drawn=False))
     without = fold_norms(model, compose_normless(config, model))
     assert not any(isinstance(module, (*KINDS, RemovableNorm)) for module in without.modules())
     tokens = tokens_of(7)[:, :-1]
@@ -164,16 +157,6 @@ def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed):
         wanted = copy.deepcopy(model).double()(tokens)
         assert (without(tokens) - wanted).abs().max() < 1e-12 * wanted.abs().max()
         assert (wanted.std(-1) > 0.01).all()  # logits that say something
-
-
-def test_what_is_folded_is_a_model_of_its_own_config():
-    config = compose([*SIZES, "norm=layernorm"])
-    model = frozen(lively(config))
-    without = compose_normless(config, model)
-    built, without = build_model(without, 13), fold_norms(model, without)
-    assert {n: p.shape for n, p in built.named_parameters()} == {
-        n: p.shape for n, p in without.named_parameters()
-    }
 
 
 def test_a_norm_that_the_placement_names_would_stay_and_is_refused():
@@ -276,51 +259,26 @@ def test_the_control_is_plain_training_and_the_removal_is_that_up_to_its_first_n
     assert [*control.validation] == "before|mlp|attention|final|first token|tuned".split("|")
 
 
-def test_what_is_tuned_at_the_end_is_affine_wherever_a_norm_was():
-    _, trainer = tuned(remove=True)
-    x, y = torch.randn(2, 1, 4, 24, generator=torch.Generator().manual_seed(3)).unbind(0)
-    norms = [m for m in trainer.model.modules() if isinstance(m, RemovableNorm)]
-    assert len(norms) == 5
-    for norm in norms:
-        origin = norm(torch.zeros_like(x))
-        assert torch.allclose(norm(x + y) + origin, norm(x) + norm(y), atol=1e-4)
-
-
 # ------------------------------------------------------------------------------------- the command
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The folder of a tiny trained run; the tests are in the folder above its `runs`."""
-    import os
-
-    before = os.getcwd()
-    os.chdir(tmp_path_factory.mktemp("removal"))
-    with open("text.txt", "w") as file:
-        file.write("the quick brown fox jumps over the lazy dog\n" * 200)
-    words = "data=text data.paths=text.txt data.split=tail tracking=none trainer.steps=12"
-    summary = train(
-        compose(
-            [*SIZES, *words.split(), "norm=layernorm", "schedule.warmup=2", "trainer.threads=1"]
-        )
-    )
-    yield summary["folder"]
-    os.chdir(before)
+def run_of(seed):
+    return small.run_of("study=pair", "norm=layernorm", f"seed={seed}")
 
 
 TYPED = ["trainer.steps=30", "--gap", "2", "--start", "4"]
 
 
 @pytest.fixture(scope="module")
-def removed(run, tmp_path_factory):
+def removed(tmp_path_factory):
     """What the command prints, and the folder of what it writes."""
     folder = tmp_path_factory.mktemp("removed")
     with redirect_stdout(io.StringIO()) as printed:
-        assert main([run, *TYPED, "--out", str(folder / "o"), "--save", str(folder / "s")]) == 0
+        assert main([str(run_of(0)), *TYPED, "--out", f"{folder}/o", "--save", f"{folder}/s"]) == 0
     return printed.getvalue().splitlines(), folder
 
 
-def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, removed):
+def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(removed):
     out, folder = removed
     rows = read_rows((folder / "o/norm_removal.csv").read_text())
     (end,) = of_kind(rows, "model")
@@ -328,26 +286,23 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(run, remo
     assert end["gap"] == end["tuned"] - end["control"]
     assert end["rounding"] < 1e-13
     assert {row["stage"]: row["step"] for row in of_kind(rows, "stage")} == {
-        "before": 0, "at once": 4, "mlp": 6, "attention": 10, "final": 12, "first token": 14,
+        "before": 0, "at once": 4, "mlp": 8, "attention": 14, "final": 16, "first token": 18,
         "tuned": 30,
     }  # fmt: skip
     files = json.loads(out[-1])["files"]
     (saved,) = [path for path in files if "folded" in path]
-    assert verify(next((Path(saved) / "checkpoints").iterdir())).extra == {
-        "folded_from": Path(run).name
-    }
+    (step,) = (Path(saved) / "checkpoints").iterdir()
+    assert verify(step).extra == {"folded_from": run_of(0).name}
     text = (folder / "o/norm_removal.md").read_text()
-    assert Path(run).name in text
+    assert run_of(0).name in text
     assert "- tuned on " in text
     model = load(saved)
     assert not any(isinstance(module, KINDS) for module in model.modules())
     assert OmegaConf.load(f"{saved}/config.yaml").norm.type == "none"
 
 
-def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(run, capsys, tmp_path, monkeypatch):
-    words = "data=text data.paths=text.txt data.split=tail tracking=none trainer.steps=12 seed=1"
-    own = [*SIZES, *words.split(), "norm=layernorm", "schedule.warmup=2", "trainer.threads=1"]
-    other = train(compose(own))["folder"]
+def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(capsys, tmp_path, monkeypatch):
+    runs = [str(run_of(seed)) for seed in (0, 1)]
     change = Removable.change
 
     def interrupted(self, *given):
@@ -356,17 +311,17 @@ def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(run, capsys, tmp
         return change(self, *given)
 
     monkeypatch.setattr(Removable, "change", interrupted)
-    assert main([run, other, *TYPED, "--out", str(tmp_path)]) == 130
+    assert main([*runs, *TYPED, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
     rows = read_rows((tmp_path / "norm_removal.csv").read_text())
     assert {row["seed"] for row in rows} == {0}
 
 
-def test_tuning_reads_on_where_the_run_stopped(run):
+def test_tuning_reads_on_where_the_run_stopped():
     for typed, size in (([], 16), (["trainer.batch_size=64"], 64)):
-        tunable = read_tunable(Path(run), ["trainer.steps=30", *typed])
+        tunable = read_tunable(run_of(0), ["trainer.steps=30", *typed])
         own = Batches(tunable.tokens.train, 8, size, tunable.config.data.seed)
         read = tunable.trainer(tunable.model, tunable.config).batches
-        first = 12 * 16 // size
+        first = {16: small.STEPS, 64: 1}[size]  # a batch of 64 that was not read whole is left
         assert all(torch.equal(read(step), own(first + step)) for step in range(3))
     assert tunable.config.optimizer.lr == pytest.approx(compose(SIZES).optimizer.lr / 3)

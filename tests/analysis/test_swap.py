@@ -7,7 +7,7 @@ import small_studies as small
 import torch
 from combinations import combined
 
-from transformer_norms import build_model, load
+from transformer_norms import load
 from transformer_norms.analysis.norm_removal import main as remove_norms
 from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
 from transformer_norms.analysis.norm_tuning import Cost, Timetable, Tuning
@@ -28,14 +28,10 @@ STEPS = ["trainer.steps=4", "schedule.warmup=1"]
 KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
 
 
-def lively(*typed, **words):
+def model_of(**words):
     """A model in float64 whose weights are neither ones nor zeros."""
-    config = combined(*SIZES, "trainer.precision=fp64", "trainer.device=cpu", *typed, **words)
-    model, generator = build_model(config, 13), torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator).double() / 3)
-    return model.eval()
+    config = combined(*SIZES, "trainer.precision=fp64", "trainer.device=cpu", **words)
+    return small.lively(config, 13, 1 / 3).eval()
 
 
 def swapped(model, *typed):
@@ -52,7 +48,7 @@ def logits(model):
 
 @pytest.mark.parametrize("norm", ["dyt", "scalenorm", "seednorm", "rmsnorm_1p", "ssnorm"])
 def test_a_norm_in_its_own_place_is_the_same_model(norm):
-    model = lively(norm=norm)
+    model = model_of(norm=norm)
     same, swaps = swapped(model, f"norm={norm}")
     assert torch.equal(logits(same), logits(model))
     assert not any(swap.started or swap.left for swap in swaps)
@@ -60,7 +56,7 @@ def test_a_norm_in_its_own_place_is_the_same_model(norm):
 
 @torch.no_grad()
 def test_layernorm_for_rmsnorm_changes_nothing_where_all_streams_are_centred():
-    model = lively(norm="rmsnorm")
+    model = model_of(norm="rmsnorm")
     for module in (model.embedding, *(b.attention.f.output for b in model.blocks),
                    *(b.mlp.f.down for b in model.blocks)):  # fmt: skip
         axis = 1 if module is model.embedding else 0
@@ -83,7 +79,7 @@ def test_layernorm_for_rmsnorm_changes_nothing_where_all_streams_are_centred():
     ],
 )
 def test_a_gain_is_carried_over_as_what_it_multiplies_by(before, after, factor):
-    model = lively(norm=before)
+    model = model_of(norm=before)
     new, old = swapped(model, f"norm={after}")[0].final, model.final
     gain = 1 + new.offset if getattr(new, "offset", None) is not None else new.gain
     assert torch.allclose(gain, factor(old).double(), atol=1e-15)
@@ -95,7 +91,7 @@ def test_a_gain_is_carried_over_as_what_it_multiplies_by(before, after, factor):
 
 def test_all_that_is_no_norm_keeps_its_weights_and_its_place_in_the_equation():
     for placement in ("hybrid", "deepnorm", "hyper_connections", "subln"):
-        model = lively(placement=placement)
+        model = model_of(placement=placement)
         new = swapped(model, "norm=dyt")[0]
         own = dict(model.named_parameters())
         norms = tuple(f"{path}." for path, m in new.named_modules() if isinstance(m, KINDS))
@@ -107,7 +103,7 @@ def test_all_that_is_no_norm_keeps_its_weights_and_its_place_in_the_equation():
 
 def test_one_site_is_named_by_the_equation():
     typed = "placement.equation={attention: x + f(norm(x)), mlp: x + f(dyt(x))}"
-    _, swaps = swapped(lively(), typed)
+    _, swaps = swapped(model_of(), typed)
     assert {(s.site, s.after) for s in swaps} == {
         ("attention.pre", "RMSNorm"), ("mlp.pre", "DyT"), ("final", "RMSNorm"),
     }  # fmt: skip
@@ -125,7 +121,7 @@ def test_one_site_is_named_by_the_equation():
     ],
 )
 def test_what_is_no_swap_is_one_line(words, typed, said):
-    model = lively(**words)
+    model = model_of(**words)
     with pytest.raises(ConfigError) as raised:
         swapped(model, typed)
     assert said in str(raised.value)

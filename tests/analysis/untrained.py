@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 from combinations import combined
+from small_studies import lively
 
 from transformer_norms.analysis.trained.subjects import Loaded
-from transformer_norms.config.building import build_model
 
 WIDTH, DEPTH, CONTEXT, VOCAB = 12, 3, 6, 17
 SIZES = f"model=nano model.width={WIDTH} model.heads=2 model.depth={DEPTH} model.context={CONTEXT}"
@@ -20,10 +20,7 @@ def model_and_text(*typed, **words):
     """A model in float64 whose gains and biases are no ones and zeros, and 20 tokens."""
     more = ["trainer.precision=fp64", "trainer.device=cpu", "data.val_tokens=100"]
     config = combined(*SIZES.split(), *more, *typed, **words)
-    model, generator = build_model(config, VOCAB), torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.add_(0.2 * noise)
+    model = lively(config, VOCAB, 0.2)
     tokens = np.random.default_rng(2).integers(VOCAB, size=20).astype(np.uint16)
     return Loaded(model.eval(), config, tokens, CONTEXT, 2, "fp64", no_tokenizer)
 

@@ -5,7 +5,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from transformer_norms import compose, train
+import torch
+
+from transformer_norms import build_model, compose, train
 
 WIDTH, DEPTH, CONTEXT, STEPS = 12, 3, 8, 3
 SIZES = f"model=nano model.width={WIDTH} model.heads=2 model.depth={DEPTH} model.context={CONTEXT}"
@@ -58,7 +60,6 @@ def folder_of(family, **sizes):
     """A folder of transformers with drawn weights, the tokenizer of the run, and more ids."""
     import shutil
 
-    import torch
     import transformers
 
     torch.manual_seed(0)
@@ -80,3 +81,15 @@ def llama():
         "llama", hidden_size=WIDTH, intermediate_size=20, num_hidden_layers=2,
         num_attention_heads=2, max_position_embeddings=2 * CONTEXT,
     )  # fmt: skip
+
+
+@torch.no_grad()
+def lively(config, vocabulary, spread, drawn=True):
+    """A model whose gains, biases and learned numbers are no ones and zeros. Weights that are
+    `drawn` stay as they are if that is False."""
+    model, generator = build_model(config, vocabulary), torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if drawn or not name.endswith("weight"):
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(spread * noise)
+    return model

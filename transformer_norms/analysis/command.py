@@ -7,7 +7,7 @@ from functools import partial
 
 from transformer_norms.analysis.outcome import Analysis, Outcome, Row
 from transformer_norms.analysis.rendering import check_folder, facts, terminal, write_outcome
-from transformer_norms.analysis.trained.over_seeds import compare_numbers
+from transformer_norms.analysis.trained.over_seeds import outcome_of
 from transformer_norms.analysis.trained.subjects import Loaded, read_subjects
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.progress import Live, Tell
@@ -41,15 +41,14 @@ def analysis_parser(about: str | None, example: str, epilog: str = "", name: str
     return parser
 
 
-def models_parser(about: str | None, example: str = "runs/main --out DIR") -> Parser:
-    """The parser of an analysis of trained models."""
-    parser = analysis_parser(about, example, _OF_SUBJECTS)
-    add_subjects(parser)
-    return parser
-
-
-def add_subjects(parser: Parser) -> None:
-    """Adds the arguments that name models and their text."""
+def models_parser(
+    about: str | None,
+    example: str = "runs/main --out DIR",
+    epilog: str = _OF_SUBJECTS,
+    name: str = "",
+) -> Parser:
+    """The parser of an analysis of trained models, which are typed with their text."""
+    parser = analysis_parser(about, example, epilog, name)
     parser.add_argument("where", nargs="+", metavar="MODEL | KEY=VALUE", help="see below")
     parser.add_argument("--text", type=typed_path, metavar="FILE", help="a text to measure on")
     parser.add_argument(
@@ -57,6 +56,7 @@ def add_subjects(parser: Parser) -> None:
         help="compare with that, not with the sweep's own baseline; none compares nothing; "
         "may repeat",
     )  # fmt: skip
+    return parser
 
 
 def run_analysis(
@@ -110,12 +110,4 @@ def measure_models(analysis: Analysis, measure: Measure, typed: Namespace, tell:
         sentence if len(names) == len(subjects.names) else f"{', '.join(names)}: {sentence}"
         for sentence, names in said.items()
     ]
-    return Outcome(
-        analysis,
-        rows,
-        subjects.words,
-        subjects.notices,
-        [*remarks, *subjects.notes],
-        origins,
-        compare_numbers(subjects, rows, analysis.numbers),
-    )
+    return outcome_of(analysis, subjects, rows, remarks, origins)

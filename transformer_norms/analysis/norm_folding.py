@@ -44,23 +44,12 @@ from transformer_norms.norms.rmsnorm import RMSNorm
 FOLDED = (LayerNorm, RMSNorm, PRMSNorm, GroupRMSNorm)
 # The roles of the matrices that read the norm before a sub-layer.
 READERS = {
-    "attention": (
-        *("query_down", "kv_down", "rope_key"),
-        *("query", "key", "value", "attention_gate"),
-    ),
-    "mlp": ("up", "gate"),
+    "attention": "query_down kv_down rope_key query key value attention_gate".split(),
+    "mlp": ["up", "gate"],
 }
 WRITERS = {"attention": "output", "mlp": "down"}  # the matrix that a sub-layer ends with
-ENDS = (
-    Sum,
-    GatedSum,
-    AttendAndNorm,
-    JoinNormed,
-    LessKept,
-    MeanOfProjections,
-    StreamAlone,
-    Final,
-)  # of several streams, or of one and inputs, which end with the norm
+# The ends of several streams, or of one and inputs, that end with the norm.
+ENDS = (Sum, GatedSum, AttendAndNorm, JoinNormed, LessKept, MeanOfProjections, StreamAlone, Final)
 # The matrix that writes a latent, and those that read it.
 LATENTS = {"q_latent": ("query_down", ("query",)), "kv_latent": ("kv_down", ("key", "value"))}
 STAYS = {
@@ -380,9 +369,8 @@ def move(model: Transformer, source: Transformer, folds: Sequence[NormFold]) -> 
             for name in fold.into:
                 linear: Any = model.get_submodule(name)
                 absorb(linear, torch.ones(1).double() if gain is None else gain, constant)
-            for (
-                path
-            ) in fold.paths:  # where the config keeps them: a gain of ones, no offset or bias
+            # Where the config keeps them they are a gain of ones, and no offset or bias.
+            for path in fold.paths:
                 for name, parameter in model.get_submodule(path).named_parameters():
                     parameter.fill_(name == "gain")
         for name in fold.centred:

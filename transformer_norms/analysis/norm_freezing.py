@@ -1,29 +1,41 @@
-"""A norm whose length is a number, and how the weights that read it take it in: no norm is left."""
+"""Norms are frozen one after the other while a model is tuned on: a frozen norm divides by a
+number. The weights that read it take it in, so that no norm is left."""
 
 import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.analysis.folded_model import empty_model
+from transformer_norms.analysis.folded_model import (
+    EXACT,
+    biasable_roles,
+    empty_model,
+    largest_difference,
+)
 from transformer_norms.analysis.norm_folding import READERS, absorb, readers
+from transformer_norms.analysis.norm_tuning import BEFORE, Cost, Timetable
+from transformer_norms.analysis.outcome import Rows
+from transformer_norms.analysis.trained.tunable import Tunable
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
+from transformer_norms.errors import ConfigError
 from transformer_norms.model.initialization import biased
-from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.settings import MADE_BY
+from transformer_norms.model.settings import latent_ranks
 from transformer_norms.model.sites import NormPlace, place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.norms.parts.affine import wide
 from transformer_norms.norms.rmsnorm import RMSNorm
+from transformer_norms.progress import Tell
 
 MOMENTUM = 0.9  # of the average length, from step to step
 FREEZABLE = (LayerNorm, RMSNorm)
+AT_ONCE, FIRST = "at once", "first token"
 STAGES = ("mlp", "attention", "final")  # in this order; within a stage from the first block on
-FROM_LATENT = {"query": "q_rank", "key": "kv_rank", "value": "kv_rank"}  # where there is such a key
 
 
 # --------------------------------------------------------------------- which norms can be removed
@@ -36,11 +48,11 @@ def norm_stages(model: Transformer) -> dict[str, str]:
     query or key on its way to a product, or inside or behind a sub-layer.
     """
     norms = dict(model.norms())
+    stages = {path: _stage(path, place_of(norm)) for path, norm in norms.items()}
     staying = [
         f"{place_of(norm).title} ({type(norm).__name__}{_inside(path)})"
         for path, norm in norms.items()
-        if _stage(path, place_of(norm)) is None
-        or type(norm) not in FREEZABLE  # a subclass may compute anything
+        if stages[path] is None or type(norm) not in FREEZABLE  # a subclass may compute anything
     ]
     if staying:
         raise ValueError(
@@ -51,12 +63,7 @@ def norm_stages(model: Transformer) -> dict[str, str]:
         raise ValueError("there is no norm in it")
     if any(path.endswith(".value_gate") for path, _ in model.named_modules()):
         raise ValueError("a value gate reads some channels of a norm, which is not folded here")
-    return {
-        path: stage
-        for stage in STAGES
-        for path, norm in norms.items()
-        if _stage(path, place_of(norm)) == stage
-    }
+    return {path: stage for stage in STAGES for path in norms if stages[path] == stage}
 
 
 def _stage(path: str, place: NormPlace) -> str | None:
@@ -167,20 +174,16 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     Each matrix that reads a norm has a bias where a norm of `model` has one. Raises ValueError if
     the placement names a norm, which would stay.
     """
-    architecture = model.config.architecture
-    roles = biased(architecture.bias)
+    roles = biased(model.config.architecture.bias)
     if any(getattr(norm, "bias", None) is not None for _, norm in model.norms()):
-        behind = {role for role, key in FROM_LATENT.items() if getattr(architecture, key) != "none"}
         inputs = {role for group in READERS.values() for role in group} | {"head"}
-        roles |= inputs - behind
-    if not MLPS[model.config.mlp.type].gated:
-        roles -= {"gate"}
-    roles -= {role for role, key in MADE_BY.items() if getattr(architecture, key) == "none"}
+        roles |= inputs - {*latent_ranks(model.config.blocks[0].inner)}
+    roles &= biasable_roles(model.config)
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
     config = recompose(own, [*changed, f"architecture.bias={bias}"])
-    places = norm_places(build_uninitialized(config, model.vocab_size))
-    if staying := dict.fromkeys(site for _, site, _ in places):
+    norms = build_uninitialized(config, model.vocab_size).norms()
+    if staying := dict.fromkeys(place_of(norm).title for _, norm in norms):
         raise ValueError(f"its placement names norms of its own: {', '.join(staying)}")
     return config
 
@@ -206,3 +209,110 @@ def fold_norms(model: Transformer, config: Config) -> Transformer:
                 assert isinstance(linear, nn.Linear)
                 absorb(linear, matrix, constant)
     return folded
+
+
+# ------------------------------------------------------------ the order in which norms are frozen
+
+
+@dataclass(frozen=True)
+class FreezingOrder:
+    """From step `start` on a norm is frozen every `gap` steps. Last the first token loses the
+    length of its own. `norms` has the stage of each norm by its path, in the order of freezing."""
+
+    norms: Mapping[str, str]
+    start: int
+    gap: int
+
+    @property
+    def steps(self) -> dict[int, str]:
+        """The path of the norm that is frozen at a step."""
+        return {self.start + n * self.gap: path for n, path in enumerate(self.norms)}
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.norms) * self.gap
+
+    @property
+    def stages(self) -> dict[int, str]:
+        """The stage whose last norm is frozen at a step, and the stage before all."""
+        last = {self.norms[path]: step for step, path in self.steps.items()}
+        return {0: BEFORE} | {step: stage for stage, step in last.items()} | {self.end: FIRST}
+
+
+class Removal(Timetable):
+    """Freezes the norms of a model in their order. At the step of the first one all are frozen for
+    one validation, and then are norms again."""
+
+    def __init__(self, order: FreezingOrder, model: Transformer) -> None:
+        super().__init__(order.stages)
+        self.order, self.norms = order, make_removable(model)
+
+    def before(self, step: int) -> Iterator[str]:
+        if step == self.order.start:
+            self._freeze(True)
+            yield AT_ONCE
+            self._freeze(False)
+        if step in self.order.steps:
+            self.norms[self.order.steps[step]].frozen = True
+        if step == self.order.end:
+            for norm in self.norms.values():
+                norm.unify_lengths()
+        yield from super().before(step)
+
+    def after(self) -> None:
+        for norm in self.norms.values():
+            norm.step()
+
+    def _freeze(self, frozen: bool) -> None:
+        for norm in self.norms.values():
+            norm.frozen = frozen
+
+
+class Removable:
+    """A trained model whose norms are to be removed. `saved` is the config of what is left.
+
+    Raises ConfigError if it has norms that are not folded here, or if the last one would go after
+    the last step.
+    """
+
+    def __init__(self, tunable: Tunable, start: int, gap: int) -> None:
+        self.tunable, folder = tunable, tunable.folder
+        try:
+            self.order = FreezingOrder(norm_stages(tunable.model), start, gap)
+            self.saved: Config = compose_normless(tunable.own, tunable.model)
+        except ValueError as error:
+            raise ConfigError(f"{folder}: {error}") from None
+        if self.order.end >= tunable.config.trainer.steps:
+            raise ConfigError(
+                f"trainer.steps={tunable.config.trainer.steps}: the last norm of {folder} goes at "
+                f"step {self.order.end}; more steps, or a smaller --start or --gap"
+            )
+
+    rows: Rows = ()
+
+    def change(self, title: str, tell: Tell) -> tuple[Cost, Transformer | None]:
+        """Tunes twice, folds, and compares. Returns the cost, and the model without norms.
+
+        The model is None if its tuning diverged. Raises ConfigError if folding has changed what the
+        model computes.
+        """
+        tunable, order = self.tunable, self.order
+        cost, frozen = tunable.tune_both(
+            copy.deepcopy(tunable.model),
+            tunable.config,
+            lambda model: Removal(order, model),
+            order.stages,
+            (title, "without norms"),
+            tell,
+        )
+        if cost.changed.diverged:
+            return cost, None
+        folded = fold_norms(frozen, self.saved)
+        exact = copy.deepcopy(frozen).double().cpu().eval()
+        rounding = largest_difference(exact, folded, next(iter(tunable.windows()))[:, :-1])
+        if not rounding < EXACT:
+            raise ConfigError(
+                f"{tunable.folder}: folding has changed the logits, by {rounding:.0e} of the "
+                "largest; a fault of this program, or a norm of your own"
+            )
+        return replace(cost, rounding=rounding), folded

@@ -13,9 +13,8 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from transformer_norms.analysis.command import add_subjects, analysis_parser, run_analysis
-from transformer_norms.analysis.freezing_order import AT_ONCE, FIRST, Removable
-from transformer_norms.analysis.norm_freezing import STAGES
+from transformer_norms.analysis.command import models_parser, run_analysis
+from transformer_norms.analysis.norm_freezing import AT_ONCE, FIRST, STAGES, Removable
 from transformer_norms.analysis.norm_tuning import BEFORE
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome
 from transformer_norms.analysis.trained.tunable import OF_TUNINGS, Tunable
@@ -67,8 +66,7 @@ are validation losses in nats per token. Files are written after each run.
 
 def make_parser() -> Parser:
     example = "rmsnorm --out DIR trainer.steps=300"
-    parser = analysis_parser(__doc__, example, EPILOG, "norm_removal")
-    add_subjects(parser)
+    parser = models_parser(__doc__, example, EPILOG, "norm_removal")
     parser.add_argument(
         "--start", type=int, default=20, metavar="STEP", help="of the first norm (%(default)s)"
     )

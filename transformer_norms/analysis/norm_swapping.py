@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.analysis.norm_freezing import norm_places
 from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.config.resolution import NORM_KEYS
-from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, flat
+from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, diff, flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.placement import Placement, head_sites, read_placement
-from transformer_norms.model.sites import SubLayerPlan
+from transformer_norms.model.sites import SubLayerPlan, place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.tensors import stored_tensors
 
@@ -52,11 +51,11 @@ def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
     config = recompose(own, [*typed, *stays]) if stays else config
     before, after = (flat({k: v for k, v in plain(c).items() if k not in FOLLOWS})
                      for c in (own, config))  # fmt: skip
-    for key in {*before, *after} - keys:
-        if before.get(key) != after.get(key):
+    for key, (was, would_be) in diff(before, after).items():
+        if key not in keys:
             raise ConfigError(
-                f"{' '.join(typed)}: {key} would become {after.get(key)}, and it is "
-                f"{before.get(key)} where the weights were trained"
+                f"{' '.join(typed)}: {key} would become {would_be}, and it is {was} where the "
+                "weights were trained"
             )
     _check_equations(own, config)
     if keys & {"norm"} and not _places_of_norm(own):
@@ -114,9 +113,8 @@ class Swap:
 
 def check_places(model: Transformer, config: Config) -> None:
     """Raises ConfigError where a norm of `config` would stand that replaces none of the model's."""
-    there = {path for path, _, _ in norm_places(model)}
-    new = norm_places(build_uninitialized(config, model.vocab_size))
-    if added := [path for path, _, _ in new if path not in there]:
+    there, new = dict(model.norms()), build_uninitialized(config, model.vocab_size).norms()
+    if added := [path for path, _ in new if path not in there]:
         raise ConfigError(f"{added[0]}: there is no norm that another one could replace")
 
 
@@ -132,19 +130,19 @@ def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Sw
     assert model.config is not None
     check_places(model, config)
     swapped = build_model(config, model.vocab_size)
-    norms = {path: (site, norm) for path, site, norm in norm_places(model)}
-    new = {path: norm for path, _, norm in norm_places(swapped)}
+    norms, new = dict(model.norms()), dict(swapped.norms())
     there = stored_tensors(model)
     for name, tensor in stored_tensors(swapped).items():
         if not any(name.startswith(f"{path}.") for path in new):
             assert there[name].shape == tensor.shape, name
             tensor.copy_(there[name])
     starts: Mapping[str, nn.Module] = {}
-    if any(type(new.get(path)) is not type(norm) for path, (_, norm) in norms.items()):
+    if any(type(new.get(path)) is not type(norm) for path, norm in norms.items()):
         fresh = build_uninitialized(model.config, model.vocab_size)  # norms at their start
-        starts = {path: norm for path, _, norm in norm_places(fresh)}
+        starts = dict(fresh.norms())
     swaps = [
-        _carry(site, norm, new.get(path), starts.get(path)) for path, (site, norm) in norms.items()
+        _carry(place_of(norm).title, norm, new.get(path), starts.get(path))
+        for path, norm in norms.items()
     ]
     return swapped.eval(), swaps
 

@@ -50,6 +50,7 @@ from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.config.compose import compose, recompose
 from transformer_norms.data import TOKENIZERS, Tokenizer
 from transformer_norms.errors import ConfigError
+from transformer_norms.explain.layout import blocks_text, ranges
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell, say
@@ -69,12 +70,13 @@ at random: if they differ by more than {EXACT:g} of the largest, nothing is writ
 
 def alike(rows: Rows) -> Rows:
     """A row for the norms of a site at which the same was done, in the same way."""
-    groups: dict[tuple[str, ...], list[int | None]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
     for row in of_kind(rows, "norm"):
         key = (row["site"], row["norm"], row.get("moved") or "-", row["now"])
-        groups.setdefault(key, []).append(row.get("block"))
+        block = row.get("block")
+        groups.setdefault(key, []).extend([] if block is None else [block])
     return [
-        {"site": site, "blocks": numbers(blocks), "norm": norm, "moved": moved, "now": now}
+        {"site": site, "blocks": ranges(blocks), "norm": norm, "moved": moved, "now": now}
         for (site, norm, moved, now), blocks in groups.items()
     ]
 
@@ -233,31 +235,17 @@ def norm_text(content: Mapping[str, Any]) -> str:
     return ", ".join([str(content.get("type", "l2norm")), *without])
 
 
-def numbers(blocks: Sequence[int | None]) -> str:
-    """Blocks as `1-3, 6`."""
-    counted = sorted({block for block in blocks if block is not None})
-    runs: list[list[int]] = []
-    for number in counted:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 def sentences(model: Transformer, folded: Folded) -> list[str]:
     """Says what stays and why, and what became of the head."""
-    reasons: dict[tuple[str, str], list[int | None]] = {}
+    reasons: dict[tuple[str, str], list[int]] = {}
     for fold in folded.folds:
+        block = [] if fold.place.block is None else [fold.place.block + 1]
         for why in fold.why:
-            reasons.setdefault((fold.place.title, why), []).append(
-                None if fold.place.block is None else fold.place.block + 1
-            )
-    lines = []
-    for (site, why), blocks in reasons.items():
-        where = numbers(blocks)
-        word = "blocks" if "-" in where or "," in where else "block"
-        lines.append(f"{site}{f' of {word} {where}' if where else ''}: {why}")
+            reasons.setdefault((fold.place.title, why), []).extend(block)
+    lines = [
+        f"{site}{f' of {blocks_text(blocks)}' if blocks else ''}: {why}"
+        for (site, why), blocks in reasons.items()
+    ]
     if model.head is None and folded.model.head is not None:
         lines.append("the head was tied to the embedding, and is now a matrix of its own")
     return lines

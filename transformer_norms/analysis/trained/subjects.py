@@ -33,7 +33,6 @@ from transformer_norms.report.gathering import read_study
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
-from transformer_norms.run.reader import SavedRun
 from transformer_norms.storage.reading import is_there, read_text
 from transformer_norms.training.loss import LOSSES, ModelLoss
 
@@ -183,7 +182,10 @@ class Subjects:
             except Unmeasured as error:
                 reasons[place] = str(error)
             else:
-                texts.setdefault(_text_line(loaded), []).append(subject.title)
+                line = (
+                    f"{loaded.tokens_read} tokens of text were read, in windows of {loaded.context}"
+                )
+                texts.setdefault(line, []).append(subject.title)
         if not found:
             raise ConfigError(f"{self.members[0].folder}: {reasons[0]}")
         lines = [line if len(texts) == 1 else f"{', '.join(names)}: {line}"
@@ -215,10 +217,6 @@ def _titled(tell: Tell, subject: Subject) -> Tell:
     return lambda what, done, total: tell(f"{subject.title}: {what}", done, total)
 
 
-def _text_line(loaded: Loaded) -> str:
-    return f"{loaded.tokens_read} tokens of text were read, in windows of {loaded.context}"
-
-
 # ------------------------------------------------------------------------------------ what is typed
 
 
@@ -239,9 +237,10 @@ def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) ->
     for word in words:
         folder = Path(os.path.expanduser(word))
         if is_checkpoint(folder):
-            alone.append(_checkpoint(folder, keys, typed.text))
+            check_text(folder, keys, typed.text)
+            alone.append(_alone(folder, "a folder of transformers", _load_checkpoint, keys, typed))
         elif (folder / "config.yaml").is_file() and not is_there(folder / "summary.json"):
-            alone.append(_saved(folder, keys, typed.text))
+            alone.append(_alone(folder, "saved by an analysis", _load_run, keys, typed))
         else:
             check_model(word, "a study of several runs, ")
             places.append(find_study(word))
@@ -266,8 +265,9 @@ def _subjects_of(
     for variant in study.variants:
         for member in variant.results:
             if member.run is not None and member.status == "finished":
-                name = label({}) if not variant.values else variant.name
-                name = _name_of(member.run) if name == label({}) else name
+                choices = {axis: member.run.choice(axis) for axis in ("norm", "placement")}
+                unnamed = not variant.values or variant.name == label({})
+                name = label(choices) if unnamed else variant.name
                 members.append(_run(member, name, keys, text))
             elif member.ended:
                 missing.setdefault(variant.name, {})[member.seed] = member.status
@@ -278,10 +278,6 @@ def _subjects_of(
         states = sorted({member.status for v in study.variants for member in v.results})
         raise ConfigError(f"{study.home}: no run in it is finished; runs are {', '.join(states)}")
     return Subjects([*members, *_distinct(alone)], study, missing, waiting)
-
-
-def _name_of(run: SavedRun) -> str:
-    return label({axis: run.choice(axis) for axis in ("norm", "placement")})
 
 
 def _distinct(alone: Sequence[Subject]) -> list[Subject]:
@@ -306,15 +302,20 @@ def _run(member: StudyRun, name: str, keys: Sequence[str], text: Path | None) ->
     return Subject(name, member.seed, member.folder, origin, read)
 
 
-def _saved(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
-    read = partial(_load_run, folder, keys, text, None)
-    return Subject(
-        folder.resolve().name, None, folder, f"{folder.resolve().name}: saved by an analysis", read
-    )
+def _alone(
+    folder: Path,
+    origin: str,
+    read: Callable[[Path, Sequence[str], Path | None], Loaded],
+    keys: Sequence[str],
+    typed: Namespace,
+) -> Subject:
+    """A model that is no run of a study, named by its folder."""
+    name = folder.resolve().name
+    return Subject(name, None, folder, f"{name}: {origin}", partial(read, folder, keys, typed.text))
 
 
 def _load_run(
-    folder: Path, keys: Sequence[str], text: Path | None, fingerprint: str | None
+    folder: Path, keys: Sequence[str], text: Path | None, fingerprint: str | None = None
 ) -> Loaded:
     plugins = next((key[8:] for key in keys if key.startswith("plugins=")), "none")
     kept, context = split_context(keys)
@@ -424,13 +425,6 @@ def check_vocabulary(named: object, largest: int, model: Transformer) -> None:
         raise ConfigError(
             f"{named}: the text has the token {largest}, and the model knows {model.vocab_size}"
         )
-
-
-def _checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
-    check_text(folder, keys, text)
-    origin = f"{folder.resolve().name}: a folder of transformers"
-    name = folder.resolve().name
-    return Subject(name, None, folder, origin, partial(_load_checkpoint, folder, keys, text))
 
 
 def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from transformer_norms.analysis.command import add_subjects, analysis_parser, run_analysis
+from transformer_norms.analysis.command import models_parser, run_analysis
 from transformer_norms.analysis.norm_swapping import (
     Swap,
     check_places,
@@ -79,8 +79,7 @@ other parameters of the new norm are at their own start.
 
 
 def make_parser() -> Parser:
-    parser = analysis_parser(__doc__, "runs/main norm=dyt --out DIR", EPILOG, "swap")
-    add_subjects(parser)
+    parser = models_parser(__doc__, "runs/main norm=dyt --out DIR", EPILOG, "swap")
     parser.add_argument("--save", type=typed_path, metavar="FOLDER", help="where tuned models go")
     return parser
 
@@ -112,12 +111,12 @@ class Swappable:
     def change(self, title: str, tell: Tell) -> tuple[Cost, Transformer | None]:
         """Tunes the model with the new norms, and the control. Returns the cost and the tuned
         model, which is None where the tuning diverged."""
-        tunable, timetable = self.tunable, Timetable({0: SWAPPED})
-        model, self.swaps = swap_norms(tunable.model, self.config)
-        words = f"{title}, swapped"
-        changed, model = tunable.tune(model, self.config, lambda _: timetable, words, tell)
-        control, _ = tunable.tune_control({0: BEFORE}, title, tell)
-        return Cost(changed, control), model if TUNED in changed.validation else None
+        timetable, words = Timetable({0: SWAPPED}), (title, "swapped")
+        swapped, self.swaps = swap_norms(self.tunable.model, self.config)
+        cost, model = self.tunable.tune_both(
+            swapped, self.config, lambda _: timetable, {0: BEFORE}, words, tell
+        )
+        return cost, model if TUNED in cost.changed.validation else None
 
     @property
     def rows(self) -> Rows:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from transformer_norms.analysis.folded_model import save_model
-from transformer_norms.analysis.norm_tuning import CONTROL, Timetable, Tuning, tune
+from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Timetable, Tuning, tune
 from transformer_norms.analysis.trained.subjects import (
     CONTEXT,
     WINDOWS,
@@ -100,12 +100,22 @@ class Tunable:
         tuning = tune(trainer, timetable(trainer.model), lambda a, b: tell(what, a, b))
         return tuning, trainer.model
 
-    def tune_control(
-        self, stages: Mapping[int, str], title: str, tell: Tell
-    ) -> tuple[Tuning, Transformer]:
-        """Tunes a copy of the model on as it is, and validates it at the stages."""
-        own, timetable = copy.deepcopy(self.model), Timetable(stages)
-        return self.tune(own, self.config, lambda _: timetable, f"{title}, {CONTROL}", tell)
+    def tune_both(
+        self,
+        changed: Transformer,
+        config: Config,
+        timetable: Callable[[Transformer], Timetable],
+        stages: Mapping[int, str],
+        words: tuple[str, str],
+        tell: Tell,
+    ) -> tuple[Cost, Transformer]:
+        """Tunes a changed model as `tune` does, and as the control a copy of this model as it is,
+        which is validated at the stages. Returns the cost, and the changed model."""
+        title, change = words
+        tuning, model = self.tune(changed, config, timetable, f"{title}, {change}", tell)
+        own, stay = copy.deepcopy(self.model), Timetable(stages)
+        control, _ = self.tune(own, self.config, lambda _: stay, f"{title}, {CONTROL}", tell)
+        return Cost(tuning, control), model
 
     def trainer(self, model: Transformer, config: Config) -> Trainer:
         """A trainer that reads on where the model's own training stopped."""
@@ -129,10 +139,8 @@ class Tunable:
     def save(self, model: Transformer, config: Config, folder: Path, by: str) -> None:
         """Writes the model of a config into a new folder that `load`, sampling and analyses read.
         Its record says which folder it was made of, and `by` what."""
-        step, extra = (
-            self.step + self.config.trainer.steps,
-            {f"{by}_from": self.folder.resolve().name},
-        )
+        step, made_of = self.step + self.config.trainer.steps, self.folder.resolve().name
+        extra = {f"{by}_from": made_of}
         save_model(folder, model, config, self.words, step, self.identity, extra)
 
 
@@ -155,9 +163,10 @@ def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
     return _of_run(folder, typed)
 
 
-def _defaults(rate: float, typed: Sequence[str]) -> list[str]:
+def _defaults(rate: float, typed: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+    """The defaults of a tuning whose keys are not typed."""
     keys = {word.partition("=")[0] for word in typed}
-    defaults = [*DEFAULTS, f"optimizer.lr={rate:g}", *FIXED]
+    defaults = [*DEFAULTS, f"optimizer.lr={rate:g}", *FIXED, *more]
     return [word for word in defaults if word.partition("=")[0] not in keys]
 
 
@@ -174,19 +183,9 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
     tokens.check(own.model.context)
     if tokens.fingerprint != summary.data.fingerprint:
         raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
-    return Tunable(
-        folder,
-        model,
-        own,
-        config,
-        tokens,
-        tokenizer(folder),
-        own.model.context,
-        summary.data.identity,
-        summary.step,
-        summary.step * own.trainer.batch_size,
-        summary.threads or 1,
-    )
+    context, read = own.model.context, summary.step * own.trainer.batch_size
+    text, counts = summary.data.identity, (summary.step, read, summary.threads or 1)
+    return Tunable(folder, model, own, config, tokens, tokenizer(folder), context, text, *counts)
 
 
 def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tunable:
@@ -195,10 +194,8 @@ def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tun
     model = load_checkpoint(folder)
     texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
     own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
-    keys = {word.partition("=")[0] for word in kept}
-    more = [word for word in OF_CHECKPOINTS if word.partition("=")[0] not in keys]
     tuning = [word for word in kept if word not in texts]
-    config = recompose(own, [*_defaults(CHECKPOINT_RATE, typed), *more, *tuning])
+    config = recompose(own, [*_defaults(CHECKPOINT_RATE, typed, OF_CHECKPOINTS), *tuning])
     context = checked_context(context, model, folder) or min(model.context, CONTEXT)
     tokens = prepare_tokens(config)
     tokens.check(context)

@@ -26,7 +26,7 @@ from transformer_norms.analysis.outcome import (
     of_kind,
 )
 from transformer_norms.analysis.rendering import check_folder, write_outcome
-from transformer_norms.analysis.trained.over_seeds import compare_numbers
+from transformer_norms.analysis.trained.over_seeds import outcome_of
 from transformer_norms.analysis.trained.subjects import read_subjects
 from transformer_norms.analysis.trained.tunable import (
     TYPED,
@@ -104,16 +104,8 @@ def change_models(
             out = saved_folder(typed.save, change.tunable.folder, name)
             change.tunable.save(model, change.saved, out, name)
             saved.append(str(out))
-        outcome = Outcome(
-            analysis,
-            rows,
-            subjects.words,
-            subjects.notices,
-            subjects.notes,
-            [subject.origin for subject in subjects.members],
-            compare_numbers(subjects, rows, analysis.numbers),
-            saved,
-        )
+        origins = [subject.origin for subject in subjects.members]
+        outcome = outcome_of(analysis, subjects, rows, (), origins, saved)
         write_outcome(outcome, typed.out)
     return outcome
 
