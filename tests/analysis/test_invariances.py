@@ -176,60 +176,33 @@ def test_by_default_every_norm_is_asked_but_those_that_differ_in_eps_alone():
 
 # Planted
 
-PLANTED = """
-import torch
-from torch import nn
-from transformer_norms.norms import NORMS
-
-@NORMS("greatest")
-class Greatest(nn.Module):
+CLASS = """
+@NORMS("{name}")
+class {class_name}(nn.Module):
     def __init__(self, width):
         super().__init__()
 
     def forward(self, x):
-        return x / x.abs().amax(-1, keepdim=True)
-
-@NORMS("overtime")
-class OverTime(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-
-    def forward(self, x):
-        return x - x.mean(1, keepdim=True)
-
-@NORMS("clamped")
-class Clamped(nn.Module):
-    '''Invariant to larger, not to smaller, for tokens that are long already.'''
-    def __init__(self, width):
-        super().__init__()
-
-    def forward(self, x):
-        return x / x.norm(dim=-1, keepdim=True).clamp(min=4)
-
-@NORMS("nought")
-class Nought(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-
-    def forward(self, x):
-        return 0 * x
-
-@NORMS("narrow")
-class Narrow(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-
-    def forward(self, x):
-        return x.float()
+        return {formula}
 """
-PLUGINS = ("greatest", "overtime", "clamped", "nought", "narrow")
+PLUGINS = {
+    "greatest": "x / x.abs().amax(-1, keepdim=True)",
+    "overtime": "x - x.mean(1, keepdim=True)",
+    # invariant to larger, not to smaller, for tokens that are long already
+    "clamped": "x / x.norm(dim=-1, keepdim=True).clamp(min=4)",
+    "nought": "0 * x",
+    "narrow": "x.float()",
+}
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     (folder / "configs" / "norm").mkdir(parents=True)
-    (folder / "planted.py").write_text(PLANTED)
+    imports = "from torch import nn\nfrom transformer_norms.norms import NORMS\n"
+    classes = [CLASS.format(name=name, class_name=name.title(), formula=formula)
+               for name, formula in PLUGINS.items()]  # fmt: skip
+    (folder / "planted.py").write_text("\n".join([imports, *classes]))
     for name in PLUGINS:
         (folder / "configs" / "norm" / f"{name}.yaml").write_text(f"type: {name}\n")
     yield folder

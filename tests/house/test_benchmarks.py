@@ -8,9 +8,13 @@ from pathlib import Path
 from statistics import median
 
 import checkpoint
+import fresh
+import growth
+import memory
 import norms
 import pytest
 import rounds
+import startup
 import step
 import sweep
 import torch
@@ -269,10 +273,23 @@ def test_every_option_is_a_variant_of_one_axis():
         (norms, "--widths 128,0", "numbers above 0"),
         (norms, "--dtypes float23", "float32"),
         (sweep, "--launchers basic,pol", "did you mean 'pool'?"),
+        *((command, "--out nowhere/x.json", "there is no folder nowhere")
+          for command in (growth, memory, startup)),
+        (growth, "--depths 4,0", "--depths 4,0: numbers above 0"),
+        (growth, "--contexts 5000", "at most 4096"),
+        (growth, "norm=nosuch", "nosuch"),
+        (memory, "--sizes 4-128-64-12", "five numbers"),
+        *((command, "--rounds 1", "at least 2") for command in (memory, startup)),
+        (memory, "--checkpointing= norm=nosuch", "nosuch"),
+        (startup, "norm=nosuch", "nosuch"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_measured_is_refused(tmp_path, monkeypatch, capfd, benchmark, typed, said):
     monkeypatch.chdir(tmp_path)
+    for module in (fresh, startup):  # the processes in which they measure
+        monkeypatch.setattr(module, "subprocess", None)
+    usual = {name: axis._replace(usual="1") for name, axis in growth.AXES.items()}
+    monkeypatch.setattr(growth, "AXES", usual)
     out = [] if "--out" in typed else ["--out", "x.json"]
     assert benchmark.main([*typed.split(), *out]) == 2
     printed = capfd.readouterr()

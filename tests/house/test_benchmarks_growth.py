@@ -1,7 +1,6 @@
 """What the benchmarks of growth, memory and starting compute from what they measured."""
 
 import sys
-from types import SimpleNamespace
 
 import fresh
 import growth
@@ -102,38 +101,3 @@ def test_each_round_of_starting_begins_with_another_row_after_one_that_is_not_ke
     times = startup.by_turns({name: row(name) for name in "abc"}, 4)
     assert "".join(called) == "abc" + "abc" + "bca" + "cab" + "abc"
     assert times == {"a": [4, 9, 11, 13], "b": [5, 7, 12, 14], "c": [6, 8, 10, 15]}
-
-
-@pytest.mark.parametrize(
-    ("command", "typed", "said"),
-    [
-        (growth, "--out nowhere/x.json", "there is no folder nowhere"),
-        (growth, "--depths 4,0", "--depths 4,0: numbers above 0"),
-        (growth, "--contexts 5000", "at most 4096"),
-        (growth, "norm=nosuch", "nosuch"),
-        (memory, "--out nowhere/x.json", "there is no folder nowhere"),
-        (memory, "--sizes 4-128-64-12", "five numbers"),
-        (memory, "--rounds 1", "at least 2"),
-        (memory, "--checkpointing= norm=nosuch", "nosuch"),
-        (startup, "--out nowhere/x.json", "there is no folder nowhere"),
-        (startup, "--rounds 1", "at least 2"),
-        (startup, "norm=nosuch", "nosuch"),
-    ],
-)
-def test_wrong_input_is_refused_in_one_line_before_anything_is_measured(
-    command, typed, said, monkeypatch, capsys
-):
-    def measured(*arguments, **keywords):
-        raise AssertionError("measured")
-
-    popen = SimpleNamespace(run=measured, Popen=measured)
-    monkeypatch.setattr(fresh, "subprocess", popen)
-    monkeypatch.setattr(startup, "subprocess", popen)
-    monkeypatch.setattr(
-        growth, "AXES", {k: axis._replace(usual="1") for k, axis in growth.AXES.items()}
-    )
-    assert command.main(typed.split()) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert len(printed.err.splitlines()) == 1
-    assert said in printed.err

@@ -9,19 +9,10 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "transformer_norms").rglob("*.py"), *ROOT.glob("hydra_plugins/**/*.py")])
 FILES.append(ROOT / "train.py")
 
-NEVER = {
-    "eval",
-    "exec",
-    "__import__",
-    "compile",
-    "extractall",
-    "unsafe_load",
-    "unsafe_load_all",
-    "full_load",
-    "popen",
-    "getoutput",
-    "getstatusoutput",
-}
+NEVER = set(
+    "eval exec __import__ compile extractall unsafe_load unsafe_load_all full_load popen getoutput "
+    "getstatusoutput".split()
+)
 NEVER_OF = {
     "pickle": {"load", "loads", "Unpickler"},
     "dill": {"load", "loads"},
@@ -59,12 +50,8 @@ def violations(source: str) -> list[str]:
     return found
 
 
-KEYWORDS = {
-    ("shell", True),
-    ("allow_pickle", True),
-    ("weights_only", False),
-    ("trust_remote_code", True),
-}
+KEYWORDS = {(key, True) for key in ("shell", "allow_pickle", "trust_remote_code")}
+KEYWORDS |= {("weights_only", False)}
 
 
 def _value(node: ast.keyword) -> object:
@@ -77,25 +64,13 @@ def _value(node: ast.keyword) -> object:
 @pytest.mark.goal("X2")
 @pytest.mark.parametrize(
     "source",
-    [
-        "pickle.load(f)",
-        "pickle.loads(b)",
-        "from pickle import loads",
-        "torch.load(f)",
-        "eval(x)",
-        "exec(x)",
-        "yaml.load(t)",
-        "yaml.unsafe_load(t)",
-        "from yaml import load",
-        "run(x, shell=True)",
-        "run(x, shell=flag)",
-        "tar.extractall()",
-        "os.system(x)",
-        "__import__(name)",
-        "np.load(f, allow_pickle=True)",
-        "torch.load(f, weights_only=False)",
-        "module.exec_module and exec",
-    ],
+    (
+        "pickle.load(f); pickle.loads(b); from pickle import loads; torch.load(f); eval(x); "
+        "exec(x); yaml.load(t); yaml.unsafe_load(t); from yaml import load; run(x, shell=True); "
+        "run(x, shell=flag); tar.extractall(); os.system(x); __import__(name); "
+        "np.load(f, allow_pickle=True); torch.load(f, weights_only=False); "
+        "module.exec_module and exec"
+    ).split("; "),
 )
 def test_the_search_finds_what_it_is_for(source):
     assert violations(source) != []
