@@ -145,17 +145,13 @@ CASES = {
         {**ODD, "tie_word_embeddings": True, "attention_bias": True},
     ],
     "olmo3": [
-        {
-            **{**GROUPED, "num_hidden_layers": 4, "rms_norm_eps": 3e-3, "sliding_window": 5},
-            "rope_parameters": gemma3(77.0, 77.0),
-        },
+        {**GROUPED, "num_hidden_layers": 4, "rms_norm_eps": 3e-3, "sliding_window": 5,
+         "rope_parameters": gemma3(77.0, 77.0)},
         {**ODD, "tie_word_embeddings": True, "attention_bias": True, "sliding_window": 9},
     ],
     "exaone4": [
-        {
-            **{**GROUPED, **rope(), "num_hidden_layers": 4, "rms_norm_eps": 3e-3},
-            **{"sliding_window": 7, "sliding_window_pattern": 4},
-        },
+        {**GROUPED, **rope(), "num_hidden_layers": 4, "rms_norm_eps": 3e-3, "sliding_window": 7,
+         "sliding_window_pattern": 4},
         {**ODD, "sliding_window": None, "tie_word_embeddings": True, "layer_types": [FULL] * 2},
         {**GROUPED, "sliding_window": 99, "layer_types": [FULL, FULL], "head_dim": 8},
         {**GROUPED, "sliding_window": 99, "layer_types": [SLIDING, SLIDING]},
@@ -166,20 +162,14 @@ CASES = {
         {**MODERN, "head_dim": 6, "num_key_value_heads": 4, "hidden_act": "silu"},
     ],
     "gemma2": [
-        {
-            **{**GROUPED, **rope(), "head_dim": 10, "query_pre_attn_scalar": 7},
-            **{"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
-            **{"sliding_window": 4, "rms_norm_eps": 3e-3},
-        },
+        {**GROUPED, **rope(), "head_dim": 10, "query_pre_attn_scalar": 7, "rms_norm_eps": 3e-3,
+         "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0, "sliding_window": 4},
         {**ODD, "head_dim": 6, "attn_logit_softcapping": None, "final_logit_softcapping": None},
         {**GROUPED, "head_dim": 6, "tie_word_embeddings": False, "attention_bias": True},
     ],
     "gemma3_text": [
-        {
-            **{**GROUPED, "num_hidden_layers": 7, "head_dim": 10, "query_pre_attn_scalar": 7},
-            **{"rope_parameters": gemma3(50.0, 900.0), "rms_norm_eps": 3e-3},
-            "sliding_window": 4,
-        },
+        {**GROUPED, "num_hidden_layers": 7, "head_dim": 10, "query_pre_attn_scalar": 7,
+         "rope_parameters": gemma3(50.0, 900.0), "rms_norm_eps": 3e-3, "sliding_window": 4},
         {**ODD, "head_dim": 6, "tie_word_embeddings": False, "final_logit_softcapping": 3.0},
         {**GROUPED, "head_dim": 6, "attention_bias": True, "layer_types": [FULL, SLIDING]},
     ],

@@ -19,9 +19,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.judge import pairs, parties
 from transformer_norms.judge.child import Answer, Child
 from transformer_norms.judge.decision import decide
-from transformer_norms.judge.ledger import (
-    read_ledger,
-)
+from transformer_norms.judge.ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
 LEVEL, EFFECT, MOST = 0.05 / 40, 0.005, 20
@@ -240,9 +238,7 @@ def test_a_child_uses_the_package_of_its_folder_and_is_stopped_by_its_parent_alo
         Path(folder, "transformer_norms").mkdir(parents=True)
         Path(folder, "transformer_norms/__init__.py").write_text(f"WHERE = {word!r}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    lines = (
-        "import sys, transformer_norms as t; print(); print(t.WHERE, *sys.argv[1:]); sys.exit(5)"
-    )
+    lines = "import sys, transformer_norms as t; print(); print(t.WHERE, *sys.argv[1:]); exit(5)"
     assert Child(Path("there").absolute(), lines, ["a", "b c"]).wait() == (5, "there a b c", "")
     lines = """
 import os, signal, sys
