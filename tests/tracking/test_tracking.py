@@ -8,9 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from guide import ROOT, blocks
@@ -30,7 +28,7 @@ SECRET = "5ec2e7" * 7
 CEILING = 120.0  # seconds in which even a busy machine does what is waited for
 
 
-def wait_for(event: Callable[[], Any]) -> None:
+def wait_for(event):
     """Returns when `event` is true; a test fails that waits for it in vain."""
     end = time.monotonic() + CEILING
     while not event():
@@ -38,7 +36,7 @@ def wait_for(event: Callable[[], Any]) -> None:
         time.sleep(0.05)
 
 
-def row(step: int) -> dict[str, Any]:
+def row(step):
     values = {"step": step, "tokens": step * 64, "train/loss": 3 - step / 100}
     if step % 10 == 0:
         values |= {"val/loss": 3.5 - step / 100, "grad_norm": float("inf")}
@@ -47,7 +45,7 @@ def row(step: int) -> dict[str, Any]:
     return values
 
 
-def begin(study: Path, steps: range) -> tuple[Path, MetricsFile]:
+def begin(study, steps):
     folder = make_run(study, config_of(), status="running", rows=0)
     metrics = MetricsFile(folder / "metrics.jsonl")
     for step in steps:
@@ -55,7 +53,7 @@ def begin(study: Path, steps: range) -> tuple[Path, MetricsFile]:
     return folder, metrics
 
 
-def offline_records(study: Path) -> list[dict[str, Any]]:
+def offline_records(study):
     """Returns all records of all offline parts of a study, read by W&B's own reader."""
     records = []
     for part in sorted(study.glob("wandb/offline-run-*")):
@@ -65,7 +63,7 @@ def offline_records(study: Path) -> list[dict[str, Any]]:
     return records
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
+def rows_of(folder):
     """Returns the rows that W&B shall have: null stands for a number that was not finite."""
     return [
         {key: value for key, value in row.items() if value is not None and key != "nonfinite"}
@@ -73,7 +71,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def history(records):
     """Returns the rows of metrics; pictures have rows of their own."""
     items = [record["history"] for record in records if record["type"] == "history"]
     return [
@@ -85,7 +83,7 @@ def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def trainer() -> Iterator[int]:
+def trainer():
     """A process that takes the place of the one that trains, and a fraction of its memory."""
     process = subprocess.Popen(["sleep", "600"])
     yield process.pid
@@ -93,9 +91,7 @@ def trainer() -> Iterator[int]:
     process.wait()
 
 
-def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: int
-) -> None:
+def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(tmp_path, monkeypatch, trainer):
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     study = tmp_path / "study"
     folder, metrics = begin(study, range(1, 2))
@@ -135,7 +131,7 @@ def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
 
 
-def check_machine(records: list[dict[str, Any]], command: str) -> None:
+def check_machine(records, command):
     """W&B shows the process that trains, its command and its code; not those of the mirror."""
     assert next(r["run"] for r in records if r["type"] == "run")["git"]["commit"] == "c" * 40
     shown = next(r["environment"] for r in records if r["type"] == "environment")
@@ -162,7 +158,7 @@ for name in ("a1", "a2"):  # the second asks for a run that has ended
 
 
 @pytest.mark.nightly
-def test_the_guides_sweep_is_run_by_the_code_of_wandbs_agent(tmp_path: Path) -> None:
+def test_the_guides_sweep_is_run_by_the_code_of_wandbs_agent(tmp_path):
     (text,) = [b.text for b in blocks(ROOT / "docs" / "tracking.md") if b.language == "yaml"]
     small = "study=agents, data=stories, data.documents=150, trainer.threads=1"
     text = text.replace("study=agents", small).replace("steps=500", "steps=6")
@@ -198,7 +194,7 @@ time.sleep(60)
 
 
 @pytest.mark.goal("S6")
-def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path: Path) -> None:
+def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path):
     folder, _ = begin(tmp_path / "study", range(1, 6))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # What W&B leaves where the trainer's process has used it; the mirror has its own service.
@@ -215,7 +211,7 @@ def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path: Pat
     assert read_json(state)["step"] == 5
 
 
-def is_gone(process: int) -> bool:
+def is_gone(process):
     """Whether it is not there, or a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -224,9 +220,7 @@ def is_gone(process: int) -> bool:
 
 
 @pytest.mark.goal("S6")
-def test_without_wandb_the_trainer_notices_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_wandb_the_trainer_notices_nothing(tmp_path, monkeypatch):
     stub = tmp_path / "stub"
     stub.mkdir()
     (stub / "wandb.py").write_text("raise ImportError('there is no W&B here')\n")
@@ -242,14 +236,14 @@ def test_without_wandb_the_trainer_notices_nothing(
     assert not (tmp_path / "study" / "wandb").exists()
 
 
-def test_a_process_that_cannot_start_or_read_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_start_or_read_stops_nobody(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     mirror = Mirror({"mode": "offline"})
     mirror.follow(Path("run"))
     mirror.close()
 
 
-def test_the_trainer_imports_no_wandb() -> None:
+def test_the_trainer_imports_no_wandb():
     code = "import sys, transformer_norms.tracking.mirror; sys.exit('wandb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
@@ -282,13 +276,13 @@ NETRC = "machine api.wandb.ai login user password secret\n"
     ],
 )
 def test_the_mode_is_what_was_typed_then_the_environment_then_the_credentials(
-    tmp_path: Path, mode: str, environment: dict[str, str], netrc: str, resolved: str
-) -> None:
+    tmp_path, mode, environment, netrc, resolved
+):
     (tmp_path / ".netrc").write_text(netrc)
     assert resolve_mode(mode, {"HOME": str(tmp_path), **environment}) == resolved
 
 
-def test_a_login_of_any_host_is_enough_where_online_is_typed(tmp_path: Path) -> None:
+def test_a_login_of_any_host_is_enough_where_online_is_typed(tmp_path):
     """W&B's own settings may name a host that only W&B knows."""
     (tmp_path / ".netrc").write_text("machine wandb.company.com login user password secret")
     environment = {"HOME": str(tmp_path)}
@@ -315,9 +309,9 @@ NO_MODE = "W&B takes online, offline, disabled"
     ],
 )
 def test_what_wandb_would_not_take_is_refused_before_a_run_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    tracking: dict[str, Any], environment: dict[str, str], line: str,
-) -> None:  # fmt: skip
+    tmp_path, monkeypatch,
+    tracking, environment, line,
+):  # fmt: skip
     for name in [name for name in os.environ if name.startswith("WANDB")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -330,8 +324,8 @@ def test_what_wandb_would_not_take_is_refused_before_a_run_begins(
 
 
 def test_a_refusal_of_wandbs_variables_is_one_line_and_2_and_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "bogus")
     monkeypatch.setattr("transformer_norms.sweep.drive.Sweep", None)  # which would be called first
@@ -343,7 +337,7 @@ def test_a_refusal_of_wandbs_variables_is_one_line_and_2_and_nothing_is_written(
     assert not [*tmp_path.iterdir()]
 
 
-def fake_mirror(script: str) -> Callable[..., subprocess.Popen[bytes]]:
+def fake_mirror(script):
     """Starts a process that reads what is named to it, and then does what the script says."""
     command = ["sh", "-c", f"cat > /dev/null; {script}"]
     return lambda *_: subprocess.Popen(command, stdin=subprocess.PIPE)
@@ -364,8 +358,8 @@ TROUBLE = "run: CommError: no network"
 @pytest.mark.goal("S6")
 @pytest.mark.parametrize("mode", ["offline", "online"])
 def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, script: str, said: str
-) -> None:
+    tmp_path, monkeypatch, mode, script, said
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     monkeypatch.setenv("WANDB_DIR", "elsewhere")
@@ -385,19 +379,11 @@ def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_the
         "online": "config, command, host, metrics, packages, changed code go to us/norms",
     }[mode]
     first = f"W&B: {where}; tracking=none switches it off; not used: WANDB_DIR"
-    assert lines == [
-        first,
-        *(
-            [f"W&B: {said}; transformer-norms tracking sync study brings what is missing"]
-            if said
-            else []
-        ),
-    ]
+    last = f"W&B: {said}; transformer-norms tracking sync study brings what is missing"
+    assert lines == [first, *[last] * bool(said)]
 
 
-def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run(monkeypatch):
     typed = ["project=norms", "entity=us", "group=spring", "name=best", "tags=[a,b]"]
     config = compose(["model=nano", *(f"tracking.{text}" for text in typed)])
     assert Plan(config).hash == Plan(compose(["model=nano"])).hash
@@ -411,21 +397,19 @@ def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run
         plan_sweep(("tracking.tags=a,b", "model=nano"))
 
 
-def test_disabled_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_starts_nothing(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     mirror = Mirror({"mode": "auto"})
     mirror.follow(Path("run"))
     assert mirror._process is None
 
 
-def test_a_folder_that_is_no_run_is_one_line_and_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_no_run_is_one_line_and_2(tmp_path, capsys):
     assert main(["sync", str(tmp_path / "missing")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_help_tells_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_tells_the_commands(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     assert "sync" in capsys.readouterr().out

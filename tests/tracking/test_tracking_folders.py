@@ -1,8 +1,5 @@
 """W&B groups, filters and averages by words that mean what they say, and shows what was drawn."""
 
-from pathlib import Path
-from typing import Any
-
 from run_folders import config_of, make_record, make_run, planned
 
 from transformer_norms.tracking.folders import ReportView, RunView
@@ -10,19 +7,19 @@ from transformer_norms.tracking.folders import ReportView, RunView
 PRE, POST = {"placement": "pre"}, {"placement": "post"}
 
 
-def fields(folder: Path) -> dict[str, Any]:
+def fields(folder):
     return RunView(folder, "offline").opening()
 
 
-def totals(folder: Path) -> dict[str, Any]:
+def totals(folder):
     return RunView(folder, "offline").closing().totals
 
 
-def typed(study: Path, overrides: list[str], seed: int = 0, **keys: Any) -> Path:
+def typed(study, overrides, seed=0, **keys):
     return make_run(study, config_of(overrides, seed, **keys), 2.0)
 
 
-def test_the_seeds_of_a_variant_share_its_name_and_no_other_run_does(tmp_path: Path) -> None:
+def test_the_seeds_of_a_variant_share_its_name_and_no_other_run_does(tmp_path):
     first, second = (typed(tmp_path, ["placement=pre"], seed) for seed in (0, 1))
     others = [
         typed(tmp_path, ["placement=post"]),
@@ -37,7 +34,7 @@ def test_the_seeds_of_a_variant_share_its_name_and_no_other_run_does(tmp_path: P
     assert [config["seed"] for config in configs[:2]] == [0, 1]
 
 
-def test_what_a_sweep_planned_has_its_label_its_stage_and_its_question(tmp_path: Path) -> None:
+def test_what_a_sweep_planned_has_its_label_its_stage_and_its_question(tmp_path):
     pre = [config_of(["placement=pre"], seed) for seed in (0, 1, 100)]
     stages = ("result", "result", "tune")
     runs = [
@@ -55,7 +52,7 @@ def test_what_a_sweep_planned_has_its_label_its_stage_and_its_question(tmp_path:
     assert ReportView(tmp_path, "offline").opening()["notes"] == "Which placement?"
 
 
-def test_a_later_attempt_is_what_the_first_was_planned_for(tmp_path: Path) -> None:
+def test_a_later_attempt_is_what_the_first_was_planned_for(tmp_path):
     config = config_of(["placement=pre"])
     make_record(tmp_path, [planned(config, PRE)])
     make_run(tmp_path, config, 2.0)
@@ -66,7 +63,7 @@ def test_a_later_attempt_is_what_the_first_was_planned_for(tmp_path: Path) -> No
     assert first["config"]["variant"] == again["config"]["variant"]
 
 
-def test_a_broken_record_hides_neither_its_run_nor_another_record(tmp_path: Path) -> None:
+def test_a_broken_record_hides_neither_its_run_nor_another_record(tmp_path):
     config = config_of(["placement=pre"])
     folder = make_run(tmp_path, config, 2.0)
     (tmp_path / "sweep-a.json").write_text('{"runs": 5')
@@ -76,14 +73,14 @@ def test_a_broken_record_hides_neither_its_run_nor_another_record(tmp_path: Path
     assert fields(folder)["job_type"] == "result"
 
 
-def test_a_result_of_one_sweep_is_one_although_another_tuned_there(tmp_path: Path) -> None:
+def test_a_result_of_one_sweep_is_one_although_another_tuned_there(tmp_path):
     config = config_of(["placement=pre"])
     make_record(tmp_path, [planned(config, PRE, "tune")], name="a")
     make_record(tmp_path, [planned(config, POST)], name="b")
     assert fields(make_run(tmp_path, config, 2.0))["job_type"] == "result"
 
 
-def test_the_choices_stand_beside_the_whole_config(tmp_path: Path) -> None:
+def test_the_choices_stand_beside_the_whole_config(tmp_path):
     config = config_of(["placement=pre"])
     shown = fields(make_run(tmp_path, config, 2.0))
     assert shown["config"]["choices"] == config["choices"]
@@ -92,7 +89,7 @@ def test_the_choices_stand_beside_the_whole_config(tmp_path: Path) -> None:
     assert (shown["config"]["commit"], len(shown["config"]["identity"])) == ("c" * 40, 16)
 
 
-def test_a_typed_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path: Path) -> None:
+def test_a_typed_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path):
     start = "x + norm(f(norm(x), q=norm, k=norm, v=norm, head_norm=norm, ctx=norm"
     equations = [f"{start}))", f"{start}, mid=norm))"]
     shown = [fields(typed(tmp_path, [f"placement.equation={text}"])) for text in equations]
@@ -102,7 +99,7 @@ def test_a_typed_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path: 
     assert all(len(tag) <= 64 for one in shown for tag in one["tags"])
 
 
-def test_a_diverged_run_counts_as_a_share_of_its_group(tmp_path: Path) -> None:
+def test_a_diverged_run_counts_as_a_share_of_its_group(tmp_path):
     values = [
         totals(make_run(tmp_path, config_of(seed=seed), loss, status=status))
         for seed, loss, status in ((0, 2.0, "finished"), (1, None, "diverged"), (2, None, "failed"))

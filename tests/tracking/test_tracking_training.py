@@ -4,9 +4,7 @@ import hashlib
 import json
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -49,12 +47,12 @@ def teardown(): pass
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient(monkeypatch):
     """However busy the machine is, a command waits until its mirror has ended."""
     monkeypatch.setattr(tracking.Mirror.close, "__defaults__", (CEILING,))
 
 
-def trained(folder: Path, *typed: str) -> tuple[int, Path]:
+def trained(folder, *typed):
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -63,7 +61,7 @@ def trained(folder: Path, *typed: str) -> tuple[int, Path]:
     return code, run.parent
 
 
-def result(run: Path) -> Any:
+def result(run):
     """Returns all of a run's numbers but the seconds it took."""
     weights = [
         hashlib.sha256(file.read_bytes()).hexdigest()
@@ -76,7 +74,7 @@ def result(run: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Any]:
+def alone(tmp_path_factory):
     code, run = trained(tmp_path_factory.mktemp("alone") / "run", "tracking=none")
     assert len(result(run)[0]) == 2
     return code, result(run)
@@ -86,13 +84,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Any]:
 @pytest.mark.parametrize(
     "at", ["import", "log", *(pytest.param(at, marks=NIGHTLY) for at in ("init", "finish"))]
 )
-def test_a_wandb_that_fails_changes_nothing_in_training(
-    at: str,
-    alone: tuple[int, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    measured: Callable[[str], None],
-) -> None:
+def test_a_wandb_that_fails_changes_nothing_in_training(at, alone, tmp_path, monkeypatch, measured):
     (tmp_path / "wandb.py").write_text(FAILING.format(at=at))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(tracking, "_EXIT_SECONDS", CEILING)
@@ -108,12 +100,12 @@ def test_a_wandb_that_fails_changes_nothing_in_training(
 @pytest.mark.goal("S6")
 @pytest.mark.draws
 def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
-    alone: tuple[int, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    alone, tmp_path, monkeypatch
+):
     started: list[subprocess.Popen[bytes]] = []
     start = tracking._start
 
-    def killed(mode: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def killed(mode, environment):
         started.append(start(mode, environment))
         started[0].kill()
         return started[0]
@@ -133,7 +125,7 @@ def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
     assert len(curves) == 1
 
 
-def check_model(records: list[dict[str, Any]], run: Path, folder: Path) -> None:
+def check_model(records, run, folder):
     """The artifact, laid out as its manifest says, loads as the run does, without the optimizer."""
     (artifact,) = [record["artifact"] for record in records if record["type"] == "artifact"
                    if record["artifact"]["type"] == "model"]  # fmt: skip
@@ -149,7 +141,7 @@ def check_model(records: list[dict[str, Any]], run: Path, folder: Path) -> None:
     assert [*run.rglob("optimizer.safetensors")]
 
 
-def test_a_study_and_its_report_are_in_wandb_each_once(tmp_path: Path) -> None:
+def test_a_study_and_its_report_are_in_wandb_each_once(tmp_path):
     study = tmp_path / "study"
     make_study(study, {"pre": {0: 2.3}, "post": {0: None}})
     (study / "report.html").write_text("<p>a report</p>")
@@ -160,7 +152,7 @@ def test_a_study_and_its_report_are_in_wandb_each_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_sweep_and_its_report_are_in_wandb_each_once(tmp_path: Path) -> None:
+def test_a_sweep_and_its_report_are_in_wandb_each_once(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         study = ["-m", "norm=rmsnorm,layernorm", "seed=3", "tracking.mode=offline"]
@@ -170,7 +162,7 @@ def test_a_sweep_and_its_report_are_in_wandb_each_once(tmp_path: Path) -> None:
     check_study(tmp_path / "runs" / "main", {"rmsnorm", "layernorm"})
 
 
-def check_study(study: Path, variants: set[str]) -> None:
+def check_study(study, variants):
     records = offline_records(study)
     runs = [record["run"] for record in records if record["type"] == "run"]
     assert sorted(run["job_type"] for run in runs) == ["report", "result", "result"]

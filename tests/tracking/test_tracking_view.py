@@ -1,11 +1,10 @@
 """Live and late views show the same. A stand-in for W&B keeps what is logged."""
 
 import os
-from pathlib import Path
 
 import pytest
 from run_folders import config_of, make_run
-from wandb_stand_in import StandIn, end, metrics, run, stand_in, study, write
+from wandb_stand_in import end, metrics, run, stand_in, study, write
 
 from transformer_norms import cli
 from transformer_norms.run.metrics import MetricsFile
@@ -15,9 +14,7 @@ from transformer_norms.tracking.mirror import take_agent, wishes
 from transformer_norms.tracking.view import View
 
 
-def test_live_and_late_views_show_the_same(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_live_and_late_views_show_the_same(run, stand_in, metrics):
     live = view_of(run, "offline")
     for start in range(1, 21, 5):
         write(metrics, range(start, start + 5))
@@ -36,8 +33,8 @@ def test_live_and_late_views_show_the_same(
 
 @pytest.mark.goal("S6")
 def test_rows_that_are_rewound_while_a_view_is_live_are_shown_as_the_file_ends(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+    run, stand_in, metrics
+):
     live = view_of(run, "offline")
     write(metrics, range(1, 21))
     assert not live.update()
@@ -53,9 +50,7 @@ def test_rows_that_are_rewound_while_a_view_is_live_are_shown_as_the_file_ends(
     assert "seconds" in rows[11]
 
 
-def test_a_complete_view_is_written_again_only_when_its_folder_has_changed(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_a_complete_view_is_written_again_only_when_its_folder_has_changed(run, stand_in, metrics):
     write(metrics, range(1, 11))
     end(run, "preempted")
     for _ in range(2):
@@ -69,9 +64,7 @@ def test_a_complete_view_is_written_again_only_when_its_folder_has_changed(
     assert [*stand_in.rows()] == [*range(1, 17)]
 
 
-def test_a_torn_line_waits_rows_of_one_step_are_one_and_null_is_left_out(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_a_torn_line_waits_rows_of_one_step_are_one_and_null_is_left_out(run, stand_in, metrics):
     view = view_of(run, "offline")
     with metrics.path.open("ab", buffering=0) as file:
         file.write(b'{"step": 1, "train/loss": null}\n{"step": 2, "tok')
@@ -81,9 +74,7 @@ def test_a_torn_line_waits_rows_of_one_step_are_one_and_null_is_left_out(
     assert stand_in.rows() == {1: {}, 2: {"tokens": 3, "val/loss": 2.0}}
 
 
-def test_a_run_that_has_no_rows_yet_waits_for_them(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_a_run_that_has_no_rows_yet_waits_for_them(run, stand_in, metrics):
     metrics.path.unlink()
     view = view_of(run, "offline")
     assert not view.update()
@@ -92,9 +83,7 @@ def test_a_run_that_has_no_rows_yet_waits_for_them(
     assert [*stand_in.rows()] == [1, 2, 3]
 
 
-def test_a_process_that_mirrors_keeps_others_away(
-    run: Path, stand_in: StandIn, metrics: MetricsFile, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_mirrors_keeps_others_away(run, stand_in, metrics, capsys):
     write(metrics, range(1, 11))
     live = view_of(run, "offline")
     live.update()
@@ -104,9 +93,7 @@ def test_a_process_that_mirrors_keeps_others_away(
     assert [*stand_in.rows()] == [*range(1, 11)]
 
 
-def test_a_live_view_waits_for_the_curve_of_a_result(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_a_live_view_waits_for_the_curve_of_a_result(run, stand_in, metrics):
     write(metrics, range(1, 4))
     end(run)
     (run / "curve.svg").rename(run / "later.svg")
@@ -119,9 +106,9 @@ def test_a_live_view_waits_for_the_curve_of_a_result(
 
 @pytest.mark.goal("S6")
 def test_without_a_network_one_line_that_tells_no_secret_says_so_and_a_later_sync_brings_all(
-    run: Path, stand_in: StandIn, metrics: MetricsFile,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    run, stand_in, metrics,
+    monkeypatch, capsys,
+):  # fmt: skip
     monkeypatch.setenv("WANDB_API_KEY", "no network")
     write(metrics, range(1, 11))
     make_run(run.parent, config_of(seed=1), 2.0)
@@ -140,9 +127,7 @@ def test_without_a_network_one_line_that_tells_no_secret_says_so_and_a_later_syn
     assert stand_in.modes == ["online"] * 3
 
 
-def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(run, stand_in, metrics):
     stand_in.reachable = True
     write(metrics, range(1, 3))
     first = view_of(run, "online")
@@ -157,8 +142,8 @@ def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(
 
 
 def test_what_was_mirrored_offline_is_written_anew_online_and_then_stays(
-    run: Path, stand_in: StandIn, metrics: MetricsFile, capsys: pytest.CaptureFixture[str]
-) -> None:
+    run, stand_in, metrics, capsys
+):
     write(metrics, range(1, 11))
     assert sync([run], "offline") == 0
     assert "mirrored up to step 10; its upload waits for `sync` online" in capsys.readouterr().err
@@ -175,9 +160,7 @@ def test_what_was_mirrored_offline_is_written_anew_online_and_then_stays(
     assert [*rows] == [*range(1, 21)]
 
 
-def test_what_wandbs_own_sync_has_uploaded_is_not_written_anew(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_what_wandbs_own_sync_has_uploaded_is_not_written_anew(run, stand_in, metrics):
     write(metrics, range(1, 4))
     end(run)
     assert sync([run], "offline") == 0
@@ -188,9 +171,7 @@ def test_what_wandbs_own_sync_has_uploaded_is_not_written_anew(
     assert stand_in.modes == ["offline"]
 
 
-def test_a_broken_run_is_told_and_the_others_are_mirrored(
-    run: Path, stand_in: StandIn, metrics: MetricsFile, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_run_is_told_and_the_others_are_mirrored(run, stand_in, metrics, capsys):
     write(metrics, range(1, 11))
     broken = make_run(run.parent, config_of(seed=1), 2.0, rows=0)
     (broken / "metrics.jsonl").write_text('{"no step": 1}\n')
@@ -207,18 +188,14 @@ def test_a_broken_run_is_told_and_the_others_are_mirrored(
 
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("diverged", 0), ("failed", 1)])
-def test_how_a_run_ended_is_how_it_ends_in_wandb(
-    run: Path, stand_in: StandIn, metrics: MetricsFile, status: str, code: int
-) -> None:
+def test_how_a_run_ended_is_how_it_ends_in_wandb(run, stand_in, metrics, status, code):
     write(metrics, range(1, 3))
     end(run, status)
     view_of(run, "offline").update()
     assert stand_in.exit_codes == [code]
 
 
-def test_probes_are_hidden_from_automatic_panels_each_by_its_own_name(
-    run: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_probes_are_hidden_from_automatic_panels_each_by_its_own_name(run, stand_in, metrics):
     metrics.append({"step": 1, "tokens": 8, "probe/gradient_norm/mlp.up/0": 2.0, "lr": 0.1})
     view_of(run, "offline").update(last=True)
     hidden = {"step_metric": "tokens", "hidden": True}
@@ -226,9 +203,7 @@ def test_probes_are_hidden_from_automatic_panels_each_by_its_own_name(
     assert stand_in.defined == {"*": everything, "probe/gradient_norm/mlp.up/0": hidden}
 
 
-def test_a_report_is_shown_once_and_again_when_it_has_changed(
-    run: Path, study: Path, stand_in: StandIn, metrics: MetricsFile
-) -> None:
+def test_a_report_is_shown_once_and_again_when_it_has_changed(run, study, stand_in, metrics):
     write(metrics, range(1, 3))
     assert sync([study], "offline") == 0
     (study / "report.html").write_text("<p>first</p>")
@@ -243,8 +218,8 @@ def test_a_report_is_shown_once_and_again_when_it_has_changed(
 
 
 def test_an_agent_of_a_sweep_gets_the_run_that_it_asked_for_and_a_later_sync_keeps_it(
-    run: Path, stand_in: StandIn, metrics: MetricsFile, tmp_path: Path
-) -> None:
+    run, stand_in, metrics, tmp_path
+):
     typed = tmp_path / "config-a1.yaml"
     typed.write_text("wandb_version: 1\noptimizer.lr: {desc: null, value: 0.003}\n")
     environment = {
@@ -271,16 +246,10 @@ def test_an_agent_of_a_sweep_gets_the_run_that_it_asked_for_and_a_later_sync_kee
 
 
 def test_what_wandbs_variables_ask_for_is_shown_for_runs_and_report_and_kept_for_a_later_sync(
-    run: Path, study: Path, stand_in: StandIn, metrics: MetricsFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = {
-        "PROJECT": "norms",
-        "ENTITY": "us",
-        "RUN_GROUP": "spring",
-        "NAME": "best",
-        "NOTES": "a",
-    }
-    kept = wishes({f"WANDB_{name}": value for name, value in asked.items()} | {"WANDB_TAGS": "x,y"})
+    run, study, stand_in, metrics, monkeypatch
+):
+    asked = "PROJECT=norms ENTITY=us RUN_GROUP=spring NAME=best NOTES=a TAGS=x,y".split()
+    kept = wishes(dict(f"WANDB_{text}".split("=") for text in asked))
     monkeypatch.setenv("WANDB_RESUME", "must")  # for a run that has the id already
     write(metrics, range(1, 4))
     (study / "report.html").write_text("<p>first</p>")
@@ -293,20 +262,15 @@ def test_what_wandbs_variables_ask_for_is_shown_for_runs_and_report_and_kept_for
         shown = [fields[key] for key in ("project", "entity", "group")]
         assert shown == ["norms", "us", "spring"]
         if fields["job_type"] == "train":
-            assert (fields["name"], fields["notes"], fields["tags"][-2:]) == (
-                "best",
-                "a",
-                ["x", "y"],
-            )
+            asked = fields["name"], fields["notes"], fields["tags"][-2:]
+            assert asked == ("best", "a", ["x", "y"])
     assert "WANDB_RESUME" not in os.environ
     monkeypatch.setenv("WANDB_PROJECT", "other")  # what is asked for now comes first
     assert sync([run], "offline") == 0
     assert stand_in.started[-1]["project"] == "other"
 
 
-def test_an_agent_starts_no_sweep_of_ours(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_agent_starts_no_sweep_of_ours(monkeypatch, capsys):
     monkeypatch.setenv("WANDB_SWEEP_ID", "s7")
     monkeypatch.setenv("WANDB_RUN_ID", "a1")
     assert cli.main(["-m", "seed=0,1"]) == 2

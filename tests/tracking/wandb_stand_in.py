@@ -1,7 +1,6 @@
 """A stand-in for W&B that keeps what is logged, and a run folder to show."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,7 @@ class StandIn:
     """Each W&B run is one file in a folder of W&B's names. As in W&B, rows are lost unless the run
     is finished, a step that goes back is dropped, and a new run of an id replaces the old one."""
 
-    def __init__(self, study: Path) -> None:
+    def __init__(self, study):
         self.study = study
         self.reachable = False
         self.started: list[dict[str, Any]] = []
@@ -29,13 +28,13 @@ class StandIn:
         self.server: dict[str, dict[int, dict[str, Any]]] = {}
 
     @property
-    def modes(self) -> list[str]:
+    def modes(self):
         return [options["mode"] for options in self.started]
 
-    def teardown(self) -> None:
+    def teardown(self):
         self.in_use.clear()
 
-    def init(self, **options: Any) -> Any:
+    def init(self, **options):
         self.started.append(options)
         name, online = options["id"], options["mode"] == "online"
         assert options.get("resume") is None, "W&B would go on where the old run ends"
@@ -50,15 +49,15 @@ class StandIn:
         if online:
             self.server[name] = rows
 
-        def log(row: dict[str, Any], step: int) -> None:
+        def log(row, step):
             assert step >= max(rows, default=0), "W&B drops a step that goes back"
             kinds = {k: v if isinstance(v, (int, float)) else v for k, v in row.items()}
             rows.setdefault(step, {}).update(kinds)
 
-        def define_metric(metric: str, **kinds: Any) -> None:
+        def define_metric(metric, **kinds):
             self.defined[metric] = kinds
 
-        def finish(exit_code: int) -> None:
+        def finish(exit_code):
             self.in_use.remove(name)
             self.exit_codes.append(exit_code)
             shown = {step: {k: _plain(v) for k, v in row.items()} for step, row in rows.items()}
@@ -69,28 +68,28 @@ class StandIn:
             write_logs=self.console.append, log_artifact=self.keep_artifact,
         )  # fmt: skip
 
-    def keep_artifact(self, artifact: Any, aliases: list[str]) -> None:
+    def keep_artifact(self, artifact, aliases):
         paths = {entry.path: entry.local_path for entry in artifact.manifest.entries.values()}
         self.artifacts.append((artifact.name, artifact.type, aliases, paths))
 
-    def rows(self) -> dict[int, dict[str, Any]]:
+    def rows(self):
         """The rows of the only part there is."""
         (part,) = self.study.glob("wandb/*run-*/rows.json")
         return {int(step): row for step, row in json.loads(part.read_text()).items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value):
     """The name of its class stands for what W&B makes a file of."""
     return value if isinstance(value, (int, float)) else type(value).__name__
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Path:
+def study(tmp_path):
     return tmp_path / "study"
 
 
 @pytest.fixture
-def stand_in(study: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+def stand_in(study, monkeypatch):
     stand_in = StandIn(study)
     monkeypatch.setattr(view.wandb, "init", stand_in.init)
     monkeypatch.setattr(View, "unreached", False)
@@ -98,20 +97,20 @@ def stand_in(study: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 @pytest.fixture
-def run(study: Path) -> Path:
+def run(study):
     return make_run(study, config_of(), status="running", rows=0)
 
 
 @pytest.fixture
-def metrics(run: Path) -> MetricsFile:
+def metrics(run):
     return MetricsFile(run / "metrics.jsonl")
 
 
-def write(metrics: MetricsFile, steps: range) -> None:
+def write(metrics, steps):
     for step in steps:
         metrics.append({"step": step, "tokens": step, "train/loss": 1 / step})
 
 
-def end(run: Path, status: str = "finished") -> None:
+def end(run, status="finished"):
     edit(run, status=status)
     (run / "curve.svg").write_text('<?xml version="1.0"?>\n<svg xmlns="..."></svg>\n')

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import wandb
 
-from transformer_norms.errors import ConfigError, describe_error, hide_secrets
+from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.storage.files import as_storage_error, remove_leftovers, write_json
 from transformer_norms.storage.locks import Lock, take_lock
 from transformer_norms.storage.reading import is_there, read_json
@@ -93,8 +93,10 @@ class View(ABC):
                     self._complete(shown)
         except Exception as error:  # the views of other folders go on
             known = as_storage_error(error, self.home) or error
-            self.problem, done = self._note(known), True
-            self.code = getattr(known, "exit_code", 1)
+            self.problem, self.code = describe_error(known), getattr(known, "exit_code", 1)
+            done = True
+            with suppress(OSError), open(self.home / "mirror.log", "a", encoding="utf-8") as log:
+                log.write(f"{self.name}: {self.problem}\n")
         if done:
             self._release()
         return done
@@ -218,10 +220,3 @@ class View(ABC):
         run, self._run = self._run, None
         if run is not None:
             run.finish(exit_code=code)
-
-    def _note(self, error: Exception) -> str:
-        """Writes one line to mirror.log and returns it."""
-        line = hide_secrets(describe_error(error))
-        with suppress(OSError), open(self.home / "mirror.log", "a", encoding="utf-8") as log:
-            log.write(f"{self.name}: {line}\n")
-        return line
