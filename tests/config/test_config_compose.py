@@ -2,19 +2,17 @@
 
 import copy
 import itertools
-import os
+import re
 import shutil
 from dataclasses import FrozenInstanceError, is_dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import (
     Choices,
     choose,
@@ -25,11 +23,9 @@ from transformer_norms.config.compose import (
 )
 from transformer_norms.config.option_content import read_config_file
 from transformer_norms.config.overrides import parse
-from transformer_norms.config.plugins import TO_CHOOSE, fault_of
 from transformer_norms.config.saved import FORM, to_mapping, to_yaml
 from transformer_norms.config.tree import CHOSEN, Config, marked
-from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Mark, Values, plain
+from transformer_norms.kinds import Mark, Values, plain, value_at
 from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, option_files, options
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.plan import Plan
@@ -38,7 +34,6 @@ from transformer_norms.signals import Stopping
 
 CHOSEN_BY_FILE = [axis for axis in AXES if axis not in ("sweep", "launcher")]
 WIDE = "model.width=1792"  # the groups of group_norm divide deepseek_v3's latents
-GLOBAL = "# @package _global_\n"  # as each preset, recipe and launcher begins
 FINALS = ("auto", "always", "none", "layernorm")
 
 
@@ -150,43 +145,6 @@ def test_files_are_composed_as_hydra_composes_them(words):
         assert repr(content[key]) == repr(theirs[key]), key
 
 
-def own_files(folder: Path, texts: dict) -> str:
-    for name, text in texts.items():
-        file = folder / "configs" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return f"plugins={folder}"
-
-
-def test_an_option_in_a_folder_of_plugins_extends_another_and_has_one_content(tmp_path, saved):
-    typed = own_files(tmp_path / "own", {
-        "norm/mine.yaml": "# @package norm\ndefaults: [rmsnorm, _self_]\neps: 3e-5\n",
-        "preset/mine.yaml": "# @package _global_\ndefaults:\n  - gpt2\n  - override /norm: mine\n"
-        "seed: 48\narchitecture: {logit_cap: 30}\n",
-        "preset/tied.yaml": "# @package _global_\ndefaults:\n  - override /init: ngpt\n"
-        "architecture: {tied: true}\n",
-    })  # fmt: skip
-    config = composed(typed, "norm=mine", "placement=post")
-    assert (config.norm.type, config.norm.eps) == ("rmsnorm", 3e-5)
-    assert composed(saved("placement=post")[1], typed, "norm=mine").norm == config.norm
-    # A preset may state a tied head for its own init; a typed init brings what it brings.
-    assert composed(typed, "preset=tied").architecture.tied
-    assert not composed(typed, "preset=tied", "init=ngpt").architecture.tied
-    config = composed(typed, "preset=mine")
-    assert (config.norm.eps, config.seed, config.architecture.logit_cap) == (3e-5, 48, 30)
-    assert (config.position.type, composed(typed, "preset=mine", "norm=dyt").norm.type) == (
-        "learned",
-        "dyt",
-    )
-
-
-@pytest.mark.parametrize("axis", AXES)
-def test_every_built_in_file_is_written_as_one_in_a_folder_of_plugins(axis):
-    for file in option_files(axis).values():
-        text = file.read_text()
-        assert fault_of(axis, "mine", text, yaml.safe_load(text)) is None, file
-
-
 def test_every_yaml_belongs_to_an_axis():
     found = {file.relative_to(folder_of_configs()) for file in folder_of_configs().rglob("*.yaml")}
     axes = [*AXES, "norm/head"]
@@ -194,18 +152,13 @@ def test_every_yaml_belongs_to_an_axis():
     assert found == {*known, Path("train.yaml"), Path("other_codebases.yaml")}
 
 
-def test_every_preset_composes_with_norms_and_every_norm_with_a_preset(files, norms):
-    """Every fourth preset; all of them nightly."""
-    presets = options("preset")[::4]
+@pytest.mark.parametrize("apart", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_presets_compose_with_norms(norms, apart):
+    """Every fourth preset with a share of the norms; all presets with all norms nightly."""
+    presets = options("preset")[::apart]
     for i, preset in enumerate(presets):
-        for norm in list(norms.values())[i % len(norms) :: len(presets)]:
-            assert resolved(f"preset={preset}", WIDE, norm=norm).norm.type == norm["type"]
-
-
-@pytest.mark.nightly
-def test_every_preset_composes_with_every_norm(files, norms):
-    for preset in options("preset"):
-        for norm in norms.values():
+        first, step = (i % len(norms), len(presets)) if apart > 1 else (0, 1)
+        for norm in list(norms.values())[first::step]:
             assert resolved(f"preset={preset}", WIDE, norm=norm).norm.type == norm["type"]
 
 
@@ -221,16 +174,27 @@ def test_every_norm_composes_with_every_placement_and_every_final_norm(default, 
 # Precedence
 
 
-def test_typed_wins_over_placement_over_norm_over_none(default):
-    assert default.architecture.embed_scale == "none"
-    post = composed("placement=post")
-    assert post.architecture.embed_scale == "sqrt(d)"
-    assert (
-        composed("placement=post", "architecture.embed_scale=none").architecture.embed_scale
-        == "none"
-    )
-    typed = composed("architecture.embed_scale=2", "placement=post")
-    assert typed.architecture.embed_scale == 2
+HYBRID_GPT2 = "preset=gpt2 architecture.bias=false placement=hybrid"
+
+
+@pytest.mark.parametrize(
+    ("typed", "key", "value"),
+    [
+        ("", "architecture.embed_scale", "none"),
+        ("placement=post", "architecture.embed_scale", "sqrt(d)"),
+        ("placement=post architecture.embed_scale=none", "architecture.embed_scale", "none"),
+        ("architecture.embed_scale=2 placement=post", "architecture.embed_scale", 2),
+        (HYBRID_GPT2, "architecture.bias", False),
+        (HYBRID_GPT2, "choices.init", "gpt2"),  # hybrid brings megatron
+        ("placement=hybrid", "choices.init", "megatron"),
+        ("placement=hybrid init=scaled", "choices.init", "scaled"),
+        ("placement=post", "final_norm", "none"),
+        ("placement=post final_norm=always", "final_norm", "norm"),
+        ("model.heads=8", "model.head_dim", 16),
+    ],
+)
+def test_typed_wins_over_the_preset_over_the_placement_over_none(typed, key, value):
+    assert value_at(composed(*typed.split()), key) == value
 
 
 def test_a_placement_wins_over_a_norm_and_a_norm_over_none(default, files, norms):
@@ -260,14 +224,6 @@ def test_a_norm_typed_beside_a_preset_wins_in_either_order(norm):
     assert before.choices.norm == before.norm.type == norm
     assert before.choices.position == "learned"
     assert before.architecture.bias is True
-
-
-def test_a_typed_key_wins_over_the_preset_and_the_preset_over_the_placement():
-    config = composed("preset=gpt2", "architecture.bias=false", "placement=hybrid")
-    assert config.architecture.bias is False
-    assert config.choices.init == "gpt2"  # hybrid brings megatron
-    assert composed("placement=hybrid").choices.init == "megatron"
-    assert composed("placement=hybrid", "init=scaled").choices.init == "scaled"
 
 
 # Values
@@ -330,41 +286,31 @@ def test_a_saved_config_composes_to_itself_with_the_same_hash(overrides, saved):
     assert composed(file, "study=other", "tracking=none", "trainer.keep=1").seed == again.seed
 
 
-def test_what_is_typed_beside_a_saved_config_is_what_would_be_typed_beside_the_first_command(saved):
-    _, file = saved("seed=3", "norm=layernorm")
-    for key in (
-        "placement=post",
-        "placement=hybrid",
-        "norm=none",
-        "model.heads=8",
-        "model.width=64",
-        "mlp=swiglu",
-        "final_norm=always",
-        "final_norm=rmsnorm",
-        "init=gpt2",
-        "seed=5",
-        "qk_norm=head",
-    ):
-        before = {"seed": "seed=3", "norm": "norm=layernorm"}
-        direct = composed(*{**before, key.partition("=")[0]: key}.values())
-        assert composed(file, key) == direct, key
+CHANGES = "placement=post placement=hybrid norm=none model.heads=8 model.width=64 mlp=swiglu"
+CHANGES += " final_norm=always final_norm=rmsnorm init=gpt2 seed=5 qk_norm=head"
 
 
-def test_an_axis_typed_beside_a_saved_config_translates_its_words_again(saved):
-    config, file = saved()
-    assert config.architecture.embed_scale == "none"
-    post = composed(file, "placement=post")
-    assert post.architecture.embed_scale == "sqrt(d)"
-    assert post.final_norm == "none"
-    assert composed(file, "model.heads=8").model.head_dim == 16
-    assert composed(file, "placement=post", "final_norm=always").final_norm == "norm"
-
-
-def test_a_typed_value_stays_typed_in_a_saved_config(saved):
-    _, file = saved("architecture.embed_scale=2", "model.mlp_width=96")
-    config = composed(file, "placement=post", "model.width=64")
-    assert config.architecture.embed_scale == 2
-    assert config.model.mlp_width == 96
+@pytest.mark.parametrize(
+    ("own", "typed"),
+    [
+        *(("seed=3 norm=layernorm", change) for change in CHANGES.split()),
+        ("", "placement=post final_norm=always"),
+        ("", "norm=dyt model.context=8"),
+        ("architecture.embed_scale=2 model.mlp_width=96", "placement=post model.width=64"),
+        ("norm=rmsnorm_eps5 placement=mixln init=mup", "norm=layernorm final_norm=none"),
+        ("placement.equation=x+f(norm(x)) norm.eps=1e-4", "placement=sandwich"),
+    ],
+)
+def test_what_is_typed_beside_a_saved_config_is_what_would_be_typed_beside_the_first_command(
+    own, typed, saved
+):
+    """With config=FILE, and with a config that is no file. A chosen option is as its file says."""
+    config, file = saved(*own.split())
+    again, keys = composed(file, *typed.split()), re.findall(r"(\S+?)=", typed)
+    left = [text for text in own.split() if not {text.split("=")[0], text.split(".")[0]} & {*keys}]
+    assert again == composed(*left, *typed.split())
+    assert to_yaml(recompose(config, typed.split())) == to_yaml(again)
+    assert to_yaml(again) != to_yaml(config) == to_yaml(recompose(config, []))
 
 
 def test_a_file_edited_since_does_not_change_what_a_saved_config_means(
@@ -389,180 +335,6 @@ def test_a_config_saved_on_another_device_runs_on_this_one(saved):
     path.write_text(path.read_text().replace("    device: cpu", "    device: cuda"))
     assert path.read_text() != to_yaml(config)
     assert composed(file) == config
-
-
-# Plugins
-
-NORM = """
-from torch import nn
-from transformer_norms.kinds import Rate
-from transformer_norms.norms import NORMS
-
-@NORMS("{name}")
-class Mine(nn.Module):
-    def __init__(self, width: int, zeta: Rate) -> None:
-        super().__init__()
-        self.zeta = zeta
-
-    def forward(self, x):
-        return self.zeta * x
-"""
-
-
-@pytest.fixture(scope="module")
-def mine(tmp_path_factory) -> Path:
-    """A user's own folder, in a place whose name needs quotes."""
-    folder = tmp_path_factory.mktemp("it's mine, ü=1")
-    for axis, name, text in (
-        ("norm", "mynorm", "type: mynorm\nzeta: 2\n"),
-        (
-            "placement",
-            "mine",
-            "source: me\nequation: x + norm(f(x))\n",
-        ),
-    ):
-        (folder / "configs" / axis).mkdir(parents=True)
-        (folder / "configs" / axis / f"{name}.yaml").write_text(text)
-    (folder / "mynorm.py").write_text(NORM.format(name="mynorm"))
-    return folder
-
-
-def plugins(folder: Path) -> str:
-    quoted = str(folder).replace("'", "\\'")
-    return f"plugins='{quoted}'"
-
-
-def test_a_users_own_norm_and_placement_are_chosen_typed_and_built_like_ours(mine):
-    assert {"mynorm", "rmsnorm"} <= set(options("norm", mine))
-    config = composed(plugins(mine), "norm=mynorm", "placement=mine", "norm.zeta=3", "model=nano")
-    assert config.norm == {"type": "mynorm", "zeta": 3.0}
-    assert config.choices.placement == "mine"
-    assert config.plugins == str(mine)
-    assert build_model(config, vocab_size=8).blocks[0].attention.out.zeta == 3.0
-
-
-@pytest.mark.parametrize(
-    ("key", "fragments"),
-    [
-        ("norm=mynrm", ["layernorm", "did you mean 'mynorm'"]),
-        ("placement=minne", ["did you mean 'mine'"]),
-        ("norm.zeta=0", ["norm.zeta", "greater than 0"]),
-        ("norm.zeta=abc", ["norm.zeta: 'abc'", "a number"]),
-        ("norm.zeat=1", ["did you mean 'norm.zeta'"]),
-    ],
-)
-def test_a_users_own_options_are_checked_like_ours(key, fragments, mine):
-    typed = [plugins(mine), key] if key.startswith("norm=") else [plugins(mine), "norm=mynorm", key]
-    with pytest.raises(ConfigError) as caught:
-        compose(typed)
-    assert [part for part in fragments if part not in str(caught.value)] == []
-
-
-@pytest.mark.goal("X3")
-def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, saved):
-    config, file = saved(plugins(mine), "norm=mynorm")
-    assert composed(file, plugins(mine)) == config
-    fresh = mine.parent / "never"
-    shutil.copytree(mine, fresh)
-    (fresh / "mynorm.py").write_text("raise SystemExit('loaded')")
-    path = Path(file.removeprefix("config="))
-    text = path.read_text().replace("type: mynorm", "type: other").replace(str(mine), str(fresh))
-    path.write_text(text.replace(str(mine).replace("'", "''"), str(fresh)))
-    with pytest.raises(ConfigError, match="type plugins=.*no norm 'other'") as caught:
-        compose([file])
-    assert "loaded" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "fragment"),
-    [
-        ("broken.py", "1 / 0", "broken.py: ZeroDivisionError: division by zero"),
-        ("broken.py", "raise ValueError('a\\nb')", "broken.py: ValueError: a b"),
-        ("broken.py", "def", "broken.py: SyntaxError"),
-        ("broken.py", "raise SystemExit('bye')", "broken.py: SystemExit: bye"),
-        ("broken.py", NORM.format(name="rmsnorm"), "'rmsnorm' is taken"),
-        ("configs/norm/rmsnorm.yaml", "type: rmsnorm", "norm=rmsnorm is ours"),
-        ("configs/norms/new.yaml", "type: rmsnorm", "did you mean 'norm'"),
-        ("configs/norm/new.yaml", "a: [", "new.yaml"),
-        ("configs/norm/new.yaml", "\ufeffa: 1", "it begins with a byte order mark"),
-        ("configs/norm/new.yaml", "- a", "a list is not allowed"),
-        ("configs/norm/new.yaml", f"{GLOBAL}norm: {{type: none}}", "has keys of norm only"),
-        ("configs/mlp/new.yaml", "# @package seed\ntype: plain", "@package seed: a file of mlp"),
-        ("configs/placement/new.yaml", "defaults: [pre, override /norm: none]", "placement only"),
-        (
-            "configs/preset/new.yaml",
-            "norm: none\nnonsense: 3",
-            "the first line of a preset is '# @",
-        ),
-        ("configs/preset/new.yaml", f"# mine\n{GLOBAL}seed: 3", "the first line of a preset is"),
-        ("configs/preset/new.yaml", f"{GLOBAL}norm: none", "as '- override /norm: layernorm'"),
-        ("configs/preset/new.yaml", f"{GLOBAL}architectur: {{tied: true}}", "mean 'architecture'"),
-        ("configs/preset/new.yaml", f"{GLOBAL}again: true", "there is no key 'again'"),
-        ("configs/recipe/new.yaml", f"{GLOBAL}recipes: {{}}", "did you mean 'recipe'?"),
-        ("configs/recipe/new.yaml", "trainer: {steps: 3}", "the first line of a recipe is"),
-        ("configs/launcher/new.yaml", "workers: 3", "the first line of a launcher is"),
-        ("configs/sweep/new.yaml", "vary: &a {norm: *a}", "new.yaml: is more than 65536 values"),
-    ],
-)
-def test_a_broken_plugin_is_one_line_that_names_its_file(file, text, fragment, tmp_path):
-    path = tmp_path / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        compose([f"plugins={tmp_path}"])
-    assert str(caught.value).isprintable()
-    assert str(caught.value).startswith(f"plugins={tmp_path}: ")
-    assert fragment in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("defaults", "line"),
-    [
-        ("override /norm: layernrm", "norm=layernrm: did you mean 'layernorm'? there is no norm"),
-        *(
-            (f"{key}: layernorm", f"preset=mine: defaults: '{key}' chooses nothing; {TO_CHOOSE}")
-            for key in ("override /nrom", "norm", "/norm")
-        ),
-    ],
-)
-def test_a_preset_that_chooses_wrongly_is_one_line_that_says_how_to_choose(
-    defaults, line, tmp_path
-):
-    typed = own_files(tmp_path, {"preset/mine.yaml": f"{GLOBAL}defaults: [{{{defaults}}}]"})
-    with pytest.raises(ConfigError) as caught:
-        compose([typed, "preset=mine"])
-    assert str(caught.value).startswith(line)
-
-
-@pytest.mark.parametrize(
-    ("make", "kind"),
-    [
-        (os.mkfifo, "a pipe"),
-        (os.mkdir, "a folder"),
-        (partial(os.symlink, "/dev/zero"), "a device"),
-    ],
-)
-def test_a_config_of_plugins_that_is_no_file_is_refused_and_never_waited_for(make, kind, tmp_path):
-    path = tmp_path / "configs/sweep/new.yaml"
-    path.parent.mkdir(parents=True)
-    make(path)
-    with pytest.raises(ConfigError, match=f"is no file, but {kind}") as caught:
-        compose([f"plugins={tmp_path}"])
-    assert "\n" not in str(caught.value)
-
-
-def test_plugins_that_are_a_link_in_a_circle_are_no_folder(tmp_path):
-    (tmp_path / "circle").symlink_to("circle")
-    with pytest.raises(ConfigError, match="circle: there is no such folder"):
-        compose([f"plugins={tmp_path}/circle"])
-
-
-def test_a_config_of_plugins_that_is_a_link_in_a_circle_is_one_line(tmp_path):
-    path = tmp_path / "configs/norm/new.yaml"
-    path.parent.mkdir(parents=True)
-    path.symlink_to(path.name)
-    with pytest.raises(ConfigError, match="new.yaml: is a link; name what it leads to"):
-        compose([f"plugins={tmp_path}"])
 
 
 # No key is dead
@@ -653,25 +425,6 @@ def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeyp
         Run(Plan(watch(config, read))).train(stopping, lambda folder: None, lambda: None)
     dead = {".".join(path) for path in leaves(plain(config)) if path not in read}
     assert {key for key in dead if not key.startswith(tuple(READ_ELSEWHERE))} == set()
-
-
-@pytest.mark.parametrize(
-    ("own", "typed"),
-    [
-        ([], ["norm=dyt", "model.context=8"]),
-        (
-            ["norm=rmsnorm_eps5", "placement=mixln", "init=mup"],
-            ["norm=layernorm", "final_norm=none"],
-        ),
-        (["placement.equation=x + f(norm(x))", "norm.eps=1e-4"], ["placement=sandwich"]),
-    ],
-)
-def test_a_config_is_changed_as_its_file_would_be(own, typed, tmp_path):
-    config, file = composed(*own), tmp_path / "config.yaml"
-    file.write_text(to_yaml(config))
-    again = recompose(config, typed)
-    assert to_yaml(again) == to_yaml(compose([f"config={file}", *typed]))
-    assert to_yaml(again) != to_yaml(config) == to_yaml(recompose(config, []))
 
 
 @pytest.mark.parametrize(

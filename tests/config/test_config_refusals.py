@@ -70,6 +70,8 @@ NAMES = [
     ("optimizer=adam", "optimizer=adam", "muon", "did you mean 'adamw'"),
     ("tracking=wandbb", "tracking=wandbb", "none", "did you mean 'wandb'"),
     ("launcher=nowhere", "launcher=nowhere", "basic"),
+    ("launcher=pool", "launcher=pool: is about many runs"),
+    ("sweep=quick", "sweep=quick: is about many runs"),
     ("sweep=nothing_such", "sweep=nothing_such", "depth", "configs/sweep has all"),
     ("embed=rmsnrom", "embed=rmsnrom", "auto, ", "did you mean 'rmsnorm'"),
     ("final_norm=lyernorm", "final_norm=lyernorm", "auto, always, ", "did you mean 'layernorm'"),
@@ -274,7 +276,6 @@ RANGES = [
     ("placement=post placement.brings={foo: 1}", "placement.brings", "'foo'", "embed_scale"),
 ]
 CASES = NAMES + SHAPES + KINDS + RANGES
-CASES += [((f"study={name}",), "study") for name in STUDIES]
 OF_DYT = "together: [{'norm.alpha_init': 1, 'norm': 'dyt'}, {'norm': 'rmsnorm'}]"
 SWEEPS = [
     ("norm=rmsnorm,foo", "norm=foo", "layernorm, "),

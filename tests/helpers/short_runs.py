@@ -11,22 +11,16 @@ from safetensors.torch import load_file
 from transformer_norms import compose, train
 from transformer_norms.run.checkpoint import newest
 from transformer_norms.signals import Stopping
+from transformer_norms.training.trainer import Trainer
 
 TEXT = "".join(
     f"{i} cats sat on {i * i % 97} mats, said the {i % 7}th of them.\n" for i in range(900)
 )
-
-
 BASE = ["model=nano", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
 BASE += ["data=text", "data.paths=corpus.txt", "data.val_tokens=500", "tracking=none"]
 BASE += ["trainer.steps=24", "trainer.batch_size=4", "trainer.eval_every=10", "trainer.log_every=3"]
-BASE += [
-    "trainer.checkpoint_every=7",
-    "trainer.threads=1",
-    "schedule.warmup=4",
-    "trainer.probe_every=5",
-    "model.dropout=0.1",
-]
+BASE += ["trainer.checkpoint_every=7", "trainer.threads=1", "schedule.warmup=4"]
+BASE += ["trainer.probe_every=5", "model.dropout=0.1"]
 
 
 @pytest.fixture(autouse=True)
@@ -71,19 +65,9 @@ def same(one, other):
     return all(torch.equal(a[name], b[name]) for name in a) and s == t and rows(one) == rows(other)
 
 
-def tree(folder):
-    return {
-        str(file): (file.stat().st_mtime_ns, file.read_bytes())
-        for file in sorted(Path(folder).rglob("*"))
-        if file.is_file()
-    }
-
-
 @pytest.fixture
 def stop_at(monkeypatch):
     """stop_at(2, 5): the next run is asked to stop after 2 steps, the one after it after 5."""
-    from transformer_norms.training.trainer import Trainer
-
     train_step, enter = Trainer.train_step, Stopping.__enter__
     current = {"stops": iter([])}
 

@@ -1,12 +1,14 @@
 """A command in a process that is forked from one which has imported torch and the package, as that
 takes longer than a small run. Signals, exit codes and output are those of any process."""
 
+import json
 import multiprocessing
 import os
 import runpy
 import signal
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
@@ -21,6 +23,7 @@ from transformer_norms.run import run  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 CEILING = 600  # seconds, for a machine that is busy with other things
+TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 
 
 def forking():
@@ -58,6 +61,21 @@ class Command:
         files = [Path(self._folder.name, name) for name in ("out", "err")]
         return [file.read_text() if file.exists() else "" for file in files]  # killed at birth
 
+    def end(self):
+        """Returns the exit code, the JSON line and what a person reads, once the command has
+        ended."""
+        out, err = self.communicate(timeout=CEILING)
+        return self.returncode, json.loads(out.splitlines()[-1]) if out else None, err
+
+    def wait_for(self, condition):
+        """Returns what the condition returns once that is true, while the command goes on."""
+        end = time.monotonic() + CEILING
+        while not (found := condition()):
+            assert self.poll() is None, self.communicate()[1]
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return found
+
     def printed(self):
         """Returns what the command has printed on stderr so far."""
         file = Path(self._folder.name, "err")
@@ -68,6 +86,15 @@ class Command:
 
     def kill(self):
         self._process.kill()
+
+
+def result(folder):
+    """Returns the newest checkpoint of a run, its weights and its optimizer's state, and the rows
+    without times."""
+    newest = max(Path(folder, "checkpoints").glob("step-*"))
+    tensors = [(newest / f"{name}.safetensors").read_bytes() for name in ("model", "optimizer")]
+    rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return newest.name, tensors, [{k: v for k, v in r.items() if k != "seconds"} for r in rows]
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from killing import DyingCommand
+from warm import TEXT
 
-TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 EVERY = 5
 TYPED = ["model=nano", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
 TYPED += ["data=text", "data.paths=corpus.txt", "data.val_tokens=200", "tracking=none"]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from rank_workers import ROOT
-from short_runs import BASE, TEXT, go, here, rows, same, state, stop_at, tree  # noqa: F401
+from run_folders import tree
+from short_runs import BASE, TEXT, go, here, rows, same, state, stop_at  # noqa: F401
 
 from transformer_norms import ConfigError, compose, train
 from transformer_norms.training.loss import ModelLoss

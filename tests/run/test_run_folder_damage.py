@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from no_files import ends_if_it_hangs
-from short_runs import TEXT, go, tree
+from run_folders import tree
+from short_runs import TEXT, go
 
 from transformer_norms import ConfigError, runs
 from transformer_norms.errors import NoUsableCheckpoint

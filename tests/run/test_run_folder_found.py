@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from short_runs import BASE, TEXT, config_of, go, here, rows, same, stop_at, tree
+from run_folders import tree
+from short_runs import BASE, TEXT, config_of, go, here, rows, same, stop_at
 
 from transformer_norms import ConfigError, compose, runs, train
 from transformer_norms.config.tree import diff
@@ -67,8 +68,6 @@ def test_one_identity_however_it_is_typed_and_watched():
 
 @pytest.mark.goal("R8")
 def test_other_code_is_noticed_and_named(capfd, monkeypatch, stop_at):
-    from transformer_norms.run import identity
-
     done = go()
     original = identity.code
 
@@ -174,8 +173,6 @@ def test_what_is_continued_follows_the_schedule_of_the_later_horizon():
 
 @pytest.mark.goal("R8")
 def test_continue_from_refuses_other_data_takes_a_renamed_file_and_says_other_code(monkeypatch):
-    from transformer_norms.run import identity
-
     first = go("schedule=constant")
     shutil.copy("corpus.txt", "renamed.txt")
     more = [f"continue_from={first['folder']}", "trainer.steps=30"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from signal_points import POINTS, wait_until_caught
-from warm import CEILING, starting
+from warm import CEILING, TEXT, result, starting
 
 from transformer_norms import cli, signals
 from transformer_norms.judge import __main__ as judge
@@ -23,7 +23,6 @@ from transformer_norms.run import checkpoint
 from transformer_norms.signals import Preempted, Stopping
 
 ROOT = Path(__file__).parents[2]
-TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 TINY = "data=text data.paths=corpus.txt data.val_tokens=300 plugins=mine tracking=none model=nano"
 TINY += " model.width=16 model.heads=2 model.depth=1 model.context=16 trainer.batch_size=4"
 TINY += " trainer.steps=20 trainer.log_every=1 trainer.eval_every=5 trainer.checkpoint_every=5"
@@ -71,14 +70,6 @@ def run_here(capsys, monkeypatch):
         return code, json.loads(capsys.readouterr().out.splitlines()[-1])
 
     return run
-
-
-def result(folder):
-    """Returns the weights of a run, its optimizer's state, and its rows without times."""
-    newest = max(Path(folder, "checkpoints").glob("step-*"))
-    tensors = [(newest / f"{name}.safetensors").read_bytes() for name in ("model", "optimizer")]
-    rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
-    return newest.name, tensors, [{k: v for k, v in r.items() if k != "seconds"} for r in rows]
 
 
 def leftovers(folder="."):
@@ -137,9 +128,7 @@ def test_a_signal_at_any_point_ends_a_command_with_75_and_the_next_one_goes_on_b
     count, start, run_here, monkeypatch, measured
 ):
     def run_there(*typed):  # shapes are checked in this process, which no compiler understands
-        process = start(*typed)
-        out, _ = process.communicate(timeout=CEILING)
-        return process.returncode, json.loads(out.splitlines()[-1])
+        return start(*typed).end()[:2]
 
     longest, calm = 0.0, {}
     for i, (kind, call, name) in enumerate(points(count)):
@@ -183,9 +172,7 @@ def test_a_second_signal_ends_the_process_at_once_and_the_last_checkpoint_verifi
 ):
     """Also in the middle of a save, whose draft the next command removes."""
     process = start("study=twice", AT=f"{kind} {call} {signal.SIGTERM:d}", TWICE="1")
-    while "once more ends it at once" not in process.printed():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    process.wait_for(lambda: "once more ends it at once" in process.printed())
     end = time.monotonic() + 60
     while process.poll() is None:  # two within a moment are one wish
         assert time.monotonic() < end
@@ -269,9 +256,8 @@ def drain(terminal):
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored(number, start):
     """SIGHUP under nohup, and SIGINT in the background of a script."""
     prepare = partial(signal.signal, number, signal.SIG_IGN)
-    process = start("study=on", AT=f"step 4 {number:d}", prepare=prepare)
-    out, err = process.communicate(timeout=CEILING)
-    assert (process.returncode, json.loads(out)["status"]) == (0, "finished"), err
+    code, answer, err = start("study=on", AT=f"step 4 {number:d}", prepare=prepare).end()
+    assert (code, answer["status"]) == (0, "finished"), err
     assert "SIG" not in err
 
 

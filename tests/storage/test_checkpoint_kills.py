@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from safetensors.torch import load_file
 
 from transformer_norms.run import checkpoint
-from transformer_norms.run.tensor_stream import NonFiniteError
+from transformer_norms.run.checkpoint import NonFiniteError
 from transformer_norms.storage.files import remove_leftovers
 from transformer_norms.storage.manifest import DamagedError
 

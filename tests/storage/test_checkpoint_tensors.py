@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import distributed, nn
 
 from transformer_norms.run import checkpoint
-from transformer_norms.run.tensor_stream import NonFiniteError, stream, stream_size
+from transformer_norms.run.checkpoint import NonFiniteError, stream, stream_size
 from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.training.tensors import load_optimizers, load_weights, read_like
 

@@ -14,13 +14,24 @@ from transformer_norms.config.finding import CONFIG, find_config, find_run
 from transformer_norms.config.option_content import option_content, read_config_file
 from transformer_norms.config.overrides import HORIZONS, Typed, as_typed, merge, parse, place
 from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins, load
-from transformer_norms.config.saved import Saved, equation_text, read_saved, saved_of
-from transformer_norms.config.tree import CHOSEN, Config, ReadOption, check_chosen, flat
+from transformer_norms.config.saved import Saved, read_saved, saved_of
+from transformer_norms.config.tree import (
+    CHOSEN,
+    Config,
+    ReadOption,
+    check_chosen,
+    diff,
+    flat,
+    marked,
+)
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Mark
 from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.names import AXES, AXES_OF_A_RUN, folder_of_configs, options, unknown
+from transformer_norms.text_tables import show
 
 PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
+_OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
 
 
 @dataclass(frozen=True)
@@ -176,7 +187,7 @@ def _put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
             placement["learned"] = learned
         if {READ, WRITE} & named and "connection" in values["placement"]:
             placement["connection"] = values["placement"]["connection"]
-        values["placement"], axes["placement"] = placement, equation_text(placement["equation"])
+        values["placement"], axes["placement"] = placement, show(placement["equation"])
     return replace(choices, values=values, axes=axes)
 
 
@@ -215,10 +226,17 @@ def _choices_of(saved: Saved, typed: Collection[Typed], folder: Path | None) -> 
 
 
 def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
-    """Raises ConfigError where `resolved` of the file is not what comes of its choices."""
+    """Raises ConfigError where `resolved` of the file is not what its choices give."""
     device = saved.resolved["trainer"].get("device")
     try:
-        saved.compare(complete(_choices_of(saved, [], folder), [], folder, device))
+        config = complete(_choices_of(saved, [], folder), [], folder, device)
+        differing = diff(flat(saved.resolved), flat(saved_of(config).resolved))
+        for key, (stated, computed) in differing.items():
+            if key.partition(".")[0] not in _OF_A_COMMAND:
+                raise ConfigError(
+                    f"{key}: resolved says {stated!r}, and the choices give {computed!r}. To "
+                    f"change a saved run leave the file as it is and type: config=FILE {key}=VALUE"
+                )
     except ConfigError as error:
         made_with = saved.chosen["plugins"]
         needs_plugins = made_with != "none" and not folder
@@ -245,16 +263,12 @@ def check_option(pair: Typed, folder: Path | None) -> None:
         raise ConfigError(f"{pair}: several are a sweep; type -m {names}")
     known = options(pair.key, folder)
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
-        raise ConfigError(f"{pair}: {_unknown_option(pair.key, pair.word, known, folder)}")
-
-
-def _unknown_option(axis: str, name: object, known: Iterable[str], folder: Path | None) -> str:
-    line = unknown(axis, name, known)
-    if folder is not None:
-        return f"{line}; your own stand in {folder}/configs/{axis}"
-    if line.startswith("did you mean"):
-        return line
-    return f"{line}; one of your own needs plugins=FOLDER"
+        line = f"{pair}: {(near := unknown(pair.key, pair.word, known))}"
+        if folder is not None:
+            line += f"; your own stand in {folder}/configs/{pair.key}"
+        elif not near.startswith("did you mean"):
+            line += "; one of your own needs plugins=FOLDER"
+        raise ConfigError(line)
 
 
 def check_names(overrides: Iterable[str]) -> None:

@@ -142,16 +142,12 @@ def _below_runs(folder: Path) -> str:
 def _the_one(text: str | Path, folders: list[Path]) -> Path | None:
     """Returns the only one of the folders, the newest of several attempts at one run, or None
     where there is no folder."""
-    if len({_first_attempt(folder) for folder in folders}) > 1:
+    # NAME-HASH-2 -> NAME-HASH
+    if len({re.sub(r"(-[0-9a-f]{8})-\d{1,7}$", r"\1", str(folder)) for folder in folders}) > 1:
         raise ConfigError(
             f"{text}: type more of one name; {len(folders)} fit: {_names_text(folders)}"
         )
     return max(folders, key=lambda folder: (len(folder.name), folder.name), default=None)
-
-
-def _first_attempt(folder: Path) -> Path:
-    """NAME-HASH-2 -> NAME-HASH"""
-    return folder.with_name(re.sub(r"(-[0-9a-f]{8})-\d{1,7}$", r"\1", folder.name))
 
 
 def _refuse(text: str | Path, kind: str, folders: list[Path]) -> NoReturn:

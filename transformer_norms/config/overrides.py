@@ -83,9 +83,9 @@ def split(text: str, sign: str = ",") -> list[str]:
 def read_value(text: str) -> Any:
     """Returns the value that a text stands for."""
     text = text.strip()
-    if re.fullmatch(_QUOTED, text):
-        text = re.sub(r"(\\+)(['\"]|$)", _halve, text[1:-1])
-        return _at_home(text)
+    if re.fullmatch(_QUOTED, text):  # with half of the backslashes before a quote or the end
+        ends = r"(\\+)(['\"]|$)"
+        return _at_home(re.sub(ends, lambda m: m[1][: len(m[1]) // 2] + m[2], text[1:-1]))
     items = [part for part in split(text[1:-1]) if part.strip()]
     if text[:1] + text[-1:] == "[]":
         return [read_value(item) for item in items]
@@ -97,11 +97,6 @@ def read_value(text: str) -> Any:
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else _at_home(text)
-
-
-def _halve(found: re.Match[str]) -> str:
-    """Returns half of the backslashes before a quote or the end, and the quote."""
-    return found[1][: len(found[1]) // 2] + found[2]
 
 
 def _at_home(text: str) -> str:
@@ -329,14 +324,10 @@ def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed
         shown = f"transformer-norms train --cfg job --package {parent} shows all"
         listed = name_list(beside, shown)
         allowed = f"keys of {parent} are {listed}" if listed else f"{parent} has no keys"
-    known = [*_dotted(values), *AXES, "config"]
+    inner = {key: node if isinstance(node, dict) else {} for key, node in values.items()}
+    known = [one for key in inner for one in (key, *(f"{key}.{own}" for own in inner[key]))]
+    known += [*AXES, "config"]
     same = [key for key in known if key.rpartition(".")[2] == last and key != pair.key][:1]
     meant = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
     meant = meant or ([] if node is not None else nearest(pair.key, known))
     return f"{pair}: {did_you_mean(meant)}there is no key '{pair.key}'; {allowed}"
-
-
-def _dotted(values: Mapping[str, Any]) -> list[str]:
-    """Returns the keys of a config, each with the dotted keys of its node."""
-    inner = {key: node if isinstance(node, dict) else {} for key, node in values.items()}
-    return [one for key, node in inner.items() for one in (key, *(f"{key}.{own}" for own in node))]

@@ -4,7 +4,6 @@ Reading it gives values only, whoever wrote it: no tags, aliases or `${`, of bou
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
-from transformer_norms.config.tree import CHOSEN, Config, diff, flat, marked
+from transformer_norms.config.tree import CHOSEN, Config, flat
 from transformer_norms.errors import ConfigError, describe_error
-from transformer_norms.kinds import Mark, plain
+from transformer_norms.kinds import plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
 from transformer_norms.storage.reading import read_yaml
+from transformer_norms.text_tables import show
 
 FORM = 1  # of a config.yaml. A key that is added, renamed or dropped raises the number.
 LONGEST = 1 << 18  # bytes
@@ -25,7 +25,6 @@ LONGEST = 1 << 18  # bytes
 NO_CONFIG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -53,17 +52,6 @@ class Saved:
             same = self.resolved["choices"].get("init") == name
             return dict(self.resolved["init"]) if same else None
         return self.resolved["norms"].get(name) if axis.startswith("norm") else None
-
-    def compare(self, config: Config) -> None:
-        """Raises ConfigError where `config`, which came of the choices, is not what the file says
-        under `resolved`."""
-        differing = diff(flat(self.resolved), flat(to_mapping(config)["resolved"]))
-        for key, (stated, computed) in differing.items():
-            if key.partition(".")[0] not in _OF_A_COMMAND:
-                raise ConfigError(
-                    f"{key}: resolved says {stated!r}, and the choices give {computed!r}. To "
-                    f"change a saved run leave the file as it is and type: config=FILE {key}=VALUE"
-                )
 
 
 def to_yaml(config: Config) -> str:
@@ -135,13 +123,6 @@ def read_content(file: Path) -> dict[str, Any]:
     return content
 
 
-def resolved_values(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the resolved values of a config.yaml; `chosen` has its choices."""
-    chosen = dict(content)
-    resolved = chosen.pop("resolved")
-    return {**resolved, "chosen": chosen}
-
-
 def read_saved(file: Path) -> Saved:
     """Reads a saved run. Raises ConfigError if the file holds more than values, or no run."""
     try:
@@ -165,17 +146,10 @@ def _saved(content: dict[str, Any]) -> Saved:
     placement = content["placement"]
     equation = placement.get("equation") if isinstance(placement, dict) else None
     for axis, name in choices.items():
-        typed = axis == "placement" and name == equation_text(equation)
+        typed = axis == "placement" and equation is not None and name == show(equation)
         if not isinstance(name, str) or not (typed or _NAME.fullmatch(name)):
             raise ConfigError(f"choices.{axis}: {name!r} is not allowed; it should be a name")
     return Saved(choices, content, resolved)
-
-
-def equation_text(equation: Any) -> str:
-    """Returns the name of a placement that was typed as an equation."""
-    if isinstance(equation, Mapping):
-        return ", ".join(f"{part}: {text}" for part, text in equation.items())
-    return str(equation)
 
 
 def _check_group(key: str, value: Any) -> None:

@@ -118,10 +118,6 @@ def base_of(kind: Any) -> Any:
     return kind.__origin__ if marks_of(kind) else kind
 
 
-def is_node(kind: Any) -> bool:
-    return base_of(kind) is Values or is_dataclass(base_of(kind))
-
-
 def owner_of(kind: Any) -> Any:
     """Returns the class that declares the keys of a node, all of them or those beside the settings
     of a registered class. Returns None for a node whose keys a registered class declares alone."""
@@ -185,7 +181,9 @@ class _Chosen:
             Parameter(
                 name,
                 Parameter.KEYWORD_ONLY,
-                annotation=Mapping[str, Any] if is_node(kind) else kind,
+                annotation=Mapping[str, Any]
+                if base_of(kind) is Values or is_dataclass(base_of(kind))
+                else kind,
             )
             for name, kind in CHOSEN.items()
         ]

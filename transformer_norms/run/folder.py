@@ -46,11 +46,6 @@ _HASH = re.compile("-([0-9a-f]{8})(?=-|$)")
 _NUMBER = re.compile(r"^-\d+$")
 
 
-def attempts(study: Path, run_hash: str, origin: str = "") -> list[Path]:
-    """Returns the folders of one identity in a study, oldest first, as `Attempts.of` does."""
-    return Attempts(study).of(run_hash, origin)
-
-
 def attempt_number(folder: Path) -> int:
     """Returns 1 for NAME-HASH and 2 for NAME-HASH-2."""
     # A hash of eight digits may look like a number.

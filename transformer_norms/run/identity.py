@@ -60,8 +60,10 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     device = values["trainer"]["device"]
     for key in _ASIDE:
         _drop(values, key.split("."))
-    # Else the hash holds `cpu`, as it always has for a run on a CPU.
-    values["trainer"]["device"] = device if _depends_on_device(values) else "cpu"
+    # Beyond its last digits a step is another one on a GPU: Muon iterates in bfloat16 there, and
+    # dropout draws other numbers. Else the hash holds `cpu`, as it always has for a run on a CPU.
+    differs = values["optimizer"]["type"] == "muon" or values["model"]["dropout"] != 0
+    values["trainer"]["device"] = device if differs else "cpu"
     values["trainer"]["compile"] = False  # likewise: it was a part of the hash
     for key, value in _NOT_HASHED_AT.items():
         above, _, last = key.rpartition(".")
@@ -88,12 +90,6 @@ def kind_of_kernels(config: Config) -> dict[str, Any]:
     nodes = [*model, *"embed final_norm qk_norm v_norm tokenizer loss".split()]
     shape = trainer.batch_size, trainer.accumulation, trainer.precision, trainer.compile
     return {"shape": shape, **{key: values[key] for key in nodes}}
-
-
-def _depends_on_device(values: Mapping[str, Any]) -> bool:
-    """Whether a step computes something else on a GPU, beyond its last digits: Muon iterates in
-    bfloat16 there, and dropout draws other numbers."""
-    return values["optimizer"]["type"] == "muon" or values["model"]["dropout"] != 0
 
 
 def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +152,8 @@ def readable(config: Config, defaults: Mapping[str, str]) -> str:
     the hash behind it differs."""
     axes = "recipe init position attention mlp model data tokenizer loss optimizer schedule".split()
     chosen, choices = config.chosen.choices, config.choices
-    parts = [choices.norm, _in_a_name(choices.placement)]
+    words = re.sub(r"[^A-Za-z0-9_.-]+", "_", re.sub(r"\s*[+]\s*", "-", choices.placement))
+    parts = [choices.norm, words.strip("_.-")[:60]]
     parts += [choices[axis] for axis in axes if chosen[axis] != defaults[axis]]
     parts += [
         f"{key}_{choices[key]}".replace("_norm_", "_")
@@ -166,21 +163,17 @@ def readable(config: Config, defaults: Mapping[str, str]) -> str:
     return "-".join([*parts, f"s{config.seed}"])[:150]
 
 
-def _in_a_name(placement: str) -> str:
-    words = re.sub(r"[^A-Za-z0-9_.-]+", "_", re.sub(r"\s*[+]\s*", "-", placement))
-    return words.strip("_.-")[:60]
-
-
 def code(config: Config) -> dict[str, str]:
     """Returns the SHA-256 of each source file that this training runs, by its path in the
     package."""
-    from transformer_norms.norms import (
-        NORMS,
-    )  # imports torch, which a reader of runs can do without
+    from transformer_norms.norms import NORMS  # brings torch, which a reader of runs needs not
+
+    def file_of_norm(name: str) -> str:
+        return f"norms/{NORMS[name].__module__.rpartition('.')[2]}.py"
 
     package = Path(__file__).parents[1]
-    used = {_file_of_norm(norm.type) for norm in (config.norm, *config.norms.values())}
-    unused = {_file_of_norm(name) for name in NORMS} - used
+    used = {file_of_norm(norm.type) for norm in (config.norm, *config.norms.values())}
+    unused = {*map(file_of_norm, NORMS)} - used
     files = {
         name: file
         for room in _ROOMS
@@ -191,9 +184,3 @@ def code(config: Config) -> dict[str, str]:
     folder = plugins.check_plugins(config.plugins)
     sources = {**files, **plugins.sources(folder)}
     return {name: digest[:16] for name, digest in hash_loaded(sources).items()}
-
-
-def _file_of_norm(name: str) -> str:
-    from transformer_norms.norms import NORMS
-
-    return f"norms/{NORMS[name].__module__.rpartition('.')[2]}.py"

@@ -11,9 +11,9 @@ from transformer_norms.errors import ConfigError, NoUsableCheckpoint
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import say
 from transformer_norms.run import checkpoint
-from transformer_norms.run.reader import read_tokenizer
 from transformer_norms.run.summary import read_summary
 from transformer_norms.storage.manifest import DamagedError
+from transformer_norms.storage.reading import read_json
 from transformer_norms.training.tensors import load_weights
 
 
@@ -47,7 +47,7 @@ def saved_on_cpu(folder: Path, plugins: str) -> list[str]:
 
 def tokenizer(folder: str | Path) -> Tokenizer:
     """Returns the tokenizer of a run folder. Raises ConfigError if the folder is no run."""
-    return load_tokenizer(read_tokenizer(_check_run_folder(folder)))
+    return load_tokenizer(read_json(_check_run_folder(folder) / "tokenizer.json"))
 
 
 def _check_run_folder(folder: str | Path) -> Path:

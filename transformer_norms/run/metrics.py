@@ -35,7 +35,7 @@ class MetricsFile:
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes null for a number that is not finite, and lists its key under `nonfinite`."""
         assert "step" in row, "truncate_after could not place this row"
-        line: dict[str, Any] = {key: _finite(value) for key, value in row.items()}
+        line: dict[str, Any] = {key: finite_or_none(value) for key, value in row.items()}
         if bad := [key for key, value in row.items() if line[key] != value]:
             line["nonfinite"] = bad
         self._write((json.dumps(line, allow_nan=False) + "\n").encode())
@@ -100,12 +100,12 @@ def open_plain(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
-def _finite(value: Any) -> Any:
+def finite_or_none(value: Any) -> Any:
     """Returns `value` with None for each number in it that is not finite."""
     if isinstance(value, float):
         return value if is_finite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite_or_none(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_finite, value))
-    return [_finite(item) for item in value] if isinstance(value, list) else value
+        return tuple(map(finite_or_none, value))
+    return [finite_or_none(item) for item in value] if isinstance(value, list) else value

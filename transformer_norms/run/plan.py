@@ -16,7 +16,7 @@ from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
-from transformer_norms.run.folder import attempts, choose_folder, files_text, path_text
+from transformer_norms.run.folder import Attempts, choose_folder, files_text, path_text
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.space import check_metrics_size, space_left_to_write
 from transformer_norms.run.summary import Summary, read_summary
@@ -68,7 +68,7 @@ class Plan:
         self.folder, self.remarks = choose_folder(
             study,
             self.name,
-            attempts(study, self.hash, after),
+            Attempts(study).of(self.hash, after),
             again=config.again,
             code=self.code,
             data=self.data_identity,
@@ -84,9 +84,6 @@ class Plan:
                 f"{self.hash}; nothing was deleted. Rename that folder, or type another study"
             )
         return summary
-
-    def _plugins(self) -> list[str]:
-        return [as_typed("plugins", self.config.plugins)]
 
     def tokens(self) -> Tokens:
         """Returns the corpus as tokens, from the cache or built into it. Raises StorageError where
@@ -130,14 +127,15 @@ class Plan:
                 f"{typed}: it has no checkpoint with the optimizer's state, which a sweep keeps "
                 "with trainer.keep_optimizer=true"
             )
-        file = as_typed("config", str(folder / "config.yaml"))
-        before = compose([file, *self._plugins()])
+        saved = {"config": str(folder / "config.yaml"), "plugins": self.config.plugins}
+        again = [as_typed(key, value) for key, value in saved.items()]
+        before = compose(again)
         if (steps := self.config.trainer.steps) <= before.trainer.steps:
             raise ConfigError(
                 f"{typed}: type a later trainer.steps beside it; that run ended at step "
                 f"{before.trainer.steps}"
             )
-        longer = compose([file, f"trainer.steps={steps}", *self._plugins()])
+        longer = compose([*again, f"trainer.steps={steps}"])
         self._check_settings(typed, summary, longer)
         if files := diff(summary.source, self.code):
             line = f"{typed}: run by other code ({files_text([*files])}), and continued by this one"

@@ -23,7 +23,7 @@ from transformer_norms.run import identity
 from transformer_norms.run.folder import attempt_number
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import Summary, read_summary
-from transformer_norms.storage.reading import is_there, read_json
+from transformer_norms.storage.reading import is_there
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -262,16 +262,12 @@ def newest_attempts(runs: Iterable[SavedRun]) -> list[SavedRun]:
     return list(newest.values())
 
 
-def read_tokenizer(folder: Path) -> Any:
-    """Returns the values of tokenizer.json. Raises ConfigError if they cannot be read."""
-    return read_json(folder / "tokenizer.json")
-
-
 def _read_config(path: Path) -> dict[str, Any]:
     """Returns the values of a config.yaml. It takes a tenth of the time of `saved.read_saved`,
     which validates as well."""
     try:
-        config = saved.resolved_values(saved.read_content(path))
+        chosen = saved.read_content(path)
+        config = {**chosen.pop("resolved"), "chosen": chosen}
         for key in _READ:
             value_at(config, key)
         json.dumps(config)

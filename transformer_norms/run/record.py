@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.kinds import is_finite
 from transformer_norms.run import checkpoint
 from transformer_norms.run.failure import failure
-from transformer_norms.run.metrics import MetricsFile, read_metrics
+from transformer_norms.run.metrics import MetricsFile, finite_or_none, read_metrics
 from transformer_norms.run.summary import Summary
 from transformer_norms.training.trainer import Trainer
 
@@ -97,28 +96,21 @@ class Record(NonWritingRecord):
         self.summary.write(self.folder)
 
     def progress(self, trainer: Trainer) -> None:
-        self.watch(trainer, _finite(trainer.final))
+        self.watch(trainer, finite_or_none(trainer.final))
 
 
 def _measured(trainer: Trainer) -> dict[str, Any]:
     """Returns what the summary says of the training so far."""
+    ended, seconds = trainer.step == trainer.settings.steps, trainer.seconds
     return {
         "step": trainer.step,
         "tokens": trainer.tokens,
-        "seconds": round(trainer.seconds, 3),
+        "seconds": round(seconds, 3),
         "evaluation_seconds": round(trainer.evaluation_seconds, 3),
-        "val_loss": _finite(trainer.final) if trainer.step == trainer.settings.steps else None,
-        "best_val_loss": _finite(trainer.best),
+        "val_loss": finite_or_none(trainer.final) if ended else None,
+        "best_val_loss": finite_or_none(trainer.best),
         "initial_loss": trainer.divergence.initial,
         "spikes": trainer.divergence.spikes,
         "batch_chain": trainer.chain or None,
-        "tokens_per_second": _rate(trainer.tokens, trainer.seconds),
+        "tokens_per_second": round(trainer.tokens / seconds, 1) if seconds > 0 else None,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if is_finite(value) else None
-
-
-def _rate(tokens: int, seconds: float) -> float | None:
-    return round(tokens / seconds, 1) if seconds > 0 else None

@@ -16,7 +16,6 @@ from transformer_norms import processes
 from transformer_norms.config.building import build_batches, build_model, build_trainer
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config, check_config, diff
-from transformer_norms.data import Tokens
 from transformer_norms.data.batches import held_out_bytes, windows
 from transformer_norms.errors import (
     BEGAN,
@@ -111,7 +110,8 @@ def _train(
 
 
 class Run:
-    """Trains a plan in its folder, from the start or from a checkpoint."""
+    """Trains a plan in its folder, from the start or from a checkpoint. `train` gives it its
+    tokens, its live line, what stops it, and its record."""
 
     def __init__(
         self, plan: Plan, weights_only: bool = False, member: Member | None = None
@@ -121,7 +121,8 @@ class Run:
 
     def train(self, stopping: Stopping, follow: Follow, finish: Finish) -> Summary:
         """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
-        tokens = self.plan.tokens()
+        self.stopping, self.follow = stopping, follow
+        tokens = self.tokens = self.plan.tokens()
         data = Data(
             identity=self.plan.data_identity,
             fingerprint=tokens.fingerprint,
@@ -130,7 +131,7 @@ class Run:
         )
         self.ranks = join(self.config.parallel.type, self.config.trainer.device)
         self._check_ranks(data)
-        self.model = self._build(tokens)
+        self.model = self._build()
         parameters = sum(p.numel() for p in self.model.parameters())
         say(data.introduction(parameters))
         with ExitStack() as holding:
@@ -139,16 +140,16 @@ class Run:
                 say(f"{path_text(self.folder)} has {before.status} already; nothing to do")
                 summary = before
             else:
-                with Live(stays=True) as live:
-                    self.trainer = self._build_trainer(tokens, live)
+                with Live(stays=True) as self.live:
+                    self.trainer = self._build_trainer()
                     identity = before.identity if before else self.plan.hash
                     saved = self._choose_checkpoint(identity)
                     summary = self.ranks.on_first(
-                        lambda: self._write_first(tokens, self._summary(before, data, parameters))
+                        lambda: self._write_first(self._summary(before, data, parameters))
                     )
                     with self._kernels() as release:
-                        record = self._record(tokens, summary, live, follow, release)
-                        summary = self._train_or_fail(tokens, record, saved, stopping, live)
+                        self.record = self._make_record(summary, release)
+                        summary = self._train_or_fail(saved)
         # torchrun ends this process as soon as another one has ended with an exit code.
         self.ranks.on_first(finish)
         self.ranks.leave()
@@ -177,7 +178,7 @@ class Run:
             read_metrics(self.folder / "metrics.jsonl")  # refuses damaged ones before any writing
         return before
 
-    def _build(self, tokens: Tokens) -> Transformer:
+    def _build(self) -> Transformer:
         """Builds the model, and divides the work of a step. A run that goes on keeps the division
         as far as its digits depend on it."""
         config, keys = self.config, self.config.trainer
@@ -187,10 +188,10 @@ class Run:
         threads = before and before.threads
         if not threads:
             sizes, count = config.model, self.ranks.count
-            threads = thread_count(keys, sizes, tokens.vocab_size, cores, count)
+            threads = thread_count(keys, sizes, self.tokens.vocab_size, cores, count)
         torch.set_num_threads(threads)
-        model = self._build_model(tokens)
-        seen = pass_warnings(model, tokens.vocab_size)
+        model = self._build_model()
+        seen = pass_warnings(model, self.tokens.vocab_size)
         self.warnings = [*config.warnings, *self.plan.warnings, *seen]
         alone: dict[str, Any] = {"replicas": 1} if self.member else {}  # others are no replicas
         if before:
@@ -202,29 +203,23 @@ class Run:
             self.division = divide(replace(keys, **alone), model, optimizer, self.ranks, threads)
         self.start = None
         if before is None and self.plan.origin is None:  # else it begins trained
-            first = build_batches(config, tokens)(0)  # which variants of one seed share
+            first = build_batches(config, self.tokens)(0)  # which variants of one seed share
             self.start = measure_start(model, first[:, :-1])
             self.warnings += high_losses(model, first)
         return model
 
-    def _build_model(self, tokens: Tokens) -> Transformer:
+    def _build_model(self) -> Transformer:
         config = self.config
         shard = sharder(config.parallel.type, config.trainer.device, self.ranks)
-        return build_model(config, tokens.vocab_size, shard)
+        return build_model(config, self.tokens.vocab_size, shard)
 
-    def _train_or_fail(
-        self,
-        tokens: Tokens,
-        record: NonWritingRecord,
-        saved: checkpoint.Checkpoint | None,
-        stopping: Stopping,
-        live: Live,
-    ) -> Summary:
+    def _train_or_fail(self, saved: checkpoint.Checkpoint | None) -> Summary:
         """Trains; an unexpected error is written into the summary before it is raised."""
+        record = self.record
         try:
             with self.ranks.together():
-                self._restore(record, saved)
-                return self._train(tokens, record, stopping, live)
+                self._restore(saved)
+                return self._train()
         except (Preempted, StorageError):
             raise
         except BaseException as error:  # a plugin may end its process, or raise what it likes
@@ -291,11 +286,11 @@ class Run:
             **({"stacked": self.member.record} if self.member else {}),
         }
 
-    def _write_first(self, tokens: Tokens, summary: Summary) -> Summary:
+    def _write_first(self, summary: Summary) -> Summary:
         """Writes what a run begins with, and returns its summary."""
         if not (self.folder / "summary.json").exists():
             write_bytes(self.folder / "config.yaml", to_yaml(self.config).encode())
-            write_json(self.folder / "tokenizer.json", tokens.tokenizer.save())
+            write_json(self.folder / "tokenizer.json", self.tokens.tokenizer.save())
             if self.plan.origin:
                 rows = read_bytes(self.plan.origin / "metrics.jsonl", LONGEST)
                 write_bytes(self.folder / "metrics.jsonl", rows)
@@ -308,19 +303,12 @@ class Run:
             return nullcontext(lambda: None)
         return share_kernels(kind_of_kernels(self.config), self.config.trainer.device)
 
-    def _record(
-        self,
-        tokens: Tokens,
-        summary: Summary,
-        live: Live,
-        follow: Follow,
-        release: Callable[[], None],
-    ) -> NonWritingRecord:
-        limit, lengths = self.config.data.val_tokens, tokens.tokenizer.byte_lengths
+    def _make_record(self, summary: Summary, release: Callable[[], None]) -> NonWritingRecord:
+        limit, lengths = self.config.data.val_tokens, self.tokens.tokenizer.byte_lengths
         following = False
 
         def bits_per_byte(split: str, nats: float) -> float:
-            size = held_out_bytes(getattr(tokens, split), limit, lengths)
+            size = held_out_bytes(getattr(self.tokens, split), limit, lengths)
             return nats / log(2) / max(1, size)
 
         def watch(trainer: Trainer, val_loss: float | None) -> None:
@@ -328,25 +316,25 @@ class Run:
             if not following:
                 following = True
                 release()
-                follow(self.folder)
-            progress = _progress_text(trainer, val_loss)
-            live("step {:.0f}/{:.0f}", trainer.step, trainer.settings.steps, progress)
+                self.follow(self.folder)
+            rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
+            validation = "" if val_loss is None else f"  val {val_loss:.3f}"
+            text = f"loss {trainer.last_loss:.3f}{validation}  {rate:,.0f} tokens/s"
+            self.live("step {:.0f}/{:.0f}", trainer.step, trainer.settings.steps, text)
 
         if not self.ranks.writes:
             return NonWritingRecord(summary, bits_per_byte)
         keep = self.config.trainer.keep
         return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=watch)
 
-    def _train(
-        self, tokens: Tokens, record: NonWritingRecord, stopping: Stopping, live: Live
-    ) -> Summary:
-        keys = self.config.trainer
+    def _train(self) -> Summary:
+        keys, record = self.config.trainer, self.record
         for line in self.warnings:
             say(f"warning: {line}")
-        stopping.deferring = True
-        if self.ranks.stop(stopping.stop_requested):
+        self.stopping.deferring = True
+        if self.ranks.stop(self.stopping.stop_requested):
             raise Preempted
-        results: dict[str, Any] = {"status": self._fit(tokens, record, stopping, live)}
+        results: dict[str, Any] = {"status": self._fit()}
         trainer = self.trainer
         results["peak_memory"] = machine.peak_memory(keys.device)
         results["compile"] = trainer.loss.compilation.text
@@ -355,9 +343,8 @@ class Run:
         if record.diverged:
             results["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")
-        if results["status"] == "finished" and len(tokens.test) > 1:
-            windows_of_test = self._windows(tokens.test, live, "test")
-            results |= self._test(trainer, record, windows_of_test(), stopping)
+        if results["status"] == "finished" and len(self.tokens.test) > 1:
+            results |= self._test()
         if results["status"] in ENDED:
             device = machine.device(keys.device)
             if record.summary.device != device:  # the seconds are of several devices
@@ -372,48 +359,42 @@ class Run:
             say(f"failed to train: {failure(record.summary, 'val_loss')}")
         return record.summary
 
-    def _fit(self, tokens: Tokens, record: NonWritingRecord, stopping: Stopping, live: Live) -> str:
+    def _fit(self) -> str:
         """Trains, and returns how the run ended. The weights before an update that overflowed are
         gone: then it trains again from the newest checkpoint to the step before that update."""
         overflowed: Overflowed | None = None
         while True:
             try:
-                return self.trainer.fit(record, stopping, overflowed)
+                return self.trainer.fit(self.record, self.stopping, overflowed)
             except Overflowed as error:
                 overflowed = error.with_traceback(None)  # which holds the weights
                 say(f"{overflowed}; training again up to the step before it")
             torch.set_num_threads(self.division.threads)
-            self.model = self._build_model(tokens)
-            self.trainer = self._build_trainer(tokens, live)
-            self._restore(record, self._choose_checkpoint(record.summary.identity))
+            self.model = self._build_model()
+            self.trainer = self._build_trainer()
+            self._restore(self._choose_checkpoint(self.record.summary.identity))
 
-    def _build_trainer(self, tokens: Tokens, live: Live) -> Trainer:
+    def _build_trainer(self) -> Trainer:
         keys, divided = self.config.trainer, self.division
         machine.forget_memory(keys.device)
         torch.set_num_threads(divided.threads_each)
         return build_trainer(
             self.config,
             self.model,
-            build_batches(self.config, tokens),
-            self._windows(tokens.val, live, "validation"),
+            build_batches(self.config, self.tokens),
+            self._windows(self.tokens.val, "validation"),
             divided.replicas,
             ranks=self.ranks,
             micro_batches=divided.micro_batches,
             loss=self.member.loss if self.member else ModelLoss,
         )
 
-    def _test(
-        self,
-        trainer: Trainer,
-        record: NonWritingRecord,
-        batches: Iterator[Batch],
-        stopping: Stopping,
-    ) -> dict[str, Any]:
+    def _test(self) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""
-        nats = trainer.evaluate(batches, stopping)
+        nats = self.trainer.evaluate(self._windows(self.tokens.test, "test")(), self.stopping)
         if nats is None:
             return {"status": "preempted"}
-        losses = record.losses("test", *nats)
+        losses = self.record.losses("test", *nats)
         return {"test_loss": losses["test/loss"], "test_bpb": losses["test/bpb"]}
 
     def _draw(self, summary: Summary) -> None:
@@ -422,7 +403,7 @@ class Run:
         except Exception as error:  # a failed figure must not fail the run
             say(f"curve.svg could not be drawn: {describe_error(error)}")
 
-    def _windows(self, tokens: Any, live: Live, what: str) -> Callable[[], Any]:
+    def _windows(self, tokens: Any, what: str) -> Callable[[], Any]:
         """Returns a function that yields evaluation windows and shows how far it is."""
         keys = self.config.trainer
         size = keys.batch_size // keys.accumulation
@@ -432,7 +413,7 @@ class Run:
         def read_windows() -> Iterator[Batch]:
             done = 0
             for window in windows(tokens, self.config.model.context, limit, size):
-                live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
+                self.live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
                 yield window
                 done += window[:, 1:].numel()
 
@@ -441,9 +422,22 @@ class Run:
     def _choose_checkpoint(self, identity: str) -> checkpoint.Checkpoint | None:
         """Returns the folder's newest checkpoint that this run can go on from, or else that of the
         origin. Rank 0 chooses it for all. Raises NoUsableCheckpoint."""
-        return self.ranks.on_first(lambda: self._newest_checkpoint(identity))
+        folder, origin = self.folder / "checkpoints", self.plan.origin
 
-    def _restore(self, record: NonWritingRecord, saved: checkpoint.Checkpoint | None) -> None:
+        def choose() -> checkpoint.Checkpoint | None:
+            needs = ("model", "optimizer")
+            saved = checkpoint.newest(folder, identity, say, needs)
+            if saved is not None:
+                checkpoint.prune(folder, saved.step, self.config.trainer.keep)
+            elif origin is not None:
+                of_origin = self.plan.origin_identity
+                saved = checkpoint.newest(origin / "checkpoints", of_origin, say, needs)
+            return saved
+
+        return self.ranks.on_first(choose)
+
+    def _restore(self, saved: checkpoint.Checkpoint | None) -> None:
+        record = self.record
         step, written = (saved.step, saved.state.get("written", saved.step)) if saved else (0, 0)
         written = self.ranks.on_first(lambda: record.rewind(written))
         record.written, record.saved = written, step
@@ -453,28 +447,8 @@ class Run:
             self.trainer.restore(saved.state, model, optimizer)
         say(f"{path_text(self.folder)} goes on from step {saved.step}")
 
-    @property
-    def _checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    def _newest_checkpoint(self, identity: str) -> checkpoint.Checkpoint | None:
-        needs = ("model", "optimizer")
-        saved = checkpoint.newest(self._checkpoints, identity, say, needs)
-        if saved is not None:
-            checkpoint.prune(self._checkpoints, saved.step, self.config.trainer.keep)
-        if saved is None and self.plan.origin is not None:
-            origin, identity = self.plan.origin / "checkpoints", self.plan.origin_identity
-            saved = checkpoint.newest(origin, identity, say, needs)
-        return saved
-
 
 def _remove_empty(folder: Path) -> None:
     """Removes the folder of a run that has not begun."""
     with suppress(OSError):  # it holds something
         folder.rmdir()
-
-
-def _progress_text(trainer: Trainer, val_loss: float | None) -> str:
-    rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
-    validation = "" if val_loss is None else f"  val {val_loss:.3f}"
-    return f"loss {trainer.last_loss:.3f}{validation}  {rate:,.0f} tokens/s"

@@ -70,15 +70,10 @@ def _parameters(config: Config, vocab_size: int) -> "list[Parameter]":
         return list(build_uninitialized(config, vocab_size).parameters())
 
 
-def stored_space(folder: Path) -> int:
-    """Returns how many bytes the files of a folder take on the disk."""
-    size = 0
-    for file in folder.rglob("*"):
-        with suppress(OSError):  # gone meanwhile
-            size += file.lstat().st_blocks * 512
-    return size
-
-
 def space_left_to_write(folder: Path, config: Config, vocab_size: int) -> int:
     """Returns how many bytes more a run will write into its folder, which it may have begun."""
-    return max(0, needed_space(config, vocab_size) - stored_space(folder))
+    needed = needed_space(config, vocab_size)
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # gone meanwhile
+            needed -= file.lstat().st_blocks * 512
+    return max(0, needed)

@@ -1,0 +1,213 @@
+"""A user's own folder of norms, placements and presets: chosen and refused as ours are."""
+
+import os
+import re
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+from refusing import refused
+
+from transformer_norms.config.building import build_model
+from transformer_norms.config.compose import compose
+from transformer_norms.config.plugins import TO_CHOOSE, fault_of
+from transformer_norms.config.saved import to_yaml
+from transformer_norms.names import AXES, option_files, options
+
+GLOBAL = "# @package _global_\n"  # as each preset, recipe and launcher begins
+
+
+def composed(*overrides: str):
+    return compose(overrides)
+
+
+def own_files(folder: Path, texts: dict) -> str:
+    for name, text in texts.items():
+        file = folder / "configs" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return f"plugins={folder}"
+
+
+def test_an_option_in_a_folder_of_plugins_extends_another_and_has_one_content(tmp_path):
+    typed = own_files(tmp_path / "own", {
+        "norm/mine.yaml": "# @package norm\ndefaults: [rmsnorm, _self_]\neps: 3e-5\n",
+        "preset/mine.yaml": "# @package _global_\ndefaults:\n  - gpt2\n  - override /norm: mine\n"
+        "seed: 48\narchitecture: {logit_cap: 30}\n",
+        "preset/tied.yaml": "# @package _global_\ndefaults:\n  - override /init: ngpt\n"
+        "architecture: {tied: true}\n",
+    })  # fmt: skip
+    (tmp_path / "config.yaml").write_text(to_yaml(compose(["placement=post"])))
+    file = f"config={tmp_path / 'config.yaml'}"
+    config = composed(typed, "norm=mine", "placement=post")
+    assert (config.norm.type, config.norm.eps) == ("rmsnorm", 3e-5)
+    assert compose([file, typed, "norm=mine"]).norm == config.norm
+    # A preset may state a tied head for its own init; a typed init brings what it brings.
+    assert composed(typed, "preset=tied").architecture.tied
+    assert not composed(typed, "preset=tied", "init=ngpt").architecture.tied
+    config = composed(typed, "preset=mine")
+    assert (config.norm.eps, config.seed, config.architecture.logit_cap) == (3e-5, 48, 30)
+    assert (config.position.type, composed(typed, "preset=mine", "norm=dyt").norm.type) == (
+        "learned",
+        "dyt",
+    )
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_every_built_in_file_is_written_as_one_in_a_folder_of_plugins(axis):
+    for file in option_files(axis).values():
+        text = file.read_text()
+        assert fault_of(axis, "mine", text, yaml.safe_load(text)) is None, file
+
+
+NORM = """
+from torch import nn
+from transformer_norms.kinds import Rate
+from transformer_norms.norms import NORMS
+
+@NORMS("{name}")
+class Mine(nn.Module):
+    def __init__(self, width: int, zeta: Rate) -> None:
+        super().__init__()
+        self.zeta = zeta
+
+    def forward(self, x):
+        return self.zeta * x
+"""
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory) -> Path:
+    """A user's own folder, in a place whose name needs quotes."""
+    folder = tmp_path_factory.mktemp("it's mine, ü=1")
+    own_files(folder, {
+        "norm/mynorm.yaml": "type: mynorm\nzeta: 2\n",
+        "placement/mine.yaml": "source: me\nequation: x + norm(f(x))\n",
+    })  # fmt: skip
+    (folder / "mynorm.py").write_text(NORM.format(name="mynorm"))
+    return folder
+
+
+def plugins(folder: Path) -> str:
+    quoted = str(folder).replace("'", "\\'")
+    return f"plugins='{quoted}'"
+
+
+def test_a_users_own_norm_and_placement_are_chosen_typed_and_built_like_ours(mine):
+    assert {"mynorm", "rmsnorm"} <= set(options("norm", mine))
+    config = composed(plugins(mine), "norm=mynorm", "placement=mine", "norm.zeta=3", "model=nano")
+    assert config.norm == {"type": "mynorm", "zeta": 3.0}
+    assert config.choices.placement == "mine"
+    assert config.plugins == str(mine)
+    assert build_model(config, vocab_size=8).blocks[0].attention.out.zeta == 3.0
+
+
+@pytest.mark.parametrize(
+    ("key", "fragments"),
+    [
+        ("norm=mynrm", ["layernorm", "did you mean 'mynorm'"]),
+        ("placement=minne", ["did you mean 'mine'"]),
+        ("norm.zeta=0", ["norm.zeta", "greater than 0"]),
+        ("norm.zeta=abc", ["norm.zeta: 'abc'", "a number"]),
+        ("norm.zeat=1", ["did you mean 'norm.zeta'"]),
+    ],
+)
+def test_a_users_own_options_are_checked_like_ours(key, fragments, mine):
+    typed = [plugins(mine), key] if key.startswith("norm=") else [plugins(mine), "norm=mynorm", key]
+    line = refused(compose, typed)
+    assert [part for part in fragments if part not in line] == []
+
+
+@pytest.mark.goal("X3")
+def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, tmp_path):
+    config, path = compose([plugins(mine), "norm=mynorm"]), tmp_path / "config.yaml"
+    path.write_text(to_yaml(config))
+    assert compose([f"config={path}", plugins(mine)]) == config
+    fresh = mine.parent / "never"
+    shutil.copytree(mine, fresh)
+    (fresh / "mynorm.py").write_text("raise SystemExit('loaded')")
+    text = path.read_text().replace("type: mynorm", "type: other").replace(str(mine), str(fresh))
+    path.write_text(text.replace(str(mine).replace("'", "''"), str(fresh)))
+    line = refused(compose, [f"config={path}"])
+    assert re.search("type plugins=.*no norm 'other'", line)
+    assert "loaded" not in line
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fragment"),
+    [
+        ("broken.py", "1 / 0", "broken.py: ZeroDivisionError: division by zero"),
+        ("broken.py", "raise ValueError('a\\nb')", "broken.py: ValueError: a b"),
+        ("broken.py", "def", "broken.py: SyntaxError"),
+        ("broken.py", "raise SystemExit('bye')", "broken.py: SystemExit: bye"),
+        ("broken.py", NORM.format(name="rmsnorm"), "'rmsnorm' is taken"),
+        ("configs/norm/rmsnorm.yaml", "type: rmsnorm", "norm=rmsnorm is ours"),
+        ("configs/norms/new.yaml", "type: rmsnorm", "did you mean 'norm'"),
+        ("configs/norm/new.yaml", "a: [", "new.yaml"),
+        ("configs/norm/new.yaml", "\ufeffa: 1", "it begins with a byte order mark"),
+        ("configs/norm/new.yaml", "- a", "a list is not allowed"),
+        ("configs/norm/new.yaml", f"{GLOBAL}norm: {{type: none}}", "has keys of norm only"),
+        ("configs/mlp/new.yaml", "# @package seed\ntype: plain", "@package seed: a file of mlp"),
+        ("configs/placement/new.yaml", "defaults: [pre, override /norm: none]", "placement only"),
+        (
+            "configs/preset/new.yaml",
+            "norm: none\nnonsense: 3",
+            "the first line of a preset is '# @",
+        ),
+        ("configs/preset/new.yaml", f"# mine\n{GLOBAL}seed: 3", "the first line of a preset is"),
+        ("configs/preset/new.yaml", f"{GLOBAL}norm: none", "as '- override /norm: layernorm'"),
+        ("configs/preset/new.yaml", f"{GLOBAL}architectur: {{tied: true}}", "mean 'architecture'"),
+        ("configs/preset/new.yaml", f"{GLOBAL}again: true", "there is no key 'again'"),
+        ("configs/recipe/new.yaml", f"{GLOBAL}recipes: {{}}", "did you mean 'recipe'?"),
+        ("configs/recipe/new.yaml", "trainer: {steps: 3}", "the first line of a recipe is"),
+        ("configs/launcher/new.yaml", "workers: 3", "the first line of a launcher is"),
+        ("configs/sweep/new.yaml", "vary: &a {norm: *a}", "new.yaml: is more than 65536 values"),
+    ],
+)
+def test_a_broken_plugin_is_one_line_that_names_its_file(file, text, fragment, tmp_path):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    line = refused(compose, [f"plugins={tmp_path}"])
+    assert line.startswith(f"plugins={tmp_path}: ")
+    assert fragment in line
+
+
+@pytest.mark.parametrize(
+    ("defaults", "line"),
+    [
+        ("override /norm: layernrm", "norm=layernrm: did you mean 'layernorm'? there is no norm"),
+        *(
+            (f"{key}: layernorm", f"preset=mine: defaults: '{key}' chooses nothing; {TO_CHOOSE}")
+            for key in ("override /nrom", "norm", "/norm")
+        ),
+    ],
+)
+def test_a_preset_that_chooses_wrongly_is_one_line_that_says_how_to_choose(
+    defaults, line, tmp_path
+):
+    typed = own_files(tmp_path, {"preset/mine.yaml": f"{GLOBAL}defaults: [{{{defaults}}}]"})
+    assert refused(compose, [typed, "preset=mine"]).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (os.mkfifo, "is no file, but a pipe"),
+        (os.mkdir, "is no file, but a folder"),
+        (partial(os.symlink, "/dev/zero"), "is no file, but a device"),
+        (partial(os.symlink, "new.yaml"), "new.yaml: is a link; name what it leads to"),
+    ],
+)
+def test_a_config_of_plugins_that_is_no_file_is_refused_and_never_waited_for(make, line, tmp_path):
+    (tmp_path / "configs/sweep").mkdir(parents=True)
+    make(tmp_path / "configs/sweep/new.yaml")
+    assert line in refused(compose, [f"plugins={tmp_path}"])
+
+
+def test_plugins_that_are_a_link_in_a_circle_are_no_folder(tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    line = refused(compose, [f"plugins={tmp_path}/circle"])
+    assert line.endswith("circle: there is no such folder")
