@@ -4,16 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_folder import own_folder  # noqa: F401
 from run_folders import PRE, SANDWICH, by_placement, make_sweep
 
 from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
-from transformer_norms.report.gathering.noise_study import noise_beside
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+from transformer_norms.report.gathering import noise_beside, read_study
 
 
 def make_study(name, losses, **more):

@@ -3,6 +3,7 @@
 import copy
 import csv
 import json
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,8 +200,8 @@ def folder(placement, seed):
 
 
 def edit(run, **changed):
-    path = run / "summary.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    with edited(run / "summary.json") as summary:
+        summary |= changed
 
 
 def tuning_study(**changed):
@@ -234,3 +235,11 @@ def skip_pictures(monkeypatch):
     monkeypatch.setattr(writing, "render_page", lambda findings, rows: b"a page")
     monkeypatch.setattr(writing, "draw_curves", lambda findings, rows: {})
     monkeypatch.setattr(writing, "draw_rates", lambda study: {})
+
+
+@contextmanager
+def edited(path):
+    """The values of a JSON file, which are written back with what was changed in them."""
+    values = json.loads(path.read_text())
+    yield values
+    path.write_text(json.dumps(values))

@@ -13,6 +13,7 @@ from run_folders import PRE, edit, folder, make_study, make_sweep, text, tree, t
 
 from transformer_norms.config.compose import options
 from transformer_norms.report import curves, rates
+from transformer_norms.report.curves import Curve, loss_range
 from transformer_norms.report.figures import (
     figure_bytes,
     line_style,
@@ -24,7 +25,6 @@ from transformer_norms.report.figures import (
 )
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.study import Curve, loss_range
 from transformer_norms.report.writing import write_report
 
 
@@ -278,13 +278,13 @@ def test_beside_a_table_of_validation_loss_no_curve_of_the_training_loss_is_draw
 
 def test_names_at_the_lines_do_not_overlap_and_keep_their_order():
     wanted = [0.5, 0.51, 0.0, 0.52, 1.0, 0.99]
-    placed = spread_apart(wanted, 0.1, 0.0, 1.0)
+    placed = spread_apart(wanted, 0.1)
     assert np.argsort(placed).tolist() == np.argsort(wanted).tolist()
     assert np.diff(sorted(placed)).min() >= 0.1 - 1e-12
     assert min(placed) >= 0
     assert max(placed) <= 1
     assert np.mean(sorted(placed)[1:4]) == pytest.approx(0.51)  # moved evenly to both sides
-    assert np.diff(sorted(spread_apart([0.5] * 30, 0.1, 0.0, 1.0))) == pytest.approx(1 / 29)
+    assert np.diff(sorted(spread_apart([0.5] * 30, 0.1))) == pytest.approx(1 / 29)
 
 
 def test_thirty_variants_have_styles_of_their_own_that_differ_in_grey():

@@ -8,25 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import PRE, edit, folder, make_study, skip_pictures, text
+from own_folder import no_pictures, own_folder  # noqa: F401
+from run_folders import PRE, edit, folder, make_study, text
 
 from transformer_norms.comparison.verdict import Rules, compare, pair
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.paper.best import best_variants
 from transformer_norms.report.paper.citations import publications
+from transformer_norms.report.paper.latex import best_variants
 from transformer_norms.report.table import summary_lines
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.text_tables import escape_latex, latex_tabular
 
 POST = {0: 2.50, 1: 2.53, 2: 2.51}
 NEAR = {0: 2.301, 1: 2.318, 2: 2.315}
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    skip_pictures(monkeypatch)
 
 
 def tex(name="table"):

@@ -16,8 +16,7 @@ from sweeps import BasicLauncher
 from transformer_norms.comparison.sweep_record import Look, Seen, add_looks, read_record
 from transformer_norms.config.compose import compose, default_axes
 from transformer_norms.config.saved import to_yaml
-from transformer_norms.report.gathering import read_study
-from transformer_norms.report.gathering.look_counts import count_looks
+from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Variant
 from transformer_norms.run import run as running
 from transformer_norms.run.summary import Data, Summary, read_summary

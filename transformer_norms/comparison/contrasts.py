@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, takewhile
 
 from transformer_norms.comparison.sweep_record import Values, words_of
 from transformer_norms.errors import ConfigError
@@ -153,13 +154,11 @@ def _take_words(tokens: list[str]) -> Words:
 
 def _words(tokens: Sequence[str]) -> Words:
     """The words at the front of the tokens, without their quotation marks."""
-    count = 0
-    while count < len(tokens) and tokens[count] not in (*_OPERATORS, "(", ")"):
-        count += 1
-    if not count:
+    words = [*takewhile(lambda token: token not in (*_OPERATORS, "(", ")"), tokens)]
+    if not words:
         where = f"before {tokens[0]!r}" if tokens else "at the end"
         raise ConfigError(f"words of a variant are missing {where}")
-    return tuple(re.sub(r"""(["'])(.*?)\1""", r"\2", word) for word in tokens[:count])
+    return tuple(re.sub(r"""(["'])(.*?)\1""", r"\2", word) for word in words)
 
 
 # -------------------------------------------------------------------------------- variants by words
@@ -191,7 +190,7 @@ def _variant(words: Words, fixed: Values, variants: Mapping[str, Values]) -> str
         for name, values in variants.items()
         if fixed.items() <= values.items()
     }
-    having = [name for name in known if all(_is_among(word, known[name]) for word in words)]
+    having = [name for name in known if {*words} <= {*chain(*known[name])}]
     whole = [name for name in having if all({*words} & {*each} for each in known[name])]
     if len(having) == 1 or len(whole) == 1:
         return (whole or having)[0]
@@ -199,13 +198,10 @@ def _variant(words: Words, fixed: Values, variants: Mapping[str, Values]) -> str
     if having:
         raise ConfigError(f"{term} names {len(having)} variants, {_listed(having)}; add words")
     single = [words[0] for each in known.values() for words in each]
-    strange = [word for word in words if not any(_is_among(word, each) for each in known.values())]
+    every = {word for each in known.values() for word in chain(*each)}
+    strange = [word for word in words if word not in every]
     near = suggestion(strange[0], single) if strange else suggestion(" ".join(words), known)
     raise ConfigError(f"{near}{term} names no variant; there are {_listed(variants)}")
-
-
-def _is_among(word: str, words: Sequence[Words]) -> bool:
-    return any(word in each for each in words)
 
 
 def _listed(names: Sequence[str] | Mapping[str, Values]) -> str:

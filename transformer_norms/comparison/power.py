@@ -5,6 +5,7 @@ degrees of freedom beside those of the seeds.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -78,16 +79,9 @@ def bound_in_sequence(noise: Prior, most: int, compared: int) -> float:
 def fewest_seeds(reached: Callable[[int], float], goal: float) -> int | None:
     """The smallest number of seeds at which `reached`, which falls with their number, is at most
     `goal`; None beyond MOST_SEEDS."""
-    above = FEWEST
-    while reached(above) > goal:
-        if above == MOST_SEEDS:
-            return None
-        above = min(MOST_SEEDS, 2 * above)
-    below = FEWEST - 1 if above == FEWEST else above // 2
-    while above - below > 1:
-        middle = (above + below) // 2
-        below, above = (middle, above) if reached(middle) > goal else (below, middle)
-    return above
+    counts = range(FEWEST, MOST_SEEDS + 1)
+    place = bisect_left(counts, True, key=lambda seeds: reached(seeds) <= goal)
+    return counts[place] if place < len(counts) else None
 
 
 def _spread(noise: Prior, seeds: int) -> Spread:

@@ -223,8 +223,13 @@ def add_looks(before: Sequence[Look], now: Sequence[Look]) -> list[Look]:
 
 
 def distinct(items: Iterable[Item], key: Callable[[Item], Any] = lambda item: item) -> list[Item]:
-    """Returns the first item of each key, in order. Keys may be settings, which no set holds."""
-    first: dict[str, Item] = {}
+    """Returns the first item of each key, in order."""
+    return [first for first, *_ in grouped(items, key)]
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> list[list[Item]]:
+    """Returns the items of each key, in order. Keys may be settings, which no set holds."""
+    groups: dict[str, list[Item]] = {}
     for item in items:
-        first.setdefault(json.dumps(key(item), sort_keys=True, default=str), item)
-    return list(first.values())
+        groups.setdefault(json.dumps(key(item), sort_keys=True, default=str), []).append(item)
+    return list(groups.values())

@@ -109,9 +109,8 @@ def possible_gains(
 def _scatter(results: Sequence[Sequence[float]]) -> Spread | None:
     """The variance of losses over seeds, pooled over variants."""
     repeated = [losses for losses in results if len(losses) > 1]
-    freedom = sum(len(losses) - 1 for losses in repeated)
-    squares = math.fsum((len(losses) - 1) * deviation(losses) ** 2 for losses in repeated)
-    return Spread(squares / freedom, freedom) if squares else None
+    spread = _pooled(Spread(deviation(losses) ** 2, len(losses) - 1) for losses in repeated)
+    return spread if spread and spread.variance else None
 
 
 def possible_gain(

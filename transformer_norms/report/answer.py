@@ -176,6 +176,6 @@ def _notes(findings: Findings, groups: Groups) -> list[str]:
         f"Each variant is compared with its baseline, and not with the others{beside}.": (
             len(findings.compared) > 1
         ),
-        same_data_note(findings.study, findings.loss): True,
+        same_data_note(findings.study): True,
     }
     return [note for note, holds in notes.items() if note and holds]

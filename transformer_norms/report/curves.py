@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +28,29 @@ from transformer_norms.report.figures import (
     tagging,
     text_size,
 )
-from transformer_norms.report.findings import LOSSES, Findings
+from transformer_norms.report.findings import Findings
 from transformer_norms.report.rates import draw_tuning, rate_lines, rows_of_crosses
-from transformer_norms.report.regime import TUNED_ON, shared_lines
-from transformer_norms.report.study import (
-    LOSS_KEYS,
-    Curve,
-    Rows,
-    Study,
-    Variant,
-    enough_evaluations,
-    loss_curve,
-    loss_range,
-    mean_curve,
-)
+from transformer_norms.report.study import LOSS_KEYS, TUNED_ON, Rows, Study, Variant, finite
 
 _WIDTH = 8.6  # inches
 _ALONE = 5.2  # inches of width of a single panel
 _FAR = 12  # times the distance of the median from the best: what lies beyond is at the edge
 _NGRAM_ROOM = 30  # points of width of an n-gram's name
+_SETTLED = 0.4  # the share of training after which losses are in view
+_ENOUGH = 3  # evaluations of a run whose validation loss makes a curve
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Arrays of one length: loss in nats per token, tokens, seconds of training and FLOPs (NaN if
+    they are not known). `name` is that of its run."""
+
+    tokens: Any
+    loss: Any
+    seconds: Any
+    flops: Any = nan
+    failed: bool = False
+    name: str = ""
 
 
 def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, bytes]:
@@ -90,21 +95,68 @@ def curves_of(
 ) -> list[list[Curve]]:
     """The curves of the loss `key` of each variant, of at most `most` points; none at all if most
     runs have too few points of it."""
-    curves = [
-        [
-            replace(curve, name=f"seed {run.seed}: {run.folder.name}")
+    curves = []
+    for variant in variants:
+        failed, per_token = findings.outcomes[variant.name].failed, variant.flops_per_token or nan
+        curves.append([
+            replace(curve, flops=curve.tokens * per_token, failed=run.seed in failed,
+                    name=f"seed {run.seed}: {run.folder.name}")
             for run in variant.ended
-            if (
-                curve := loss_curve(
-                    rows[run.folder], key, run.seed in findings.outcomes[variant.name].failed, most
-                )
-            )
-        ]
-        for variant in variants
+            if (curve := _loss_curve(rows[run.folder], key, most))
+        ])  # fmt: skip
+    enough = sum(len(curve.loss) >= _ENOUGH for members in curves for curve in members)
+    return curves if 2 * enough > sum(len(variant.ended) for variant in variants) else []
+
+
+def _loss_curve(rows: Rows, key: str, most: int | None) -> Curve | None:
+    """The loss `key` of the rows in which it is finite. More than `most` rows become as many means
+    of neighbours. None if there is no such row."""
+    points = [
+        (row["tokens"], row[key], row["seconds"] if finite(row.get("seconds")) else nan)
+        for row in rows
+        if finite(row.get("tokens")) and finite(row.get(key))
     ]
-    evaluations = [len(curve.loss) for members in curves for curve in members]
-    runs = sum(len(variant.ended) for variant in variants)
-    return curves if enough_evaluations([*evaluations, *[0] * (runs - len(evaluations))]) else []
+    if not points:
+        return None
+    tokens, loss, seconds = np.array(points, dtype=float).T
+    if most and len(points) > most:
+        ends = np.linspace(0, len(points), most + 1).astype(int)
+        loss = np.add.reduceat(loss, ends[:-1]) / np.diff(ends)
+        tokens, seconds = tokens[ends[1:] - 1], seconds[ends[1:] - 1]
+    return Curve(tokens, loss, seconds)
+
+
+def _mean_curve(curves: Sequence[Curve]) -> Curve | None:
+    """The mean at the tokens of the curve with the fewest points, as far as all curves go."""
+    if not curves:
+        return None
+    grid = min((curve.tokens for curve in curves), key=len)
+    grid = grid[grid <= min(curve.tokens[-1] for curve in curves)]
+    means = (
+        np.mean([np.interp(grid, c.tokens, getattr(c, name)) for c in curves], axis=0)
+        for name in ("loss", "seconds", "flops")
+    )
+    return Curve(grid, *means)
+
+
+def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The range of losses that shows how training ended. It leaves out the first steps, the runs
+    that failed and those that ended above their start. If all failed, it reaches to twice the loss
+    at the start."""
+    if not curves:
+        return 0.0, 1.0
+    calm = [curve for curve in curves if not curve.failed]
+    initial = float(np.median([curve.loss[0] for curve in calm or curves]))
+    if not calm:
+        return 0.0, 2 * initial
+    calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= initial] or calm
+    horizon = max(curve.tokens[-1] for curve in calm)
+    late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
+    low = float(min(values.min() for values in late))
+    high = float(np.quantile(np.concatenate(late), 0.98))
+    high = min(high, initial) if initial > low else high
+    room = 0.06 * (high - low) or 0.1
+    return low - room, high + 2 * room
 
 
 # Each axis of a curve has a label.
@@ -120,17 +172,12 @@ class View:
     along: str = "tokens"
     log: bool = False
 
-    def values(self, curve: Curve, variant: Variant) -> Any:
-        """The values along the axis; None if they are not known."""
-        if self.along == "flops":
-            flops = variant.flops_per_token
-            return curve.tokens * flops if flops else None
-        known = np.isfinite(getattr(curve, self.along)).all()
-        return getattr(curve, self.along) if known else None
+    def values(self, curve: Curve) -> Any:
+        return getattr(curve, self.along)
 
-    def known(self, curves: Iterable[Curve], variant: Variant) -> list[Curve]:
+    def known(self, curves: Iterable[Curve]) -> list[Curve]:
         """The curves whose values along the axis are known."""
-        return [curve for curve in curves if self.values(curve, variant) is not None]
+        return [curve for curve in curves if np.isfinite(self.values(curve)).all()]
 
 
 def draw_training(
@@ -142,18 +189,18 @@ def draw_training(
 ) -> None:
     """Draws each seed as a thin line behind the mean, and names the lines."""
     pairs = [*zip(variants, by_variant, strict=True)]
-    lines = [(variant, known) for variant, own in pairs if (known := view.known(own, variant))]
+    lines = [(variant, known) for variant, own in pairs if (known := view.known(own))]
     _set_axes(axes, lines, view)
     ends = [_draw_variant(axes, study, *line, view) for line in lines]
     failing = [line for line in lines if any(curve.failed for curve in line[1])]
     for row, (variant, members) in enumerate(failing):
         place = study.variants.index(variant)
-        last = [float(view.values(c, variant)[-1]) for c in members if c.failed]
+        last = [float(view.values(curve)[-1]) for curve in members if curve.failed]
         for x in sorted(set(last)):
             mark_failures(axes, x, last.count(x), row, place, variant.name)
     names = [variant.name for variant, _ in lines]
     places = [study.variants.index(variant) for variant, _ in lines]
-    ngrams = shared_lines(study, TUNED_ON) if view.loss == "val/loss" else ()
+    ngrams = study.ngrams(TUNED_ON) if view.loss == "val/loss" else ()
     label_ends(axes, names, ends, places, ngrams, len(failing))
     axes.set(xlabel=ALONG[view.along], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
     style_axes(axes)
@@ -168,7 +215,7 @@ def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: Vie
         axes.set(xscale="log", yscale="log", ylim=_whole_range(curves))
         number_parts_of_decades(axes.yaxis)
     else:
-        last = [view.values(curve, variant)[-1] for variant, own in lines for curve in own]
+        last = [view.values(curve)[-1] for curve in curves]
         axes.set(ylim=loss_range(curves), xlim=(0, max(last, default=1) * 1.01))
         axes.ticklabel_format(axis="y", useOffset=False)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -188,16 +235,16 @@ def _draw_variant(
     place = study.variants.index(variant)
     colour, dashes = line_style(place)
     for curve in curves:
-        x = view.values(curve, variant)
-        line = axes.plot(x, curve.loss, color=colour, linewidth=0.5, alpha=0.35, zorder=2)
+        line = axes.plot(view.values(curve), curve.loss, color=colour, linewidth=0.5, alpha=0.35,
+                         zorder=2)  # fmt: skip
         tag(line, place, f"{variant.name}, {curve.name}", kind="seed")
-    average = mean_curve([curve for curve in curves if not curve.failed])
+    average = _mean_curve([curve for curve in curves if not curve.failed])
     if average is not None:
-        x = view.values(average, variant)
-        mean = axes.plot(x, average.loss, color=colour, linestyle=dashes, linewidth=1.4, zorder=3)
+        mean = axes.plot(view.values(average), average.loss, color=colour, linestyle=dashes,
+                         linewidth=1.4, zorder=3)  # fmt: skip
         tag(mean, place, f"{variant.name}, mean")
     last = average or curves[0]
-    return float(view.values(last, variant)[-1]), float(last.loss[-1])
+    return float(view.values(last)[-1]), float(last.loss[-1])
 
 
 def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> None:
@@ -216,9 +263,9 @@ def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> N
         words = f"{variant.name}: {len(outcomes[row].failed)} of {outcomes[row].ended} failed"
         with tagging(axes, place, words):
             _draw_row(axes, row, place, variant, outcomes[row])
-    _draw_vertical_ngrams(axes, shared_lines(findings.study, findings.loss))
+    _draw_vertical_ngrams(axes, findings.study.ngrams(findings.study.loss))
     # To the right: beside long names the axes are narrower than their label.
-    axes.set_xlabel(f"final {LOSSES[findings.loss]}, nats per token", loc="right")
+    axes.set_xlabel(f"final {findings.study.loss_name}, nats per token", loc="right")
     style_axes(axes)
 
 
@@ -254,9 +301,7 @@ def _draw_vertical_ngrams(axes: Any, ngrams: Sequence[float]) -> None:
         return
     points = 72 * axes.figure.get_size_inches()[0] / (4 if axes.figure.axes[1:] else 2)
     wanted = [(loss - low) / (high - low) for _, loss in shown]
-    for (order, loss), x in zip(
-        shown, spread_apart(wanted, _NGRAM_ROOM / points, 0, 1), strict=True
-    ):
+    for (order, loss), x in zip(shown, spread_apart(wanted, _NGRAM_ROOM / points), strict=True):
         axes.axvline(loss, color=LINE, linewidth=0.6, zorder=1)
         axes.annotate(
             ngram_name(order), (x, 1), xycoords="axes fraction", xytext=(0, 2),

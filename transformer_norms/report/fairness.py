@@ -1,7 +1,6 @@
 """Finds what makes a comparison unfair: runs that must not be compared, and differences that nobody
 asked about."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,9 +9,10 @@ from itertools import combinations
 from typing import Any
 
 from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.study import Study, StudyRun, Variant
+from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import shorten
 from transformer_norms.training.measures import FACTOR, Start, differing_numbers
@@ -50,11 +50,9 @@ def check_comparable(study: Study) -> None:
 def _check_seeds(variant: Variant) -> None:
     """The runs of a variant differ only in their seed, and no two have the same seed. Its tuning
     runs differ also in what is tuned."""
-    places: dict[str, StudyRun] = {}
-    for member in (*variant.trials, *variant.results):
-        place = json.dumps([member.stage, member.tuned, member.seed], sort_keys=True)
-        earlier = places.setdefault(place, member)
-        if earlier is not member:
+    members = [*variant.trials, *variant.results]
+    for earlier, *more in grouped(members, lambda run: [run.stage, run.tuned, run.seed]):
+        for member in more:
             if member.run and earlier.run:
                 _refuse_different(earlier.run, member.run)
             raise ConfigError(
@@ -92,28 +90,24 @@ def _check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
     be the same in all: nats per token are another unit with another tokenizer.
     """
     alike: list[list[Variant]] = []  # within a group all may be compared
-    for variant in (study.variant(name) for name in coefficients):
+    for variant in map(study.variant, coefficients):
         if not variant.ended:
             return  # there is no number yet
-        fits = (group for group in alike if not _obstructing(group[0], variant))
-        group = next(fits, None)
-        if group is None:
-            alike.append(group := [])
-        group.append(variant)
+        for group in alike:
+            if not _shared_differences(group[0].ended[0], variant.ended[0]):
+                group.append(variant)
+                break
+        else:
+            alike.append([variant])
     whole = all(abs(sum(coefficients[each.name] for each in group)) < _ROUNDING for group in alike)
     first, *others = (group[0] for group in alike)
     for other in others:
-        if not whole or "tokenizer" in map(_kind, _obstructing(first, other)):
+        obstructing = _shared_differences(first.ended[0], other.ended[0])
+        if not whole or "tokenizer" in map(_kind, obstructing):
             check_pair(first, other)
     for group in alike:
         for pair in combinations(group, 2):
             check_pair(*pair)
-
-
-def _obstructing(first: Variant, second: Variant) -> list[str]:
-    """The settings that differ in two variants and must not in any two that are compared."""
-    differing = differing_settings(first.ended[0], second.ended[0])
-    return [key for key in differing if _kind(key)]
 
 
 def _refuse_different(
@@ -121,11 +115,8 @@ def _refuse_different(
 ) -> None:
     """Raises ConfigError if a setting differs that is not `ignored`; with `only_shared` only the
     settings count that every two runs must share."""
-    differing = {
-        key: values
-        for key, values in differing_settings(first, second).items()
-        if (_kind(key) or not only_shared) and not within(key, ignored)
-    }
+    differing = (_shared_differences if only_shared else differing_settings)(first, second)
+    differing = {key: differing[key] for key in differing if not within(key, ignored)}
     if not differing:
         return
     key = min(differing, key=lambda key: (_rank(key), key))
@@ -145,6 +136,12 @@ def differing_settings(first: SavedRun, second: SavedRun) -> dict[str, tuple[Any
     return pairs | ({"data.fingerprint": fingerprints} if len({*fingerprints}) > 1 else {})
 
 
+def _shared_differences(first: SavedRun, second: SavedRun) -> dict[str, tuple[Any, Any]]:
+    """The differing settings that any two runs that are compared must share."""
+    differing = differing_settings(first, second)
+    return {key: differing[key] for key in differing if _kind(key)}
+
+
 def obstacles(first: SavedRun, second: SavedRun) -> list[str]:
     """Why the losses of two runs must not be compared, by the rules of a report, a line for each
     reason. Nothing if they may be."""
@@ -153,7 +150,7 @@ def obstacles(first: SavedRun, second: SavedRun) -> list[str]:
         for run in (first, second)
         if not run.finished
     ]
-    shared = {k: v for k, v in differing_settings(first, second).items() if _kind(k)}
+    shared = _shared_differences(first, second)
     lines += [
         f"{_kind(key)}: {key} is {shorten(value)} and {shorten(second_value)}"
         for key, (value, second_value) in sorted(shared.items(), key=lambda item: _rank(item[0]))
@@ -167,8 +164,7 @@ def obstacles(first: SavedRun, second: SavedRun) -> list[str]:
 def notes_beside(first: SavedRun, second: SavedRun) -> list[str]:
     """What else differs between two runs, in words: costs and starts of the second, with those of
     the first in brackets, machine, libraries and code."""
-    costs = _different_costs(second, first)
-    return costs + _different_starts(second, first) + mixture_notes([first, second])
+    return _different_costs(second, first) + mixture_notes([first, second])
 
 
 def _rank(key: str) -> int:
@@ -195,8 +191,7 @@ def differences(study: Study, variant: Variant) -> list[str]:
         for key, (value, baseline_value) in _unasked_settings(study, variant).items()
     ]
     costs = _different_costs(variant.ended[0], baseline.ended[0])
-    starts = _different_starts(variant.ended[0], baseline.ended[0])
-    return settings + costs + starts + mixture_notes([*variant.ended, *baseline.ended])
+    return settings + costs + mixture_notes([*variant.ended, *baseline.ended])
 
 
 def pairs_within(study: Study, contrast: Contrast) -> list[tuple[Variant, Variant]]:
@@ -246,6 +241,7 @@ def _unasked_settings(study: Study, variant: Variant) -> dict[str, tuple[Any, An
 
 
 def _different_costs(variant: SavedRun, baseline: SavedRun) -> list[str]:
+    """The costs of two runs, and their starts where they are too far apart to be comparable."""
     notes = []
     parameters, of = variant.summary.parameters, baseline.summary.parameters
     if parameters is not None and of is not None and parameters != of:
@@ -255,18 +251,11 @@ def _different_costs(variant: SavedRun, baseline: SavedRun) -> list[str]:
         if abs(share) >= _FLOPS_NAMED:
             flag = f", more than {_FLOPS_UNFAIR:.0%} apart" if abs(share) > _FLOPS_UNFAIR else ""
             notes.append(f"FLOPs per token {share:+.2%}{flag}")
+    start, of_baseline = variant.summary.start, baseline.summary.start
+    numbers = differing_numbers(Start(*start), Start(*of_baseline)) if start and of_baseline else []
+    if numbers:
+        notes.append(f"starts more than a factor of {FACTOR:g} apart: {', '.join(numbers)}")
     return notes
-
-
-def _different_starts(variant: SavedRun, baseline: SavedRun) -> list[str]:
-    """The starts of two variants, in words, where they are too far apart to be comparable."""
-    starts = variant.summary.start, baseline.summary.start
-    if starts[0] is None or starts[1] is None:
-        return []
-    numbers = differing_numbers(Start(*starts[0]), Start(*starts[1]))
-    return (
-        [f"starts more than a factor of {FACTOR:g} apart: {', '.join(numbers)}"] if numbers else []
-    )
 
 
 def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:

@@ -94,28 +94,24 @@ def short_name(text: str, longest: int = _LONGEST_NAME) -> str:
     return f"{text[:head]}...{text[head + 3 - longest :]}"
 
 
-def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def spread_apart(wanted: Sequence[float], gap: float) -> list[float]:
     """Positions at least `gap` apart, in the order of `wanted` and as close to it as possible (by
-    least squares), inside low..high; evenly spread if there is no room for that."""
+    least squares), inside 0..1; evenly spread if there is no room for that."""
     from scipy.optimize import isotonic_regression
 
     count = len(wanted)
-    steps = min(gap, (high - low) / max(1, count - 1)) * np.arange(count)
+    steps = min(gap, 1 / max(1, count - 1)) * np.arange(count)
     order = np.argsort(wanted, kind="stable")
     fitted = isotonic_regression(np.asarray(wanted)[order] - steps).x
     placed = np.empty(count)
-    placed[order] = np.clip(fitted, low, high - steps[-1]) + steps
+    placed[order] = np.clip(fitted, 0, 1 - steps[-1]) + steps
     return [float(position) for position in placed]
 
 
 def height_of(names: int, crosses: int = 0) -> float:
     """The height, in inches, of a figure with so many names beside its axes, and so many rows of
-    crosses above them."""
-    return max(_HEIGHT, _PER_NAME * names + 1) + _height_of_crosses(crosses)
-
-
-def _height_of_crosses(rows: int) -> float:
-    return _ROW / 72 * max(0, rows - 1)  # the first row lies on the edge
+    crosses above them, the first of which lies on the edge."""
+    return max(_HEIGHT, _PER_NAME * names + 1) + _ROW / 72 * max(0, crosses - 1)
 
 
 def label_ends(
@@ -141,11 +137,11 @@ def label_ends(
         labels.append((ngram_name(order), GREY, (axes.get_xlim()[1], loss)))
     if not labels:
         return
-    inches = axes.figure.get_size_inches()[1] - _FRAME - _height_of_crosses(crosses)
+    inches = axes.figure.get_size_inches()[1] - _FRAME - _ROW / 72 * max(0, crosses - 1)
     bottom, top = scale(low), scale(high)
     inside = [min(max(y, low), high) for _, _, (_, y) in labels]
     wanted = [(scale(y) - bottom) / (top - bottom) for y in inside]
-    heights = spread_apart(wanted, text_size() * 1.25 / 72 / inches, 0.0, 1.0)
+    heights = spread_apart(wanted, text_size() * 1.25 / 72 / inches)
     drawn = []
     for (name, colour, (x, _)), at, y in zip(labels, inside, heights, strict=True):
         label = axes.annotate(

@@ -21,48 +21,36 @@ from transformer_norms.comparison.verdict import (
 )
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
-from transformer_norms.report.regime import (
-    TUNED_ON,
-    all_failures,
-    ngram_lines,
-    result_failures,
-    trial_failures,
-)
-from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs
+from transformer_norms.report.study import TUNED_ON, Study, StudyRun, Variant, ended_runs
 from transformer_norms.run.failure import best_ngram, passed_orders
 from transformer_norms.run.reader import make_table, run_row
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-LOSSES = {"test_loss": "test loss", "val_loss": "validation loss"}
-
 
 @dataclass(frozen=True)
 class Findings:
-    """`loss` is the field of summary.json that counts, and `rules` what all comparisons share.
+    """`rules` are shared by all comparisons.
 
     By the variant's name: `outcomes` of every variant, `gains` of those that were tuned, in nats,
     `comparisons` of those that have a baseline, `differences` from the baseline beyond what was
-    asked, in words, and `ngrams`, the losses of n-grams of order 1, 2, ... on the tokens of the
-    loss that counts. By their texts: the `contrasts` of which every variant has results.
+    asked, in words. By their texts: the `contrasts` of which every variant has results.
     """
 
     study: Study
-    loss: str
     outcomes: Mapping[str, Outcomes]
     gains: Mapping[str, float]
     rules: Rules
     comparisons: Mapping[str, Comparison]
     differences: Mapping[str, Sequence[str]]
-    ngrams: Mapping[str, Sequence[float]]
     contrasts: Mapping[str, Comparison]
 
     @cached_property
     def table(self) -> "DataFrame":
         """A row for each attempt: its place in the study, its planned values under `at.KEY` and
         `tuned.KEY`, how it ended, and its run as `run_row` has it."""
-        failures = all_failures(self.study, self.loss)
+        failures = self.study.trial_failures | self.study.result_failures
         return make_table([self._attempt(member, failures) for member in self.study.runs])
 
     def _attempt(self, member: StudyRun, failures: Mapping[Path, str]) -> dict[str, Any]:
@@ -80,7 +68,7 @@ class Findings:
             **{f"tuned.{key}": member.tuned.get(key) for key in study.tune},
         }
         if run and run.ended and member.counts:
-            order = best_ngram(run.summary, TUNED_ON if member.stage == "tune" else self.loss)
+            order = best_ngram(run.summary, TUNED_ON if member.stage == "tune" else study.loss)
             row["outcome"] = "failed" if member.folder in failures else "trained"
             row["failure"] = failures.get(member.folder)
             row["passed"] = None if order is None else ngram_name(order) if order else "none"
@@ -102,7 +90,8 @@ class Findings:
     def passed(self, name: str) -> str | None:
         """The best n-gram that a variant's mean has passed, with all n-grams before it: `bigram`,
         or `none`. It says what the model has learned more than. None if it is not known."""
-        lines, mean = self.ngrams[name], self.outcomes[name].mean
+        study, mean = self.study, self.outcomes[name].mean
+        lines = study.variant(name).ngrams(study.loss)
         if mean is None or not lines:
             return None
         order = passed_orders(mean, lines)
@@ -122,8 +111,7 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     counts where the study itself has too few comparisons to say so. Raises ConfigError if runs
     would be compared that must not be."""
     check_comparable(study)
-    loss = _loss_that_counts(study)
-    outcomes = result_outcomes(study, loss)
+    outcomes = result_outcomes(study)
     gains = _tuning_slack(study, outcomes)
     asked = asked_comparisons(study, outcomes, gains)
     looks = max(2, study.looks) if study.sequential else 1
@@ -133,13 +121,11 @@ def findings(study: Study, noise: Study | None = None) -> Findings:
     compared = [v for v in study.variants if v.name in comparisons]
     return Findings(
         study=study,
-        loss=loss,
         outcomes=outcomes,
         gains=gains,
         rules=rules,
         comparisons={v.name: comparisons[v.name] for v in compared},
         differences={v.name: differences(study, v) for v in compared},
-        ngrams={variant.name: ngram_lines(variant, loss) for variant in study.variants},
         contrasts={c.text: comparisons[c.text] for c in study.contrasts if c.text in comparisons},
     )
 
@@ -156,13 +142,12 @@ def compare_also(findings: Findings, contrast: Contrast) -> Comparison | None:
 def _tuning_slack(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, float]:
     """The bound of what a better point of the tuned keys could gain, in nats, by the name of each
     variant that was tuned, from its tuning runs that trained."""
-    failures = trial_failures(study)
     tuned = {
         variant.name: (
             [
                 Trial(plain_point(trial.tuned), trial.seed, trial.run.final_loss(TUNED_ON))
                 for trial in variant.trials
-                if trial.run and trial.ended and trial.folder not in failures
+                if trial.run and trial.ended and trial.folder not in study.trial_failures
             ],
             plain_point(variant.tuned.best),
         )
@@ -170,13 +155,6 @@ def _tuning_slack(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, f
         if variant.tuned and variant.tuned.best
     }
     return possible_gains(tuned, [list(one.losses.values()) for one in outcomes.values()])
-
-
-def _loss_that_counts(study: Study) -> str:
-    """The test loss if every finished result has one."""
-    finished = [run.summary for run in study.results if run.finished]
-    tested = bool(finished) and all(summary.test_loss is not None for summary in finished)
-    return "test_loss" if tested else "val_loss"
 
 
 def asked_comparisons(
@@ -215,15 +193,14 @@ def _usual_variance(study: Study, asked: Mapping[str, Sides], noise: Study | Non
     own = usual_variance(pairs, "the comparisons of this study", fewest=ENOUGH)
     if own or noise is None:
         return own
-    loss = _loss_that_counts(noise)
-    beside = asked_comparisons(noise, result_outcomes(noise, loss), {})
+    beside = asked_comparisons(noise, result_outcomes(noise), {})
     return usual_variance(beside.values(), f"the study {noise.home.name}", fewest=1)
 
 
-def result_outcomes(study: Study, loss: str) -> dict[str, Outcomes]:
+def result_outcomes(study: Study) -> dict[str, Outcomes]:
     """The outcomes of every variant, by its name."""
-    failures = result_failures(study, loss)
-    return {v.name: outcomes_of(v.results, loss, failures) for v in study.variants}
+    failures = study.result_failures
+    return {v.name: outcomes_of(v.results, study.loss, failures) for v in study.variants}
 
 
 def outcomes_of(members: Sequence[StudyRun], loss: str, failures: Mapping[Path, str]) -> Outcomes:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.report.study import Study, StudyRun
+from transformer_norms.report.study import Study
 
 _LISTED = 8  # runs named in one line
 _STATES = {"missing": "not begun"}  # where the word of a run's record says too little
@@ -11,20 +11,18 @@ _STATES = {"missing": "not begun"}  # where the word of a run's record says too 
 
 def run_warnings(study: Study) -> list[str]:
     """Each warning once, with the number of runs that have it, and their variants if not all."""
-    runs = {m.folder: m for m in study.counted if m.run}.values()
-    having: dict[str, list[StudyRun]] = {}
-    for member in runs:
-        for warning in dict.fromkeys(member.run.summary.warnings if member.run else ()):
-            having.setdefault(warning, []).append(member)
+    runs = {member.folder: (member.variant, member.run) for member in study.counted if member.run}
     names = {str(variant.values): variant.name for variant in study.variants}
-    notes = []
-    for warning, members in having.items():
-        variants = dict.fromkeys(names[str(member.variant)] for member in members)
-        if len(members) == len(runs) > 1:
-            notes.append(f"all {len(runs)} runs: {warning}")
-        else:
-            notes.append(f"{plural(len(members), 'run')} ({', '.join(variants)}): {warning}")
-    return notes
+    having: dict[str, list[str]] = {}
+    for values, run in runs.values():
+        for warning in dict.fromkeys(run.summary.warnings):
+            having.setdefault(warning, []).append(names[str(values)])
+    return [
+        f"all {len(runs)} runs: {warning}"
+        if len(variants) == len(runs) > 1
+        else f"{plural(len(variants), 'run')} ({', '.join(dict.fromkeys(variants))}): {warning}"
+        for warning, variants in having.items()
+    ]
 
 
 # Why a run does not count: its number in a sentence, the noun of that, and the words before names.

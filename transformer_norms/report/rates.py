@@ -20,8 +20,7 @@ from transformer_norms.report.figures import (
     text_size,
     use_log_axis,
 )
-from transformer_norms.report.regime import TUNED_ON, shared_lines
-from transformer_norms.report.study import Study
+from transformer_norms.report.study import TUNED_ON, Study
 from transformer_norms.report.tuning_audit import Audit, rate_lines
 
 _WIDTH = 5.2  # inches
@@ -119,7 +118,7 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     axes.update_datalim([(rate, axes.get_ylim()[0]) for rate in tried])
     axes.margins(x=0.04)
     names, places = zip(*((line.variant.name, line.place) for line in lines), strict=True)
-    label_ends(axes, names, ends, places, shared_lines(study, TUNED_ON), len(failing))
+    label_ends(axes, names, ends, places, study.ngrams(TUNED_ON), len(failing))
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
     style_axes(axes)
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import Variant
 
 
 def regime(findings: Findings, names: Iterable[str] = ()) -> str:
@@ -23,8 +22,10 @@ def regime(findings: Findings, names: Iterable[str] = ()) -> str:
     sizes = [
         *_span([run.summary.parameters for run in runs], "parameters"),
         *_span([run.summary.tokens for run in runs], unit),
-        *_passed(findings, variants),
     ]
+    passing = [variant for variant in variants if variant in study.baselines] or variants
+    if passed := dict.fromkeys(one for v in passing if (one := findings.passed(v.name))):
+        sizes.append(f"best n-gram passed: {' or '.join(passed)}")
     inits = sorted({init for run in runs if (init := run.choice("init"))})
     compared = [v for v in variants if v.compared and v.results] or variants
     seeds = sorted({findings.outcomes[variant.name].ended for variant in compared})
@@ -44,11 +45,3 @@ def _span(counts: Sequence[int | None], unit: str) -> list[str]:
         return []
     texts = dict.fromkeys(f"{count:.2g}" for count in (min(known), max(known)))
     return [f"{' to '.join(texts)} M {unit}"]
-
-
-def _passed(findings: Findings, variants: Sequence[Variant]) -> list[str]:
-    """`best n-gram passed: 3-gram`; nothing if no n-gram is known."""
-    baselines = [variant.name for variant in variants if variant.baseline == variant.name]
-    names = baselines or [variant.name for variant in variants]
-    passed = dict.fromkeys(one for name in names if (one := findings.passed(name)))
-    return [f"best n-gram passed: {' or '.join(passed)}"] if passed else []

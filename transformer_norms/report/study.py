@@ -1,21 +1,21 @@
-"""A study: the runs that a sweep planned, or that lie in folders, by variant, and their curves."""
+"""A study: the runs that a sweep planned, or that lie in folders, by variant; which of them failed
+to train, and which n-grams they are held against (run/failure.py has the rule)."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from transformer_norms.comparison.contrasts import Contrast
-from transformer_norms.comparison.sweep_record import FAILED_AT_START, Tuned, Values
+from transformer_norms.comparison.sweep_record import FAILED_AT_START, Tuned, Values, grouped
 from transformer_norms.errors import ConfigError
-from transformer_norms.run.failure import EFFECT
+from transformer_norms.run.failure import EFFECT, bigram_horizons, failure, ngram_losses
 from transformer_norms.run.reader import SavedRun
 
 RATE = "optimizer.lr"
+TUNED_ON = "val_loss"  # so that a test split stays unseen until the end
 # unplanned: no sweep needs it; superseded: a later attempt, or a better point of the tuning grid,
 # stands beside it; duplicate: the same run counts in another folder; given up: a narrower command
 # was typed since, and the run has no result
@@ -84,6 +84,24 @@ class Variant:
         """The runs that have a result."""
         return ended_runs(self.results)
 
+    def best_text(self, key: str) -> str:
+        """`0.003`, or `0.009 (edge)` where a better value may lie beyond the last that was tried;
+        empty if no value was chosen."""
+        best = (self.tuned and self.tuned.best) or {}
+        edge = " (edge)" if self.tuned and key in self.tuned.edge else ""
+        return f"{best[key]}{edge}" if key in best else ""
+
+    @property
+    def points(self) -> list[list[StudyRun]]:
+        """The tuning runs at each point that was tried."""
+        return grouped(self.trials, lambda trial: trial.tuned)
+
+    def ngrams(self, loss: str) -> Sequence[float]:
+        """The losses of the n-grams of order 1, 2, ... on the tokens of which `loss` is the
+        model's; none if no record has them."""
+        runs = [*self.ended, *ended_runs(self.trials)]
+        return max((ngram_losses(run.summary, loss) for run in runs), key=len, default=[])
+
     @property
     def flops_per_token(self) -> float | None:
         return next((run.flops_per_token for run in self.ended if run.flops_per_token), None)
@@ -135,6 +153,40 @@ class Study:
         return [run for variant in self.variants for run in variant.ended]
 
     @property
+    def baselines(self) -> list[Variant]:
+        return [variant for variant in self.variants if variant.baseline == variant.name]
+
+    @cached_property
+    def loss(self) -> str:
+        """The field of summary.json that counts: the test loss if every finished result has one."""
+        finished = [run.summary for run in self.results if run.finished]
+        tested = bool(finished) and all(summary.test_loss is not None for summary in finished)
+        return "test_loss" if tested else TUNED_ON
+
+    @property
+    def loss_name(self) -> str:
+        return "test loss" if self.loss == "test_loss" else "validation loss"
+
+    @cached_property
+    def result_failures(self) -> dict[Path, str]:
+        """Why results failed, by folder. The results of the baselines set the bar."""
+        return _failures(self.results, [variant.ended for variant in self.baselines], self.loss)
+
+    @cached_property
+    def trial_failures(self) -> dict[Path, str]:
+        """Why tuning runs failed, by folder. The tuning runs of the baselines set the bar: it is
+        enough that they pass the bigram at one point of the grid."""
+        trials = [run for variant in self.variants for run in ended_runs(variant.trials)]
+        points = [ended_runs(point) for variant in self.baselines for point in variant.points]
+        return _failures(trials, points, TUNED_ON)
+
+    def ngrams(self, loss: str) -> Sequence[float]:
+        """The n-grams of all variants, for a figure; none if the variants have different ones,
+        because they read different data or different numbers of tokens."""
+        every = {tuple(lines) for v in self.variants if (lines := v.ngrams(loss))}
+        return every.pop() if len(every) == 1 else ()
+
+    @property
     def sequential(self) -> bool:
         """Whether tests have to hold at every look: from the first look on, if the number of seeds
         follows from looks."""
@@ -165,8 +217,16 @@ class Study:
     @property
     def unfinished(self) -> bool:
         """Whether runs are missing, or a variant waits for its results to be planned."""
-        waits = any(v.trials and not v.results and not v.lost for v in self.variants)
+        waits = any(v.trials and self.awaits(v.name) for v in self.variants)
         return self.count()["missing"] > 0 or waits
+
+
+def _failures(
+    runs: Iterable[SavedRun], baselines: Iterable[Sequence[SavedRun]], loss: str
+) -> dict[Path, str]:
+    bigrams = bigram_horizons(([run.summary for run in runs] for runs in baselines), loss)
+    reasons = {run.folder: failure(run.summary, loss, bigrams) for run in runs}
+    return {folder: reason for folder, reason in reasons.items() if reason}
 
 
 def finite(value: Any) -> bool:
@@ -175,10 +235,6 @@ def finite(value: Any) -> bool:
     return number and -1e300 < value < 1e300
 
 
-# ------------------------------------------------------------------------------------ loss curves
-
-_SETTLED = 0.4  # the share of training after which losses are in view
-_ENOUGH = 3  # evaluations of a run whose validation loss makes a curve
 Rows = Sequence[Mapping[str, Any]]  # of a run's metrics.jsonl
 RowsOf = dict[Path, Rows]  # by run folder
 LOSS_KEYS = {"val/loss": "validation loss", "train/loss": "training loss"}
@@ -202,70 +258,3 @@ def below_here(line: str) -> str:
     """Returns a line that begins with a path. The path is relative where it lies below the current
     folder."""
     return line.removeprefix(f"{os.getcwd()}{os.sep}")
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Arrays of one length: loss in nats per token, tokens, and seconds of training (NaN if they
-    are not known). `name` is that of its run."""
-
-    tokens: Any
-    loss: Any
-    seconds: Any
-    failed: bool = False
-    name: str = ""
-
-
-def loss_curve(rows: Rows, key: str, failed: bool = False, most: int | None = None) -> Curve | None:
-    """The loss `key` of the rows in which it is finite. More than `most` rows become as many means
-    of neighbours. None if there is no such row."""
-    points = [
-        (row["tokens"], row[key], row["seconds"] if finite(row.get("seconds")) else nan)
-        for row in rows
-        if finite(row.get("tokens")) and finite(row.get(key))
-    ]
-    if not points:
-        return None
-    tokens, loss, seconds = np.array(points, dtype=float).T
-    if most and len(points) > most:
-        ends = np.linspace(0, len(points), most + 1).astype(int)
-        loss = np.add.reduceat(loss, ends[:-1]) / np.diff(ends)
-        tokens, seconds = tokens[ends[1:] - 1], seconds[ends[1:] - 1]
-    return Curve(tokens, loss, seconds, failed)
-
-
-def mean_curve(curves: Sequence[Curve]) -> Curve | None:
-    """The mean at the tokens of the curve with the fewest points, as far as all curves go."""
-    if not curves:
-        return None
-    grid = min((curve.tokens for curve in curves), key=len)
-    grid = grid[grid <= min(curve.tokens[-1] for curve in curves)]
-    loss = np.mean([np.interp(grid, curve.tokens, curve.loss) for curve in curves], axis=0)
-    seconds = np.mean([np.interp(grid, curve.tokens, curve.seconds) for curve in curves], axis=0)
-    return Curve(grid, loss, seconds)
-
-
-def enough_evaluations(evaluations: Sequence[int]) -> bool:
-    """Whether most runs have enough evaluations for curves of the validation loss. `evaluations`
-    are their numbers by run."""
-    return 2 * sum(count >= _ENOUGH for count in evaluations) > len(evaluations)
-
-
-def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of losses that shows how training ended. It leaves out the first steps, the runs
-    that failed and those that ended above their start. If all failed, it reaches to twice the loss
-    at the start."""
-    if not curves:
-        return 0.0, 1.0
-    calm = [curve for curve in curves if not curve.failed]
-    initial = float(np.median([curve.loss[0] for curve in calm or curves]))
-    if not calm:
-        return 0.0, 2 * initial
-    calm = [curve for curve in calm if len(curve.loss) == 1 or curve.loss[-1] <= initial] or calm
-    horizon = max(curve.tokens[-1] for curve in calm)
-    late = [c.loss[(c.tokens >= _SETTLED * horizon) | (c.tokens == c.tokens[-1])] for c in calm]
-    low = float(min(values.min() for values in late))
-    high = float(np.quantile(np.concatenate(late), 0.98))
-    high = min(high, initial) if initial > low else high
-    room = 0.06 * (high - low) or 0.1
-    return low - room, high + 2 * room

@@ -10,8 +10,8 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.statistics import detectable_difference
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.data.ngrams import ngram_name
-from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.left_out import left_out_summary, run_warnings
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.run.reader import SavedRun
@@ -45,14 +45,19 @@ def number(value: float | None, infinite: str = "failed") -> str:
 def table(findings: Findings) -> Table:
     """The table, without columns that are empty for every variant."""
     rows = [_row(findings, variant) for variant in findings.study.variants]
-    headings = _headings(findings)
-    columns = {headings[name]: [row.get(name, "") for row in rows] for name in _COLUMNS}
+    return _filled_columns(rows, _headings(findings), _COLUMNS)
+
+
+def _filled_columns(
+    rows: Sequence[Mapping[str, str]], headings: Mapping[str, str], names: Iterable[str]
+) -> Table:
+    columns = {headings.get(name, name): [row.get(name, "") for row in rows] for name in names}
     return {heading: cells for heading, cells in columns.items() if any(cells)}
 
 
 def _headings(findings: Findings) -> dict[str, str]:
     """The heading of each of _COLUMNS."""
-    tuned, loss = findings.study.rate or "", f"{LOSSES[findings.loss]}, mean ± sd"
+    tuned, loss = findings.study.rate or "", f"{findings.study.loss_name}, mean ± sd"
     return {name: name for name in _COLUMNS} | _HEADINGS | {"tuned": tuned, "loss": loss}
 
 
@@ -62,7 +67,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
     outcomes, comparison = findings.outcomes[variant.name], findings.comparisons.get(variant.name)
     row = {
         "variant": variant.name,
-        "tuned": _tuned_text(variant, findings.study.rate or ""),
+        "tuned": variant.best_text(findings.study.rate or ""),
         "tuning_error": number(findings.gains.get(variant.name), infinite="unknown"),
         "seeds": str(outcomes.ended),
         "failed": str(outcomes.failure) if outcomes.failed else "0",
@@ -77,14 +82,6 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
 def mean_text(outcomes: Outcomes) -> str:
     """`1.8270 ± 0.0005`: the mean and the standard deviation over the seeds that trained."""
     return number(outcomes.mean) + ("" if outcomes.sd is None else f" ± {outcomes.sd:.4f}")
-
-
-def _tuned_text(variant: Variant, key: str) -> str:
-    """`0.003`, or `0.009 (edge)` where a better value may lie beyond the last that was tried."""
-    tuned = variant.tuned
-    if tuned is None or tuned.best is None or key not in tuned.best:
-        return ""
-    return f"{tuned.best[key]}{' (edge)' if key in tuned.edge else ''}"
 
 
 def _numbers(comparison: Comparison) -> dict[str, str]:
@@ -116,10 +113,8 @@ def contrast_table(findings: Findings) -> Table:
         seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, "no results")
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
         rows.append(row | (_numbers(c) if c else {}))
-    headings = _HEADINGS | {"difference": "value"}
     names = "contrast seeds difference interval p sign-flip detectable verdict".split()
-    columns = {headings.get(name, name): [row.get(name, "") for row in rows] for name in names}
-    return {heading: cells for heading, cells in columns.items() if any(cells)}
+    return _filled_columns(rows, _HEADINGS | {"difference": "value"}, names)
 
 
 def _probability(value: float | None) -> str:
@@ -130,7 +125,7 @@ def summary_lines(findings: Findings) -> list[str]:
     """The table for a terminal: a line for each variant, of at most 80 columns, the contrasts, and
     the n-grams. `seeds` are those that have ended, of those that were planned."""
     spread = any(outcomes.sd is not None for outcomes in findings.outcomes.values())
-    loss = findings.loss.replace("_", " ") + " ± sd" * spread
+    loss = findings.study.loss.replace("_", " ") + " ± sd" * spread
     lines = [("variant", "seeds", loss, "difference", "verdict")]
     for variant in findings.study.variants:
         row, outcomes = _row(findings, variant), findings.outcomes[variant.name]
@@ -155,7 +150,7 @@ def summary_lines(findings: Findings) -> list[str]:
 
 def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
     """`difference: variant - baseline, mean over ...`: says what each of the `columns` holds."""
-    study, loss, shown = findings.study, LOSSES[findings.loss], {*columns}
+    study, loss, shown = findings.study, findings.study.loss_name, {*columns}
     tested = not shown.isdisjoint({_HEADINGS["interval"], _HEADINGS["p"]})
     fisher = any(c.fisher is not None for c in findings.comparisons.values())
     together = plural(findings.compared_together, "comparison")
@@ -198,7 +193,7 @@ def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
 def _test_part(findings: Findings) -> str:
     """Says which tokens the test loss is of, where the split has them without a test_fraction."""
     splits = {run.value("data.split") for run in findings.study.results if run.has("data.split")}
-    if findings.loss != "test_loss" or splits != {"hash"}:
+    if findings.study.loss != "test_loss" or splits != {"hash"}:
         return ""
     return ". The test part is as large as the validation part (data.split=hash)"
 
@@ -237,7 +232,7 @@ def regime_notes(findings: Findings) -> list[str]:
     by_lines: dict[tuple[float, ...], dict[str, list[str]]] = {}
     for variant in findings.study.variants:
         if passed := findings.passed(variant.name):
-            lines = tuple(findings.ngrams[variant.name])
+            lines = tuple(variant.ngrams(findings.study.loss))
             by_lines.setdefault(lines, {}).setdefault(passed, []).append(variant.name)
     return [_regime_note(lines, names) for lines, names in by_lines.items()]
 
@@ -252,6 +247,16 @@ def _regime_note(lines: Sequence[float], passing: Mapping[str, Sequence[str]]) -
     by = [f"{ngram} by {', '.join(names)}" for ngram, names in passing.items() if ngram != usual]
     rest = "every other" if len(passing[usual]) > 1 else passing[usual][0]
     return f"{note}: {'; '.join(by)}; {usual} by {rest}"
+
+
+def evidence_notes(findings: Findings) -> dict[str, list[str]]:
+    """What the answer rests on, by heading."""
+    return {
+        "Starts": start_notes(findings),
+        "Noise": noise_notes(findings),
+        "Warnings of the runs": run_warnings(findings.study),
+        "Missing and left out": left_out_notes(findings.study),
+    }
 
 
 def noise_notes(findings: Findings) -> list[str]:

@@ -1,19 +1,23 @@
 """The audit of a study's tuning: whether every variant had the same chance, and what it cost to
 miss its best value."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log10, nan
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.report.findings import outcomes_of
-from transformer_norms.report.regime import TUNED_ON, trial_failures, tuning_points
-from transformer_norms.report.study import Study, StudyRun, Variant, ended_runs, finite
+from transformer_norms.report.study import (
+    TUNED_ON,
+    Study,
+    Variant,
+    ended_runs,
+    finite,
+)  # fmt: skip
 from transformer_norms.report.table import number
 from transformer_norms.text_tables import Table, show
 
@@ -25,15 +29,14 @@ class Audit:
     """The tuning of one variant: rate -> the outcomes there by seed, of the validation loss.
 
     `place` is that of the variant in the study, and sets the style of its line. `chosen` is the
-    rate of its results, None if nothing was chosen. `points` are the runs at each point that was
-    tried, and `failed_points` names those at which a run failed.
+    rate of its results, None if nothing was chosen. `failed_points` names the points at which a run
+    failed.
     """
 
     variant: Variant
     place: int
     outcomes: Mapping[float, Outcomes]
     chosen: Any
-    points: Sequence[Sequence[StudyRun]]
     failed_points: Sequence[str]
     sensitivity: float | None
 
@@ -66,21 +69,23 @@ def audits(study: Study) -> list[Audit]:
     key = study.rate
     if key is None:
         return []
-    failures, found = trial_failures(study), []
+    found = []
     for place, variant in enumerate(study.variants):
         outcomes: dict[float, Outcomes] = {}
-        points = tuning_points(variant)
-        for trials in points:
-            rate, here = trials[0].tuned.get(key, inf), outcomes_of(trials, TUNED_ON, failures)
-            if finite(rate) and here.ended:
+        failed = []
+        for trials in variant.points:
+            point, here = trials[0].tuned, outcomes_of(trials, TUNED_ON, study.trial_failures)
+            if finite(rate := point.get(key, inf)) and here.ended:
                 outcomes[rate] = min(outcomes.get(rate, here), here, key=_order)
-        failed = [text for trials in points if (text := _failed_point(trials, failures))]
-        best = (variant.tuned.best if variant.tuned else None) or {}
+            if here.failed:
+                text = " ".join(f"{name}={show(value)}" for name, value in point.items())
+                failed.append(f"{text} ({len(here.failed)} of {here.ended})")
         trained = any(one.losses for one in outcomes.values())
-        sensitive = _sensitivity_of(points, key, study.tune[key]) if trained else None
+        sensitive = _sensitivity_of(variant, key, study.tune[key]) if trained else None
+        best = (variant.tuned.best if variant.tuned else None) or {}
         by_rate = dict(sorted(outcomes.items()))
-        found.append(Audit(variant, place, by_rate, best.get(key), points, failed, sensitive))
-    return [audit for audit in found if audit.points]
+        found.append(Audit(variant, place, by_rate, best.get(key), failed, sensitive))
+    return [audit for audit in found if audit.variant.trials]
 
 
 def rate_lines(study: Study) -> list[Audit]:
@@ -92,33 +97,24 @@ def _order(outcomes: Outcomes) -> tuple[int, float]:
     return len(outcomes.failed), inf if outcomes.mean is None else outcomes.mean
 
 
-def _sensitivity_of(
-    points: Sequence[Sequence[StudyRun]], key: str, rates: Sequence[float]
-) -> float | None:
+def _sensitivity_of(variant: Variant, key: str, rates: Sequence[float]) -> float | None:
     """The sensitivity over all `rates`, so that those of two variants can be compared, at the best
     of the values of other keys that were tried at each rate. None if no values of the other keys
     were tried at all rates."""
-    curves: dict[str, dict[float, float]] = {}  # values of the other keys -> rate -> loss
-    initial = []
-    for trials in points:
-        others = {name: value for name, value in trials[0].tuned.items() if name != key}
-        if runs := ended_runs(trials):
-            curve = curves.setdefault(json.dumps(others, sort_keys=True), {})
-            curve[trials[0].tuned.get(key, inf)] = fmean(run.final_loss(TUNED_ON) for run in runs)
-            initial += [run.summary.initial_loss for run in runs]
+    ended = [trial for trial in variant.trials if trial.ended]
+    curves = [
+        {
+            point[0].tuned.get(key, inf): fmean(r.final_loss(TUNED_ON) for r in ended_runs(point))
+            for point in grouped(trials, lambda trial: trial.tuned)
+        }
+        for trials in grouped(ended, lambda trial: {**trial.tuned, key: None})
+    ]
+    initial = [run.summary.initial_loss for run in ended_runs(ended)]
     known = [loss for loss in initial if loss is not None]
-    whole = [curve for curve in curves.values() if curve.keys() >= set(rates)]
+    whole = [curve for curve in curves if curve.keys() >= set(rates)]
     if not (whole and known and len(set(rates)) > 1):
         return None
     return sensitivity({rate: min(curve[rate] for curve in whole) for rate in rates}, fmean(known))
-
-
-def _failed_point(trials: Sequence[StudyRun], failures: Mapping[Path, str]) -> str:
-    """`optimizer.lr=0.01 (1 of 2)`; empty if every run of the point trained."""
-    ended = ended_runs(trials)
-    count = sum(run.folder in failures for run in ended)
-    point = " ".join(f"{key}={show(value)}" for key, value in trials[0].tuned.items())
-    return f"{point} ({count} of {len(ended)})" if count else ""
 
 
 def sensitivity(losses: Mapping[float, float], initial: float) -> float:
@@ -147,7 +143,7 @@ def caveats(variant: Variant, baseline: Variant) -> list[str]:
         for side in (variant, baseline)
         if side.tuned and side.tuned.edge
     ]
-    points, baseline_points = len(tuning_points(variant)), len(tuning_points(baseline))
+    points, baseline_points = len(variant.points), len(baseline.points)
     if points != baseline_points:
         lines.append(
             f"{variant.name} was tuned at {points} points and {baseline.name} at {baseline_points}"
@@ -157,10 +153,10 @@ def caveats(variant: Variant, baseline: Variant) -> list[str]:
     return lines
 
 
-def same_data_note(study: Study, loss: str) -> str:
+def same_data_note(study: Study) -> str:
     """A sentence if the data that chose the tuned values are those of the results, because the
-    split has no test part; empty if they are not. `loss` is the one that counts."""
-    if loss != TUNED_ON or not any(variant.trials for variant in study.variants):
+    split has no test part; empty if they are not."""
+    if study.loss != TUNED_ON or not any(variant.trials for variant in study.variants):
         return ""
     return (
         f"The tuned values ({', '.join(study.tune)}) were chosen on the data of the results, "
@@ -168,9 +164,8 @@ def same_data_note(study: Study, loss: str) -> str:
     )
 
 
-def audit_lines(study: Study, loss: str) -> list[str]:
-    """Explains the table of the audit, and names the faults of the tuning. `loss` is the one that
-    counts in the results."""
+def audit_lines(study: Study) -> list[str]:
+    """Explains the table of the audit, and names the faults of the tuning."""
     rows, key = audits(study), study.rate
     if not rows or key is None:
         return []
@@ -191,20 +186,19 @@ def audit_lines(study: Study, loss: str) -> list[str]:
         f"SHARED: seeds of tuning and of results: {shared}"
         if shared
         else "tuning and results have different seeds",
-        same_data_note(study, loss),
+        same_data_note(study),
     ]
     return [line for line in lines if line]
 
 
 def _budget_line(rows: Sequence[Audit]) -> str:
     """The number of points and of seeds that every variant had, or that they were not equal."""
-    counts = {"points": [len(row.points) for row in rows], "seeds": [row.seeds for row in rows]}
-    if all(len({*values}) == 1 for values in counts.values()):
-        points, seeds = plural(len(rows[0].points), "point"), plural(rows[0].seeds, "seed")
-        return f"every variant was tried at {points} x {seeds}"
-    ranges = {what: (min(values), max(values)) for what, values in counts.items()}
-    texts = [f"{low} to {high} {what}" for what, (low, high) in ranges.items() if low < high]
-    return f"UNEQUAL: variants were tried at {' and '.join(texts)}"
+    points, seeds = [len(row.variant.points) for row in rows], [row.seeds for row in rows]
+    counts = {"points": points, "seeds": seeds}.items()
+    texts = [f"{min(of)} to {max(of)} {what}" for what, of in counts if min(of) < max(of)]
+    if texts:
+        return f"UNEQUAL: variants were tried at {' and '.join(texts)}"
+    return f"every variant was tried at {plural(points[0], 'point')} x {plural(seeds[0], 'seed')}"
 
 
 def _faults(audit: Audit) -> list[str]:
@@ -230,8 +224,11 @@ def audit_table(study: Study) -> Table:
         return {}
     columns = {
         "variant": [audit.variant.name for audit in rows],
-        "points": [str(len(audit.points)) for audit in rows],
-        f"best {key}": [_best_text(audit, key) for audit in rows],
+        "points": [str(len(audit.variant.points)) for audit in rows],
+        f"best {key}": [
+            audit.variant.best_text(key) or ("none" if audit.variant.tuned else "not chosen yet")
+            for audit in rows
+        ],
         "sensitivity": [number(audit.sensitivity) for audit in rows],
     }
     common = sorted({rate for audit in rows for rate in audit.losses if rate in study.tune[key]})
@@ -255,12 +252,3 @@ def _loss_text(audit: Audit, rate: float) -> str:
     if outcomes.mean is None:
         return word
     return number(outcomes.mean) + (f" ({word})" if word else "")
-
-
-def _best_text(audit: Audit, key: str) -> str:
-    tuned = audit.variant.tuned
-    if tuned is None:
-        return "not chosen yet"
-    if tuned.best is None:
-        return "none"
-    return f"{tuned.best.get(key)}{' (edge)' if key in tuned.edge else ''}"

@@ -1,6 +1,6 @@
 """Writes a report: all files are made before the first is written, and none written unchanged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.fairness import contrast_differences
 from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings, findings
-from transformer_norms.report.gathering import read_study
-from transformer_norms.report.gathering.noise_study import noise_beside
-from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
+from transformer_norms.report.gathering import noise_beside, read_study
+from transformer_norms.report.left_out import left_out_summary
 from transformer_norms.report.page import render_page
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.latex import paper_files
@@ -41,6 +40,8 @@ _MEASURED = (
     "batch_size=trainer.batch_size precision=trainer.precision threads device torch python "
     "outcome failure passed"
 ).split()
+
+_NOTHING_COMPARED = "nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it"
 
 
 def write_report(
@@ -145,44 +146,44 @@ def _table_md(findings: Findings) -> str:
             markdown_list([*notes, *tables.regime_notes(findings)]),
         ],
         "## Contrasts": [
-            _contrasts(findings),
+            _claim_list(
+                (
+                    contrast_sentence(findings, one),
+                    [f"it differs in more: {line}" for line in contrast_differences(study, one)],
+                )
+                for one in study.contrasts
+            ),
             markdown_table(rows_of(contrasts), straight=True),
             tables.CONTRAST_NOTE if study.contrasts else "",
         ],
         "## Tuning": [
             markdown_table(rows_of(audit_table(study)), straight=True),
-            markdown_list(audit_lines(study, findings.loss)),
+            markdown_list(audit_lines(study)),
         ],
-        "## Starts": [markdown_list(tables.start_notes(findings))],
-        "## Noise": [markdown_list(tables.noise_notes(findings))],
-        "## Warnings of the runs": [markdown_list(run_warnings(study))],
-        "## Missing and left out": [markdown_list(left_out_notes(study))],
-        "## Where this comes from": [markdown_list(tables.origin_notes(study))],
     }
+    evidence = tables.evidence_notes(findings)
+    evidence["Where this comes from"] = tables.origin_notes(study)
+    sections |= {f"## {title}": [markdown_list(notes)] for title, notes in evidence.items()}
     parts = [[title, *texts] for title, texts in sections.items() if any(texts)]
     return "\n\n".join(text for part in parts for text in part if text) + "\n"
 
 
-def _contrasts(findings: Findings) -> str:
-    """A sentence for each contrast, and below it what else differs between its variants."""
-    lines = []
-    for contrast in findings.study.contrasts:
-        lines.append(f"- {escape_markdown(contrast_sentence(findings, contrast))}")
-        for beside in contrast_differences(findings.study, contrast):
-            lines.append(f"  - it differs in more: {escape_markdown(beside)}")
-    return "\n".join(lines)
-
-
 def _verdicts(findings: Findings) -> str:
     """A sentence for each variant, and below it its other differences from the baseline."""
-    lines = []
-    for variant in findings.study.variants:
-        lines.append(f"- {escape_markdown(sentence(findings, variant))}")
-        if differences := findings.differences.get(variant.name):
-            beside = f"({variant.baseline} in brackets): {'; '.join(differences)}"
-            lines.append(f"  - it differs in more {escape_markdown(beside)}")
-    if findings.study.unasked:
-        lines.append(f"- {escape_markdown(findings.study.unasked)}")
-    elif not any(variant.baseline for variant in findings.study.variants):
-        lines.append("- nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it")
-    return "\n".join(lines)
+    study, claims = findings.study, []
+    for variant in study.variants:
+        more = "; ".join(findings.differences.get(variant.name, ()))
+        beside = [f"it differs in more ({variant.baseline} in brackets): {more}"] if more else []
+        claims.append((sentence(findings, variant), beside))
+    if not study.unasked and not any(variant.baseline for variant in study.variants):
+        claims.append((_NOTHING_COMPARED, []))
+    return _claim_list([*claims, *([(study.unasked, [])] if study.unasked else [])])
+
+
+def _claim_list(claims: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """A line for each claim, and below it what else differs."""
+    return "\n".join(
+        line
+        for claim, beside in claims
+        for line in (f"- {escape_markdown(claim)}", *(f"  - {escape_markdown(b)}" for b in beside))
+    )

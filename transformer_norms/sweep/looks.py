@@ -9,9 +9,7 @@ from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, R
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_record
 from transformer_norms.report.findings import Findings, findings
-from transformer_norms.report.gathering import read_study
-from transformer_norms.report.gathering.look_counts import count_looks
-from transformer_norms.report.gathering.noise_study import noise_beside
+from transformer_norms.report.gathering import count_looks, noise_beside, read_study
 from transformer_norms.report.study import Study
 from transformer_norms.sweep.question import Question
 from transformer_norms.sweep.seeds import seed_order

@@ -21,7 +21,7 @@ from transformer_norms.comparison.sweep_record import path_of
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings, findings
-from transformer_norms.report.gathering.noise_study import noise_in
+from transformer_norms.report.gathering import noise_in
 from transformer_norms.run.identity import settings_without_seeds
 from transformer_norms.sweep.looks import read_findings
 from transformer_norms.sweep.planning import Job, Jobs

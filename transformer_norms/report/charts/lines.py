@@ -13,8 +13,7 @@ from transformer_norms.report.figures import (
     style_axes,
     tag,
 )
-from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.regime import shared_lines
+from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant, finite
 
 
@@ -41,8 +40,8 @@ def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], ax
         axes.set_xscale("log")
     lines: dict[str, list[Variant]] = {}
     for variant in sorted(variants, key=lambda variant: float(variant.values[axis])):
-        lines.setdefault(label_on(variant, others) or LOSSES[findings.loss], []).append(variant)
-    names = list(dict.fromkeys(label_on(v, others) or LOSSES[findings.loss] for v in variants))
+        lines.setdefault(label_on(variant, others) or findings.study.loss_name, []).append(variant)
+    names = list(dict.fromkeys(label_on(v, others) or findings.study.loss_name for v in variants))
     ends = {name: _draw_means(axes, findings, axis, lines[name], names.index(name))
             for name in names}  # fmt: skip
     axes.set_ylim(*axes.get_ylim())  # crosses lie on its upper end
@@ -56,10 +55,10 @@ def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], ax
     axes.minorticks_off()
     axes.ticklabel_format(axis="y", useOffset=False)
     drawn = {name: end for name, end in ends.items() if end}
-    ngrams = shared_lines(study, findings.loss)
+    ngrams = study.ngrams(study.loss)
     label_ends(axes, [*drawn], [*drawn.values()], [*map(names.index, drawn)], ngrams, len(failing))
     axes.set_xlabel(short_name(axis), parse_math=False)
-    axes.set_ylabel(f"final {LOSSES[findings.loss]}, nats per token")
+    axes.set_ylabel(f"final {findings.study.loss_name}, nats per token")
     style_axes(axes)
 
 

@@ -98,7 +98,7 @@ def _training_panels(
     every = ((key, curves_of(findings, variants, rows, key, most)) for key in LOSS_KEYS)
     loss, curves = next((one for one in every if one[1]), ("", []))
     for view in (*(View(loss, along) for along in ALONG), View(loss, log=True)):
-        if any(map(view.known, curves, variants)):
+        if any(map(view.known, curves)):
             draw = partial(draw_training, findings.study, variants, curves, view)
             title = f"{LOSS_KEYS[loss]} by {ALONG[view.along]}"
             title = f"{title}, all of it on logarithmic axes" if view.log else title

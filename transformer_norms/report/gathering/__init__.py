@@ -5,26 +5,42 @@ brings all of its runs: whoever typed them planned them. Several folders are one
 one question: sweeps over the same axes, and typed runs with their values on these axes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.comparison.baseline import choose_baseline
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.comparison.sweep_record import SweepRecord, Values, baseline_of, label
-from transformer_norms.config.tree import diff
+from transformer_norms.comparison.sweep_record import (
+    Look,
+    SweepRecord,
+    Values,
+    baseline_of,
+    label,
+)
+from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, tell_nobody
 from transformer_norms.report.fairness import check_comparable
-from transformer_norms.report.gathering.grouping import find_variants
-from transformer_norms.report.gathering.look_counts import count_looks, seeds_follow
-from transformer_norms.report.gathering.members import count_once, planned_runs, typed_runs
+from transformer_norms.report.gathering.grouping import (
+    choose_baseline,
+    count_once,
+    find_variants,
+    left_out_runs,
+    planned_runs,
+    typed_runs,
+)
 from transformer_norms.report.gathering.sources import Sources, home_of
-from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.run.failure import EFFECT
 from transformer_norms.storage.reading import real_path
 from transformer_norms.text_tables import show
+
+_NOISE = "noise"  # the name of a study that measures how losses scatter
+# Losses scatter alike only where these are the same: nodes and keys of a config.
+_SAME = (
+    "data", "tokenizer", "model", "trainer.steps", "trainer.batch_size", "trainer.precision",
+)  # fmt: skip
 
 
 def read_study(
@@ -69,17 +85,16 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
         raise ConfigError(f"--baseline {unknown[0]}: the sweep varies {', '.join(axes)}")
     variants, unasked = find_variants(counted, records), ""
     if typed is None and not records:
-        groups = [(v.values, [run.run for run in v.results if run.run]) for v in variants]
-        typed, unasked = choose_baseline(groups)
+        typed, unasked = choose_baseline(variants)
     baselines = [record.baseline for record in records] if typed is None else [typed]
-    variants = [_with_baseline(variant, variants, baselines) for variant in variants]
+    variants = [_with_baseline(variant, variants, filter(None, baselines)) for variant in variants]
     looks = [look for record in records for look in record.own_looks]
     # Sweeps record a look when results are complete. A report of an unfinished sweep is none: it
     # names nothing that more seeds could change.
     study = Study(
         home,
         axes,
-        runs + sources.left_out(axes, runs),
+        runs + left_out_runs(sources, axes, runs),
         variants,
         effect if effect is not None else records[0].effect if records else EFFECT,
         " ".join(dict.fromkeys(record.question for record in records if record.question)),
@@ -87,7 +102,7 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
         looks=count_looks(looks, variants),
         order=list(dict.fromkeys(s for look in looks for seen in look.seen for s in seen.seeds)),
         open_ended=any(record.most is not None for record in records)
-        or seeds_follow(runs, looks, variants),
+        or _seeds_follow(runs, looks, variants),
         recorded=not added,
         unasked=unasked,
     )
@@ -112,14 +127,15 @@ def _check_one_question(records: Mapping[Path, SweepRecord], typed: float | None
 
 
 def _with_baseline(
-    variant: Variant, variants: Sequence[Variant], baselines: Sequence[Values]
+    variant: Variant, variants: Sequence[Variant], baselines: Iterable[Values]
 ) -> Variant:
     """The variant with the baseline that the first of `baselines` gives it."""
     values = [one.values for one in variants]
-    found = (baseline_of(variant.values, one, values) for one in baselines if one)
-    against = next((one for one in found if one is not None), None)
-    name = None if against is None else variants[values.index(against)].name
-    return replace(variant, baseline=name)
+    for baseline in baselines:
+        against = baseline_of(variant.values, baseline, values)
+        if against is not None:
+            return replace(variant, baseline=variants[values.index(against)].name)
+    return variant
 
 
 def _common_tune(records: Sequence[SweepRecord]) -> dict[str, list[Any]]:
@@ -155,3 +171,71 @@ def _with_contrasts(study: Study, sources: Sources, typed: Sequence[str]) -> Stu
                 raise ConfigError(f"--contrast {error}") from None
             left_out.append(f"contrast {error}")
     return replace(study, contrasts=[*contrasts.values()], left_out=left_out)
+
+
+# --------------------------------------------------------------------------------- looks at results
+
+
+def count_looks(looks: Sequence[Look], variants: Sequence[Variant]) -> int:
+    """How often results were looked at: the number of different sets of seeds of one variant, of
+    the variant that has most. A variant that is added later does not make a second look of the
+    first one at others. Without looks it is one."""
+    sets = ({frozenset(_seen_seeds(look, v)) for look in looks} - {frozenset()} for v in variants)
+    return max(map(len, sets), default=1) or 1
+
+
+def _seeds_follow(
+    runs: Sequence[StudyRun], looks: Sequence[Look], variants: Sequence[Variant]
+) -> bool:
+    """Whether the number of seeds of a comparison follows from a look: more of them are planned
+    than an earlier look saw, or planned ones were given up."""
+    given_up = [run.variant for run in runs if run.stage == "given up"]
+    by_name = {variant.name: variant for variant in variants}
+    for variant in variants:
+        sides = [variant, by_name[variant.baseline or variant.name]]
+        if variant.baseline == variant.name and any(one.compared for one in variants):
+            continue  # its seeds count in pairs with those of the others
+        planned = set.intersection(*({run.seed for run in side.results} for side in sides))
+        for look in looks:
+            seen = set.intersection(*(_seen_seeds(look, side) for side in sides))
+            if set() < seen < planned:
+                return True
+        if planned and any(side.values in given_up for side in sides):
+            return True
+    return False
+
+
+def _seen_seeds(look: Look, variant: Variant) -> set[int]:
+    """The seeds of a variant that a look saw, even if the variant had other values then: another
+    question may have planned the same runs."""
+    named = {seed for one in look.seen if one.variant == variant.values for seed in one.seeds}
+    return named | {run.seed for run in variant.results if run.identity in look.identities}
+
+
+# ------------------------------------------------------------------------------- the study of noise
+
+
+def noise_beside(study: Study) -> Study | None:
+    """The study `noise` in the folder that holds the study, if its runs have the same data, size
+    and horizon; None if there is no such study, or if it cannot be read."""
+    home = study.home.resolve()
+    if home.name == _NOISE or not study.results:
+        return None
+    return noise_in(home.parent, study.results[0].settings)
+
+
+def noise_in(folder: Path, settings: Mapping[str, Any]) -> Study | None:
+    """The study `noise` in a folder of studies, if its runs have the data, size and horizon of
+    these settings, which are those of a run (`SavedRun.settings`)."""
+    if not any((folder / _NOISE).glob("*/summary.json")):
+        return None
+    try:
+        noise = read_study([folder / _NOISE])
+    except ConfigError:
+        return None  # it has its own report, which says what is wrong with it
+    same = [_shared_settings(run.settings) for run in noise.results[:1]]
+    return noise if same == [_shared_settings(settings)] else None
+
+
+def _shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if within(key, _SAME)}

@@ -7,10 +7,9 @@ from pathlib import Path
 from transformer_norms.comparison.sweep_record import SweepRecord, read_record
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
-from transformer_norms.report.gathering.grouping import values_on
-from transformer_norms.report.study import StudyRun, below_here
+from transformer_norms.report.study import below_here
 from transformer_norms.run.identity import digest
-from transformer_norms.run.reader import SavedRun, newest_attempts
+from transformer_norms.run.reader import SavedRun
 from transformer_norms.storage.reading import is_there
 
 _LISTED = 8  # damaged runs
@@ -78,17 +77,6 @@ class Sources:
         lines = [f"left out, as it is damaged: {below_here(why)}" for why in self.damaged.values()]
         more = len(lines) - _LISTED
         return [*lines[:_LISTED], f"left out: {more} more that are damaged"] if more > 0 else lines
-
-    def left_out(self, axes: Sequence[str], members: Sequence[StudyRun]) -> list[StudyRun]:
-        """The runs that are no members, with their values on the axes."""
-        newest = newest_attempts(self.runs.values())
-        counted = {member.folder for member in members}
-        return [
-            StudyRun(folder, run, "unplanned" if run in newest else "superseded",
-                     values_on(run, axes), {}, run.seed)
-            for folder, run in self.runs.items()
-            if folder not in counted
-        ]  # fmt: skip
 
 
 def _read_whole(folder: Path) -> SavedRun:

@@ -15,11 +15,10 @@ from transformer_norms.report import table as tables
 from transformer_norms.report.answer import answer, sentence
 from transformer_norms.report.fairness import confounds, contrast_differences
 from transformer_norms.report.figures import COLOURS, DASHES
-from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
+from transformer_norms.report.findings import Findings
+from transformer_norms.report.left_out import left_out_summary
 from transformer_norms.report.page.charts import POINTS, page_charts
 from transformer_norms.report.page.drawings import block_drawings
-from transformer_norms.report.regime import shared_lines
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Rows, Study
 from transformer_norms.report.table import number
@@ -49,16 +48,14 @@ def render_page(findings: Findings, rows: Mapping[Path, Rows]) -> bytes:
 def _content(findings: Findings) -> dict[str, Any]:
     """The words and tables of the page, by their names in page.html."""
     study, key = findings.study, "trainer.probe_every"
+    origin = tables.origin_notes(study)
     results, contrasts = _results(tables.table(findings)), tables.contrast_table(findings)
     return {
         "study": study,
         "findings": findings,
         "answer": answer(findings),
-        "count": study.count(),
-        "loss": LOSSES[findings.loss],
         "home": file_name(study.home.resolve().name) or "study",
         "points": POINTS,
-        "ngrams": bool(shared_lines(study, findings.loss)),
         "sentence": {v.name: sentence(findings, v) for v in study.variants},
         "results": results,
         "scope": regime(findings),
@@ -69,19 +66,16 @@ def _content(findings: Findings) -> dict[str, Any]:
         ],
         "blocks": [(d, Markup(d.svg), names) for d, names in block_drawings(study.variants)],
         "audit": audit_table(study),
-        "audit_lines": audit_lines(study, findings.loss),
+        "audit_lines": audit_lines(study),
         "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
         "notes": [
             *tables.column_notes(findings, {**results, **contrasts}),
             *tables.regime_notes(findings),
         ],
-        "starts": tables.start_notes(findings),
-        "noise": tables.noise_notes(findings),
-        "warnings": run_warnings(study),
-        "left_out": left_out_notes(study),
+        "evidence": tables.evidence_notes(findings) | {"Code, data and machine": origin},
         "absent": left_out_summary(study),
         "studies": list(dict.fromkeys(run.folder.parent.name for run in study.runs)),
-        "origin": tables.origin_notes(study),
+        "origin": origin,
         "runs": runs_table(findings),
         "setup": shared_settings(study),
         "probe_every": next((run.value(key) for run in study.results if run.has(key)), None),

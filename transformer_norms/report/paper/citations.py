@@ -32,15 +32,12 @@ class Publication(NamedTuple):
 
 @cache
 def publications() -> tuple[Publication, ...]:
-    text = (folder_of_configs() / "sources.bib").read_text(encoding="utf-8")
-    return tuple(_publication(match[1], match[0]) for match in _ENTRY.finditer(text))
-
-
-def _publication(key: str, entry: str) -> Publication:
-    phrases = [f"arXiv:{number}" for number in _ARXIV.findall(entry)]
-    if named := _NAMED.search(entry):
-        phrases += named[1].split("; ")
-    return Publication(key, _NAMED.sub("", entry), tuple(phrases))
+    found = []
+    for match in _ENTRY.finditer((folder_of_configs() / "sources.bib").read_text(encoding="utf-8")):
+        phrases = [f"arXiv:{number}" for number in _ARXIV.findall(match[0])]
+        phrases += [one for named in _NAMED.findall(match[0]) for one in named.split("; ")]
+        found.append(Publication(match[1], _NAMED.sub("", match[0]), tuple(phrases)))
+    return tuple(found)
 
 
 def choices_of(config: Mapping[str, Any]) -> dict[str, str]:

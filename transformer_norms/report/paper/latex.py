@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.verdict import Sides, compare, pair
 from transformer_norms.report import table as tables
-from transformer_norms.report.findings import LOSSES, Findings
-from transformer_norms.report.paper.best import best_variants
+from transformer_norms.report.findings import Findings
 from transformer_norms.report.paper.citations import bibliography, choices_of, keys_of
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Study, Variant
@@ -35,8 +36,42 @@ def _short_table(findings: Findings) -> str:
     best = best_variants(findings)
     rows = [_short_row(findings, variant, best) for variant in findings.study.variants]
     shown = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    caption = [*_caption_words(findings), *_bold_words(best)]
-    return _float(findings, "", [shown, *([row[name] for name in shown] for row in rows)], caption)
+    words = _caption_words(findings, best)
+    return _float(findings, "", [shown, *([row[name] for name in shown] for row in rows)], words)
+
+
+def best_variants(findings: Findings) -> Mapping[str, list[str]]:
+    """The variant of the lowest mean among those that have the same baseline, with the names of
+    those that it is not shown to be better than, by the tests of the study, Holm's correction over
+    all pairs of them: any of them could have been the lowest.
+
+    A variant of which a run failed or is missing stands beside no other. Nothing is returned where
+    one variant would stand alone.
+    """
+    groups: dict[str, list[str]] = {}
+    for variant in findings.study.variants:
+        outcomes = findings.outcomes[variant.name]
+        if variant.baseline and outcomes.losses and not (outcomes.failed or outcomes.missing):
+            groups.setdefault(variant.baseline, []).append(variant.name)
+    ordered = [
+        sorted(names, key=lambda name: findings.outcomes[name].mean or 0.0)
+        for names in groups.values()
+        if len(names) > 1
+    ]
+    asked: dict[str, Sides] = {
+        f"{lower} - {name}": pair(
+            findings.outcomes[lower],
+            findings.outcomes[name],
+            (findings.gains.get(lower, 0.0), findings.gains.get(name, 0.0)),
+        )
+        for names in ordered
+        for lower, name in combinations(names, 2)
+    }
+    compared = compare(asked, findings.rules)
+    return {
+        first: [name for name in rest if compared[f"{first} - {name}"].verdict != "better"]
+        for first, *rest in ordered
+    }
 
 
 def _short_row(
@@ -59,9 +94,9 @@ def _short_row(
     }
 
 
-def _caption_words(findings: Findings) -> list[str]:
-    """Returns the sentences that say what loss, difference and verdict are."""
-    loss = f"final {LOSSES[findings.loss]} in nats per token"
+def _caption_words(findings: Findings, best: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the sentences that say what loss, difference, verdict and bold are."""
+    loss = f"final {findings.study.loss_name} in nats per token"
     words = [f"{loss}, mean ± standard deviation (sd) over seeds"]
     names = {variant.baseline for variant in findings.compared}
     if names:
@@ -70,18 +105,12 @@ def _caption_words(findings: Findings) -> list[str]:
     if count := findings.compared_together:
         test = f"a paired test with Holm's correction for {plural(count, 'comparison')}"
         words += [f"verdict: by {test}"]
-    return words
-
-
-def _bold_words(best: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns the sentence that says what bold means, and that it is no verdict."""
-    if not best:
-        return []
     if len(best) > 1:
-        return ["bold: the lowest mean beside each baseline, which is no verdict"]
-    (close,) = best.values()
-    words = "bold: the lowest mean"
-    return [f"{words}, which is not shown to be lower than {', '.join(close)}" if close else words]
+        words += ["bold: the lowest mean beside each baseline, which is no verdict"]
+    for close in best.values() if len(best) == 1 else ():
+        lower = f", which is not shown to be lower than {', '.join(close)}" if close else ""
+        words += [f"bold: the lowest mean{lower}"]
+    return words
 
 
 def _seeds_table(findings: Findings) -> str:
@@ -96,7 +125,7 @@ def _seeds_table(findings: Findings) -> str:
     if len(seeds) > len(findings.outcomes):
         rows = [list(column) for column in zip(*rows, strict=True)]
         rows[0][0] = ""
-    words = [f"final {LOSSES[findings.loss]} in nats per token of every seed"]
+    words = [f"final {findings.study.loss_name} in nats per token of every seed"]
     return _float(findings, "seeds", rows, words)
 
 
@@ -138,29 +167,21 @@ def _float(findings: Findings, form: str, rows: Sequence[Sequence[str]], words: 
 def _caption(findings: Findings, words: Sequence[str]) -> str:
     """The question, the words, and the regime: without it a loss says nothing."""
     study = findings.study
-    texts = [study.question or "Runs by variant", *filter(None, words), *_regime_words(findings)]
+    texts = [study.question or "Runs by variant", *words]
+    if about := regime(findings):
+        data = "; ".join(dict.fromkeys(f"data {run.choice('data')}" for run in study.results))
+        tuned = f" ({', '.join(study.tune)})" if study.tune else ""
+        texts.append(f"regime: {data}; {about}{tuned}")
     sentences = (text[0].upper() + text[1:] for text in texts if text)
     ended = [text if text.endswith((".", "?", "!")) else f"{text}." for text in sentences]
     return escape_latex(" ".join(ended)).replace(" - ", " $-$ ").replace(r" \%", r"\,\%")
 
 
-def _regime_words(findings: Findings) -> list[str]:
-    study, about = findings.study, regime(findings)
-    if not about:
-        return []
-    data = "; ".join(dict.fromkeys(f"data {run.choice('data')}" for run in study.results))
-    tuned = f" ({', '.join(study.tune)})" if study.tune else ""
-    return [f"regime: {data}; {about}{tuned}"]
-
-
 def _choices(study: Study) -> dict[str, str]:
     """The choices of all results and of all runs of tuning, with their sources."""
-    runs = [
-        member.run for member in study.runs if member.run and member.stage in ("result", "tune")
-    ]
     choices: dict[str, str] = {}
-    for run in runs:
-        choices |= choices_of(run.config)
+    for member in study.counted:
+        choices |= choices_of(member.run.config) if member.run else {}
     return choices
 
 
