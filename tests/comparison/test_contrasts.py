@@ -1,7 +1,6 @@
 """Contrasts: which sums of losses a text states, and what is refused."""
 
 import itertools
-import json
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +15,7 @@ from run_folders import (
     SANDWICH,
     config_of,
     edit,
+    edited,
     folder,
     make_record,
     make_run,
@@ -485,9 +485,8 @@ def test_the_command_takes_contrasts_and_the_report_shows_them(tmp_path, monkeyp
 
 def test_a_record_of_a_sweep_that_asked_for_none_is_read_and_keeps_those_of_later_times(tmp_path):
     path = make_study(tmp_path, {"pre": PRE, "post": SANDWICH})
-    content = json.loads(path.read_text())
-    assert content.pop("contrasts") == []
-    path.write_text(json.dumps(content))
+    with edited(path) as content:
+        assert content.pop("contrasts") == []
     before = read_record(path)
     assert before.contrasts == []
     now = merge_records(before, replace(before, contrasts=["post - pre"]))

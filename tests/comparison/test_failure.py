@@ -3,7 +3,8 @@
 import math
 
 import pytest
-from run_folders import DATA, PRE, edit, folder, make_study, rows, skip_pictures, text
+from own_folder import no_pictures, own_folder  # noqa: F401
+from run_folders import DATA, PRE, edit, folder, make_study, rows, text
 
 from transformer_norms.comparison.outcomes import Share
 from transformer_norms.report.answer import answer
@@ -14,12 +15,6 @@ from transformer_norms.report.table import regime_notes, summary_lines, table
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.failure import bigram_horizons, failure, horizon, ngram_losses
 from transformer_norms.run.summary import Data, Summary
-
-
-@pytest.fixture(autouse=True)
-def without_pictures(monkeypatch):
-    skip_pictures(monkeypatch)
-
 
 LINES = [3.3, 2.5, 2.2, 2.1, 2.15]
 EFFECT = 0.005

@@ -59,13 +59,6 @@ def test_the_smallest_bound_has_the_power_that_scipy_integrates(seeds, compared,
     assert power == pytest.approx(0.9, abs=1e-5)
 
 
-@pytest.mark.parametrize("compared", [1, 7])
-def test_the_smallest_difference_has_the_power_of_the_noncentral_t(compared):
-    smallest = smallest_difference(Prior(1.0, 0.0, "here"), 5, compared, 0.0)
-    quantile = stats.t.isf(0.025 / compared, 4)
-    assert stats.nct.sf(quantile, 4, smallest * 5**0.5) == pytest.approx(0.9, abs=1e-5)
-
-
 def test_a_sequence_finds_its_smallest_difference_at_least_nine_times_in_ten():
     """The running evidence finds a little more than its last look, which the formula counts."""
     smallest = difference_in_sequence(NOISE, 12, 1, 0.0)

@@ -94,14 +94,10 @@ def test_words_are_compared_as_they_are():
     assert possible_gain(trials, {"init": "mup"}, Spread(1e-8, 10)) == 0
 
 
-def test_a_number_with_one_other_value_has_no_bound():
+@pytest.mark.parametrize("rates", [[0.003 / STEP, 0.003], [0.003]])
+def test_a_number_with_one_other_value_or_none_has_no_bound(rates):
     """The loss may have its minimum between the two, or beyond either."""
-    trials = trials_of(parabola(0.003), [0.003 / STEP, 0.003])
-    assert possible_gain(trials, {RATE: 0.003}, Spread(1e-4, 10)) is None
-
-
-def test_a_point_alone_tells_nothing_of_its_neighbours():
-    trials = trials_of(parabola(0.003), [0.003])
+    trials = trials_of(parabola(0.003), rates)
     assert possible_gain(trials, {RATE: 0.003}, Spread(1e-4, 10)) is None
 
 

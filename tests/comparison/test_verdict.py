@@ -166,18 +166,18 @@ def test_an_early_look_at_a_fixed_plan_names_nothing_but_a_failure():
     assert sentence_of(lost, base).startswith("sandwich failed to train in 1 of 3 runs")
 
 
-def test_one_difference_repeated_is_said_to_count_once():
-    assert sentence_of(outcomes([3.5, 3.25, 3.75]), outcomes([3.0, 2.75, 3.25])) == (
-        "sandwich cannot be compared with pre: the difference is the same 0.5 nats with each of "
-        "3 seeds, which therefore count as one"
-    )
-
-
-def test_two_seeds_are_too_few_and_both_are_said():
-    assert sentence_of(outcomes([3.5, 3.25]), outcomes([3.0, 2.65])) == (
-        "sandwich cannot be compared with pre with 2 seeds, 3 are the fewest (mean difference "
-        "0.55 nats, by seed 0.5 and 0.6)"
-    )
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        ([3.5, 3.25, 3.75], [3.0, 2.75, 3.25], ": the difference is the same 0.5 nats with each "
+         "of 3 seeds, which therefore count as one"),
+        ([3.5, 3.25], [3.0, 2.65], " with 2 seeds, 3 are the fewest (mean difference 0.55 nats, "
+         "by seed 0.5 and 0.6)"),
+    ],
+)  # fmt: skip
+def test_too_few_seeds_and_one_difference_repeated_are_said(ours, theirs, why):
+    said = sentence_of(outcomes(ours), outcomes(theirs))
+    assert said == f"sandwich cannot be compared with pre{why}"
 
 
 @settings(max_examples=60, deadline=None)

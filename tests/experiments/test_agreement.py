@@ -6,18 +6,14 @@ from pathlib import Path
 import agreement
 import numpy as np
 import pytest
-from run_folders import config_of, make_record, make_run, planned, tuned
+from own_folder import own_folder  # noqa: F401
+from run_folders import config_of, make_record, make_run, make_sweep, planned, tuned
 from scipy import stats
 
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
 PLACEMENTS = ("pre", "post", "peri", "hybrid", "normformer")
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def plant_scales(means, noise=1e-3, lost=(), trained=None, best=()):
@@ -82,21 +78,17 @@ def test_the_training_losses_inside_the_longest_runs_are_those_of_pairs_at_one_r
 
 
 def test_a_width_with_two_numbers_of_steps_is_two_scales():
-    random, runs = np.random.default_rng(0), []
-    for k, (width, steps) in enumerate([(64, 20), (64, 40), (128, 30), (256, 40)]):
-        for place, placement in enumerate(PLACEMENTS):
-            variant = {"model.width": width, "trainer.steps": steps, "placement": placement}
-            for seed in (10, 11, 12):
-                config = config_of(
-                    [f"placement={placement}"], seed, trainer__steps=steps, model__width=width
-                )
-                loss = 2.0 - 0.1 * k + 0.05 * place + random.normal(0, 1e-3)
-                make_run("study", config, loss, rows=steps)
-                runs.append(planned(config, variant))
+    random = np.random.default_rng(0)
+    results = [
+        ({"model.width": width, "trainer.steps": steps, "placement": placement}, seed,
+         2.0 - 0.1 * k + 0.05 * place + random.normal(0, 1e-3))
+        for k, (width, steps) in enumerate([(64, 20), (64, 40), (128, 30), (256, 40)])
+        for place, placement in enumerate(PLACEMENTS)
+        for seed in (10, 11, 12)
+    ]  # fmt: skip
     contrasts = [f"(({x} - pre) under width=256 - ({x} - pre) under width=64) under steps=40"
                  for x in PLACEMENTS[1:]]  # fmt: skip
-    axes = ["model.width", "trainer.steps", "placement"]
-    make_record("study", runs, seeds=[10, 11, 12], contrasts=contrasts, axes=axes)
+    make_sweep("study", results, seeds=[10, 11, 12], contrasts=contrasts)
     found = findings(read_study([Path("study")]))
     scales = agreement.scales_of("size", found)
     assert [scale.label for scale in scales] == [

@@ -54,25 +54,19 @@ def found(study, *parts):
 
 
 SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
-# A row for each verdict, in the order of VERDICTS; a column for each of SAYS. A contrast has either
+# A row for each verdict; a column for each of SAYS. A contrast has either
 # kind of verdicts, by how many variants it has: a claim may use either kind of words.
 SAYS = ["better", "worse", "equivalent", "below zero", "above zero", "equivalent to zero",
         "not zero"]  # fmt: skip
-WORDS = {
-    "better": [SEEN, OTHER, OTHER, SEEN, OTHER, OTHER, SEEN],
-    "worse": [OTHER, SEEN, OTHER, OTHER, SEEN, OTHER, SEEN],
-    "equivalent": [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
-    "identical": [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
-    "below the effect": [NOT_TOLD] * 7,
-    "not distinguishable": [NOT_TOLD] * 7,
-    "below zero": [SEEN, OTHER, OTHER, SEEN, OTHER, OTHER, SEEN],
-    "above zero": [OTHER, SEEN, OTHER, OTHER, SEEN, OTHER, SEEN],
-    "equivalent to zero": [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD],
-    "not distinguishable from zero": [NOT_TOLD] * 7,
-    "failed": ["not askable here"] * 7,
-    "not decided yet": ["not askable here"] * 7,
-    "too few seeds": ["not askable here"] * 7,
-}
+LOW = [SEEN, OTHER, OTHER, SEEN, OTHER, OTHER, SEEN]
+HIGH = [OTHER, SEEN, OTHER, OTHER, SEEN, OTHER, SEEN]
+EQUAL = [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD]
+WORDS = {"better": LOW, "below zero": LOW, "worse": HIGH, "above zero": HIGH} | {
+    **dict.fromkeys(("equivalent", "identical", "equivalent to zero"), EQUAL),
+    **dict.fromkeys(("below the effect", "not distinguishable", "not distinguishable from zero"),
+                    [NOT_TOLD] * 7),
+    **dict.fromkeys(("failed", "not decided yet", "too few seeds"), ["not askable here"] * 7),
+}  # fmt: skip
 
 
 def test_every_verdict_has_its_word_for_everything_that_a_claim_may_say():

@@ -225,15 +225,21 @@ def test_everything_is_regenerated_to_the_same_bytes(tmp_path, monkeypatch):
             assert (copied / file.relative_to(HERE)).read_bytes() == file.read_bytes(), file
 
 
+def make_packable(study, **statuses):
+    """A study of runs by name, each with its status and without a row."""
+    for name, status in statuses.items():
+        (study / name).mkdir(parents=True)
+        texts = f'{{"status": "{status}"}}', "a: 1", ""
+        for file, text in zip(("summary.json", "config.yaml", "metrics.jsonl"), texts, strict=True):
+            (study / name / file).write_text(text)
+    (study / "sweep-study.json").write_text("{}")
+
+
 def test_only_runs_that_have_ended_are_packed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(results, "HERE", tmp_path)
     assert results.main(["pack", str(tmp_path / "typo")]) == 2
+    make_packable(tmp_path / "study", run="running")
     run = tmp_path / "study" / "run"
-    run.mkdir(parents=True)
-    (tmp_path / "study" / "sweep-study.json").write_text("{}")
-    for name, text in {"summary.json": '{"status": "running"}', "config.yaml": ""}.items():
-        (run / name).write_text(text)
-    (run / "metrics.jsonl").write_text("")
     assert results.main(["pack", str(tmp_path / "study")]) == 2
     assert "is running; run the sweep again" in capsys.readouterr().err
     assert not (tmp_path / "study" / results.RUNS).exists()
@@ -252,15 +258,7 @@ def test_a_study_that_is_packed_unfinished_is_unpacked_where_its_command_goes_on
     monkeypatch.chdir(tmp_path)
     home.mkdir()
     study = tmp_path / "runs" / "study"
-    for name, status in {"first": "finished", "second": "running"}.items():
-        (study / name).mkdir(parents=True)
-        for file, text in {
-            "summary.json": f'{{"status": "{status}"}}',
-            "config.yaml": "a: 1",
-        }.items():
-            (study / name / file).write_text(text)
-        (study / name / "metrics.jsonl").write_text("")
-    (study / "sweep-study.json").write_text("{}")
+    make_packable(study, first="finished", second="running")
     assert results.main(["unpack", "study"]) == 2
     assert "there are no packed runs" in capsys.readouterr().err
     assert results.main(["pack", "--unfinished", "runs/study"]) == 0

@@ -5,45 +5,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 import screens
-from run_folders import config_of, make_record, make_run, planned, tuned
+from own_folder import own_folder  # noqa: F401
+from run_folders import make_sweep, tuned
 
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def plant_screen(folder, losses, lost=(), failed=()):
     """A screen of placements with both optimizers: `losses` by placement and optimizer. Those in
     `lost` have no rate that trains; a seed of those in `failed` diverged."""
-    random, runs, rates = np.random.default_rng(0), [], []
+    random, trials, results, rates = np.random.default_rng(0), [], [], []
     for placement, own in losses.items():
         for optimizer, loss in zip(("adamw", "muon"), own, strict=True):
             variant = {"optimizer": optimizer, "placement": placement}
-            typed = [f"optimizer={optimizer}", f"placement={placement}"]
             is_lost = (placement, optimizer) in lost
-            best = None if is_lost else {"optimizer.lr": 3e-3}
-            rates.append(tuned(variant, best))
+            best = {"optimizer.lr": 3e-3}
+            rates.append(tuned(variant, None if is_lost else best))
             for rate, above in {1e-3: 0.1, 3e-3: 0.0, 9e-3: 0.1}.items():
-                trial = config_of(typed, 100, optimizer__lr=rate)
-                make_run(folder, trial, None if is_lost else loss + above,
-                         status="diverged" if is_lost else "finished")  # fmt: skip
-                runs.append(planned(trial, variant, "tune", {"optimizer.lr": rate}))
+                trial = None if is_lost else loss + above
+                trials.append((variant, 100, trial, {"optimizer.lr": rate}))
             for seed in () if is_lost else (10, 11, 12):
-                config = config_of(typed, seed, optimizer__lr=3e-3)
                 diverged = (placement, optimizer) in failed and seed == 10
-                make_run(
-                    folder, config, None if diverged else loss + random.normal(0, 1e-3),
-                    status="diverged" if diverged else "finished",
-                )  # fmt: skip
-                runs.append(planned(config, variant))
-    make_record(
-        folder, runs, seeds=[10, 11, 12], axes=["optimizer", "placement"], tuned=rates,
-        tune={"optimizer.lr": [1e-3, 3e-3, 9e-3]}, tune_seeds=[100],
-    )  # fmt: skip
+                final = None if diverged else loss + random.normal(0, 1e-3)
+                results.append((variant, seed, final, best))
+    make_sweep(folder, results, trials, seeds=[10, 11, 12], tuned=rates)
     return findings(read_study([Path(folder)]))
 
 

@@ -15,7 +15,8 @@ import streams
 import streams_256
 import untied
 import yaml
-from run_folders import config_of, make_record, make_run, planned
+from own_folder import own_folder  # noqa: F401
+from run_folders import config_of, edited, make_record, make_run, make_sweep, planned
 
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
@@ -25,11 +26,6 @@ WIDE_WEIGHTS = 0.0141, 0.0396
 OWN = {"pre": 0.0, "post": 0.1, "sandwich": 0.2, "hybrid": -0.1}  # X - pre at the first corner
 SEEDS = range(10, 13)
 CONFIGS = Path(results.__file__).parents[1] / "configs" / "sweep"
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def contrast(placement, one, other):
@@ -162,26 +158,17 @@ STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table,
 
 def plant_untied(effects):
     """The study untied_stream: by start, what it adds to X - pre, and of how many placements."""
-    random, runs = np.random.default_rng(1), []
+    random, results = np.random.default_rng(1), []
     for start, (table, factor) in STARTS.items():
+        effect, few = effects.get(start, (0.0, 3))
         for place, placement in enumerate(OWN):
             variant = {"placement": placement, "init.std.embedding": table,
                        "architecture.embed_scale": factor}  # fmt: skip
-            for seed in SEEDS:
-                config = config_of(
-                    ["init=scaled", "architecture.tied=false",
-                     *(f"{key}={value}" for key, value in variant.items())],
-                    seed,
-                )  # fmt: skip
-                effect, few = effects.get(start, (0.0, 3))
-                loss = 2 + OWN[placement] + effect * (0 < place <= few) + random.normal(0, 1e-3)
-                make_run("study", config, loss)
-                runs.append(planned(config, variant))
+            loss = 2 + OWN[placement] + effect * (0 < place <= few)
+            results += [(variant, seed, loss + random.normal(0, 1e-3)) for seed in SEEDS]
     sweep = yaml.safe_load(Path(CONFIGS, "untied_stream.yaml").read_text())
-    make_record(
-        "study", runs, seeds=[*SEEDS], contrasts=sweep["contrasts"],
-        axes=["placement", "init.std.embedding", "architecture.embed_scale"],
-    )  # fmt: skip
+    typed = ("init=scaled", "architecture.tied=false")
+    make_sweep("study", results, typed=typed, seeds=[*SEEDS], contrasts=sweep["contrasts"])
     return findings(read_study([Path("study")]))
 
 
@@ -210,9 +197,8 @@ def test_what_a_head_of_its_own_changes_is_told_of_both_studies():
     plant(lambda placement, weights, enters: 0.3 * (placement == "post") * (weights < 0.03))
     Path("study").rename("stream_or_table")
     record = Path("stream_or_table", "sweep-quick.json")
-    asked = json.loads(record.read_text())
-    asked["axes"].append("architecture.tied")  # as the packed study, which was to vary the head
-    record.write_text(json.dumps(asked))
+    with edited(record) as asked:
+        asked["axes"].append("architecture.tied")  # as the packed study, which was to vary the head
     plant_untied({"factor": (0.1, 1)})
     Path("study").rename("untied_stream")
     both = [read_study([Path(name)]) for name in ("stream_or_table", "untied_stream")]

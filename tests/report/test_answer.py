@@ -63,19 +63,21 @@ def lost_study(study, *placements):
     return make_sweep(study, results, trials, tuned=chosen)
 
 
-def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path):
-    lost_study(tmp_path, "pre", "post", "peri")
+@pytest.mark.parametrize(
+    ("placements", "groups", "lead"),
+    [
+        (["pre", "post", "peri"], ["failed", "identical"],
+         "peri has exactly the losses of pre with 3 seeds."),
+        (["pre", "post"], ["failed"], "post failed to train at every value tried (2 runs)."),
+    ],
+    ids=["with others", "alone"],
+)  # fmt: skip
+def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, groups, lead):
+    lost_study(tmp_path, *placements)
     result = answer(findings(read_study([tmp_path])))
     assert [v.name for v in result.groups["failed"]] == ["post"]
-    assert [*result.groups] == ["failed", "identical"]
-    assert result.lead.endswith("peri has exactly the losses of pre with 3 seeds.")
-
-
-def test_what_diverged_at_every_rate_is_the_answer_where_nothing_else_was_asked(tmp_path):
-    lost_study(tmp_path, "pre", "post")
-    result = answer(findings(read_study([tmp_path])))
-    assert result.lead == "post failed to train at every value tried (2 runs)."
-    assert [*result.groups] == ["failed"]
+    assert [*result.groups] == groups
+    assert result.lead.endswith(lead)
 
 
 def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):

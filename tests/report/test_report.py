@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_folder import no_pictures, own_folder  # noqa: F401
 from run_folders import (
     PRE,
     SANDWICH,
@@ -23,7 +24,6 @@ from run_folders import (
     make_study,
     planned,
     rows,
-    skip_pictures,
     text,
 )
 
@@ -33,13 +33,6 @@ from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import column_notes, contrast_table, summary_lines, table
 from transformer_norms.report.writing import write_report
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    skip_pictures(monkeypatch)
-
 
 T_95 = 4.302652729911275  # Student's 97.5 % point with 2 degrees of freedom, from tables
 
@@ -236,12 +229,24 @@ def test_without_a_record_runs_that_differ_in_their_seed_alone_are_a_variant():
     assert by_name(table, "pre lr=0.01")["difference"] == "+0.0070"
 
 
-def test_variants_are_told_apart_by_a_key_that_not_all_of_them_have():
-    make_run("study", config_of(["norm=dyt"]), 2.3)
-    for eps in (1e-5, 1e-3):
-        make_run("study", config_of(["norm=rmsnorm"], norm__eps=eps), 2.3)
-    names = {v.name for v in read_study([Path("study")]).variants}
-    assert names == {"dyt", "rmsnorm eps=1e-05", "rmsnorm eps=0.001"}
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {"dyt": (["norm=dyt"], {}),
+         "rmsnorm eps=1e-05": (["norm=rmsnorm"], {"norm__eps": 1e-5}),
+         "rmsnorm eps=0.001": (["norm=rmsnorm"], {"norm__eps": 1e-3})},
+        {f"width={width}": ([f"model.width={width}"], {}) for width in (64, 128)},
+        {placement: ([f"placement={placement}"], {}) for placement in ("pre", "post")},
+        {"pre final_norm=norm": (["placement=pre"], {}),
+         "post final_norm=none": (["placement=post"], {}),
+         "post final_norm=always": (["placement=post", "final_norm=always"], {})},
+    ],
+    ids=["a key that not all have", "a key that others follow from", "a placement", "two choices"],
+)  # fmt: skip
+def test_typed_variants_are_named_by_what_differs_and_does_not_follow(typed):
+    for overrides, keys in typed.values():
+        make_run("study", config_of(overrides, **keys), 2.3)
+    assert {v.name for v in read_study([Path("study")]).variants} == {*typed}
 
 
 def test_two_variants_that_come_to_one_run_both_have_it():
@@ -255,21 +260,12 @@ def test_two_variants_that_come_to_one_run_both_have_it():
     assert list(read_study([Path("study")]).count().values()) == [3, 3, 0, 0]
 
 
-def test_a_variants_name_leaves_out_what_follows_from_its_placement():
+@pytest.mark.parametrize("baseline", [None, {"placement": "pre"}])
+def test_the_baseline_of_typed_variants_comes_first(baseline):
     for placement in ("pre", "post"):
         make_run("study", config_of([f"placement={placement}"]), 2.3)
-    assert [v.name for v in read_study([Path("study")]).variants] == ["pre", "post"]
-    named = read_study([Path("study")], {"placement": "pre"}).variants
-    assert [v.name for v in named] == ["pre", "post"]  # the baseline first
-    make_run("study", config_of(["placement=post", "final_norm=always"]), 2.3)
-    names = {v.name for v in read_study([Path("study")]).variants}
-    assert names == {"pre final_norm=norm", "post final_norm=none", "post final_norm=always"}
-
-
-def test_a_variants_name_leaves_out_keys_that_follow_from_the_one_typed():
-    for width in (64, 128):
-        make_run("study", config_of([f"model.width={width}"]), 2.3)
-    assert {v.name for v in read_study([Path("study")]).variants} == {"width=64", "width=128"}
+    named = read_study([Path("study")], baseline).variants
+    assert [v.name for v in named] == ["pre", "post"]
 
 
 def test_a_warning_of_all_variants_is_said_once():
@@ -352,27 +348,25 @@ def test_the_command_ends_with_one_json_line_and_needs_torch_for_drawings_alone(
     assert "baseline" in done.stderr
 
 
-EQUATIONS = {
-    "x + norm(f(x))": "x + norm(f(x))",
-    "norm(x + 0.5 * f(norm@head(x), q=norm)) + x0 * (2*N)": (
-        "norm(x + 0.5 * f(norm@head(x), q=norm)) + x0 * (2*N)"
-    ),
-    "parts": {"attention": "norm(x + f(x))", "mlp": "x - b*f(norm(x))"},
-}
+EQUATIONS = [
+    "x + norm(f(x))",
+    "norm(x + 0.5 * f(norm@head(x), q=norm)) + x0 * (2*N)",
+    {"attention": "norm(x + f(x))", "mlp": "x - b*f(norm(x))"},
+]
 
 
 def test_a_typed_equation_is_its_variants_name_in_every_file():
     """The record of a sweep has the text, or the text of each part."""
     runs = []
-    for place, equation in enumerate(EQUATIONS.values()):
+    for place, equation in enumerate(EQUATIONS):
         for seed in (0, 1):
             config = config_of([], seed, optimizer__lr=1e-3 * (1 + place))
             runs.append(planned(config, {"placement.equation": equation}))
             make_run("study", config, 2.3 + place / 10 + seed / 100)
-    first = {"placement.equation": EQUATIONS["x + norm(f(x))"]}
+    first = {"placement.equation": EQUATIONS[0]}
     make_record("study", runs, axes=["placement.equation"], baseline=first)
     table, tex = text(), Path("study/table.tex").read_text()
-    names = [*list(EQUATIONS)[:2], "attention: norm(x + f(x)), mlp: x - b*f(norm(x))"]
+    names = [*EQUATIONS[:2], "attention: norm(x + f(x)), mlp: x - b*f(norm(x))"]
     assert {row["variant"] for row in rows()} == set(names)
     assert {row["placement.equation"] for row in rows()} == set(names)
     for name in names:

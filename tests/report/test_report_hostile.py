@@ -6,25 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+from own_folder import no_pictures, own_folder  # noqa: F401
 from run_folders import (
     PRE,
     edit,
     folder,
     make_study,
     rows,
-    skip_pictures,
     text,
 )
 
 from transformer_norms.report.__main__ import main
 from transformer_norms.text_tables import escape_latex, escape_markdown, spreadsheet_cell
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    skip_pictures(monkeypatch)
-
 
 EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from own_folder import no_pictures, own_folder  # noqa: F401
 from run_folders import (
     PRE,
     by_name,
@@ -12,20 +13,12 @@ from run_folders import (
     make_study,
     make_sweep,
     planned,
-    skip_pictures,
     text,
     tree,
 )
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    skip_pictures(monkeypatch)
-
 
 OTHER = {
     "data": ({"data__documents": 7}, "data.documents", "12000", "7"),

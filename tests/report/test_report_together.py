@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from own_folder import own_folder  # noqa: F401
 from run_folders import (
     PRE,
     SANDWICH,
     by_name,
     config_of,
     edit,
+    edited,
     folder_name,
     make_run,
     make_study,
@@ -27,11 +30,6 @@ from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
 POST = {0: 2.43, 1: 2.449, 2: 2.4415}
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def typed(study, losses, **keys):
@@ -106,17 +104,15 @@ def test_seeds_typed_after_a_look_are_tested_as_that():
 def test_a_narrowed_sweep_misses_nothing_that_it_did_not_ask_for():
     """What has a result counts, and what was given up makes the tests those of a look."""
     losses = {"pre": {**PRE, 3: 2.3}, "post": {**POST, 3: 2.4}, "peri": {0: 2.3, 1: 2.3}}
-    make_study("study", losses)
+    record = make_study("study", losses)
     asked = Asked([{"placement": "pre"}, {"placement": "post"}], [0, 1, 2])
-    (record,) = Path("study").glob("sweep-*.json")
-    values = json.loads(record.read_text())
     for placement, seed in (("post", 3), ("peri", 0), ("peri", 1)):
         shutil.rmtree(Path("study", folder_name(config_of([f"placement={placement}"], seed))))
     study = read_study([Path("study")])
     assert study.count()["missing"] == 3
     assert findings(study).comparisons["post"].verdict == "not decided yet"
-    values["asked"] = {"variants": asked.variants, "seeds": asked.seeds}
-    record.write_text(json.dumps(values))
+    with edited(record) as values:
+        values["asked"] = asdict(asked)
     study = read_study([Path("study")])
     assert [variant.name for variant in study.variants] == ["pre", "post"]
     assert (study.count()["runs"], study.count()["missing"]) == (7, 0)

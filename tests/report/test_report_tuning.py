@@ -7,18 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from own_folder import no_pictures, own_folder  # noqa: F401
 from run_folders import (
     PRE,
     by_name,
     config_at,
     config_of,
     edit,
+    edited,
     make_record,
     make_run,
     make_sweep,
     planned,
     rows,
-    skip_pictures,
     text,
     tuned,
     tuning_study,
@@ -30,12 +31,6 @@ from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
 STUDY = [Path("study")]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    skip_pictures(monkeypatch)
 
 
 def add_unigram(loss):
@@ -63,11 +58,9 @@ def test_the_audit_of_the_tuning_shows_losses_sensitivity_and_what_was_unfair():
 
 @pytest.mark.goal("Q3")
 def test_a_tuning_run_that_is_missing_or_has_a_results_seed_is_told():
-    path = tuning_study()
-    record = json.loads(path.read_text())
-    for run in record["runs"]:
-        run["seed"] = 0 if run["stage"] == "tune" else run["seed"]
-    path.write_text(json.dumps(record))
+    with edited(tuning_study()) as record:
+        for run in record["runs"]:
+            run["seed"] = 0 if run["stage"] == "tune" else run["seed"]
     shutil.rmtree(Path("study", record["runs"][0]["folder"]))
     audit = text()
     assert "SHARED: seeds of tuning and of results: 0" in audit
@@ -91,14 +84,12 @@ def test_the_budget_and_the_failed_points_of_each_variant_are_named():
 
 
 def test_points_around_each_variants_own_best_stand_in_one_column():
-    path = tuning_study()
-    record = json.loads(path.read_text())
-    for placement, rate in (("pre", 7e-3), ("post", 7e-4)):
-        config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
-        run = planned(config, {"placement": placement}, "tune", {"optimizer.lr": rate})
-        record["runs"].append(asdict(run))
-        make_run("study", config, 2.25)
-    path.write_text(json.dumps(record))
+    with edited(tuning_study()) as record:
+        for placement, rate in (("pre", 7e-3), ("post", 7e-4)):
+            config = config_of([f"placement={placement}"], 100, optimizer__lr=rate)
+            run = planned(config, {"placement": placement}, "tune", {"optimizer.lr": rate})
+            record["runs"].append(asdict(run))
+            make_run("study", config, 2.25)
     audit = text().partition("## Tuning")[2]
     assert by_name(audit, "pre")["at other rates"] == "0.007: 2.2500"
     assert by_name(audit, "post")["at other rates"] == "0.0007: 2.2500"
@@ -154,9 +145,8 @@ def test_comparisons_that_wait_for_a_tuning_count_as_if_they_were_there(tmp_path
             ],
             tune={"optimizer.lr": [1e-3]}, tune_seeds=[100],
         )  # fmt: skip
-        values = json.loads(record.read_text())
-        values["runs"] += [asdict(planned(config_at(one, 100), one, "tune")) for one in variants]
-        record.write_text(json.dumps(values))
+        with edited(record) as values:
+            values["runs"] += [asdict(planned(config_at(v, 100), v, "tune")) for v in variants]
         return findings(read_study([name]))
 
     both = study(tmp_path / "both", ())
@@ -191,12 +181,11 @@ def test_the_verdict_itself_says_what_was_unfair_in_the_tuning():
         "; the best optimizer.lr of post is the last that was tried"
         "; post was tuned at 3 points and pre at 4"
     )
-    record = json.loads(path.read_text())
-    record["tuned"][0]["edge"] = ["optimizer.lr"]
-    record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
-    for run in record["runs"]:
-        run["seed"] = 2 if run["stage"] == "tune" else run["seed"]
-    path.write_text(json.dumps(record))
+    with edited(path) as record:
+        record["tuned"][0]["edge"] = ["optimizer.lr"]
+        record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
+        for run in record["runs"]:
+            run["seed"] = 2 if run["stage"] == "tune" else run["seed"]
     said = verdict_on("post", text())
     assert "the best optimizer.lr of pre is the last that was tried" in said
     assert said.endswith("; tuning had seeds of the results: 2")
@@ -204,19 +193,19 @@ def test_the_verdict_itself_says_what_was_unfair_in_the_tuning():
 
 
 def test_a_verdict_on_a_fair_tuning_says_nothing_of_it():
-    path = tuning_study()
-    record = json.loads(path.read_text())
-    record["tuned"][1]["edge"] = []
-    record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
-    path.write_text(json.dumps(record))
+    with edited(tuning_study()) as record:
+        record["tuned"][1]["edge"] = []
+        record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
     assert verdict_on("post", text()) == "- post has exactly the losses of pre with 3 seeds"
 
 
 def test_a_variant_that_diverged_at_every_rate_stands_in_the_table():
-    path = tuning_study(tuned=[tuned({"placement": "post"}, None)])
-    record = json.loads(path.read_text())
-    kept = lambda run: run["stage"] == "tune" or run["variant"] == {"placement": "pre"}  # noqa: E731
-    path.write_text(json.dumps(record | {"runs": list(filter(kept, record["runs"]))}))
+    with edited(tuning_study(tuned=[tuned({"placement": "post"}, None)])) as record:
+        record["runs"] = [
+            run
+            for run in record["runs"]
+            if run["stage"] == "tune" or run["variant"] == {"placement": "pre"}
+        ]
     table = text()
     assert "post failed to train at every value tried (3 runs)" in table
     assert "its best" not in table
@@ -238,16 +227,14 @@ def test_an_edge_is_said_of_the_key_that_is_at_one():
 
 
 def test_a_result_at_a_rate_that_a_wider_grid_has_beaten_does_not_count():
-    path = tuning_study()
-    record = json.loads(path.read_text())
     better = tuned({"placement": "pre"}, {"optimizer.lr": 1e-1})
-    runs = [planned(config_of(["placement=pre"], seed, optimizer__lr=1e-1),
-                    {"placement": "pre"}, "result", better.best) for seed in PRE]  # fmt: skip
-    for seed in PRE:
-        make_run("study", config_of(["placement=pre"], seed, optimizer__lr=1e-1), 2.0)
-    record["runs"] += [asdict(run) for run in runs]
-    record["tuned"][0] = asdict(better)
-    path.write_text(json.dumps(record))
+    with edited(tuning_study()) as record:
+        for seed in PRE:
+            config = config_of(["placement=pre"], seed, optimizer__lr=1e-1)
+            make_run("study", config, 2.0)
+            run = planned(config, {"placement": "pre"}, "result", better.best)
+            record["runs"].append(asdict(run))
+        record["tuned"][0] = asdict(better)
     table = text()
     assert by_name(table, "pre")["seeds"] == "3"
     assert by_name(table, "pre")["validation loss, mean ± sd"] == "2.0000 ± 0.0000"

@@ -2,16 +2,10 @@
 
 import os
 
-import pytest
-from run_folders import PRE, SANDWICH, by_name, config_of, make_run, skip_pictures, text
+from own_folder import no_pictures, own_folder  # noqa: F401
+from run_folders import PRE, SANDWICH, by_name, config_of, make_run, text
 
 from transformer_norms.report.__main__ import main
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    skip_pictures(monkeypatch)
 
 
 def make(overrides, loss, seed=0, began=1e9, **keys):

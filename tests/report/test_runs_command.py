@@ -7,17 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from own_folder import own_folder  # noqa: F401
 from run_folders import config_of, edit, make_run
 
 from transformer_norms import ConfigError, runs
 from transformer_norms.commands.runs import main
 
 LOSSES = {"pre": 2.30, "post": 2.41, "sandwich": 2.28}
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
