@@ -24,6 +24,7 @@ SIZES = [
     "trainer.threads=1", "trainer.probe_every=1", "parallel=fsdp",
 ]  # fmt: skip
 VOCABULARY, STEPS = 61, 3
+CANCELLING = (".connection.", ".enter.")  # in names of weights of streams that are nearly equal
 
 
 def config_of(*typed):
@@ -69,7 +70,9 @@ def _compare_gradients(ranks, config):
     if config.trainer.precision == "fp64":
         # Weights of nearly equal streams have gradients that cancel: the order of a sum counts.
         same = _gradients_of_one(config)
-        expected |= {name: grad for name, grad in same.items() if ".connection." in name}
+        expected |= {
+            name: grad for name, grad in same.items() if any(one in name for one in CANCELLING)
+        }
     least = 1e-4 * max(gradient.abs().max().item() for gradient in expected.values())
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert found.keys() == expected.keys()
