@@ -23,6 +23,14 @@ def built(*overrides):
     return model, OPTIMIZERS.maker(config.optimizer)(model)
 
 
+def rates_and_decays(optimizers, model):
+    names = {p: name for name, p in model.named_parameters()}
+    return {
+        names[p]: (group["lr"], group["weight_decay"])
+        for o in optimizers for group in o.param_groups for p in group["params"]
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("optimizer", options("optimizer"))
 @pytest.mark.parametrize(
     "extra", [[], ["preset=gpt2"], ["architecture.tied=false", "qk_norm=head"]]
@@ -35,14 +43,12 @@ def test_every_parameter_is_in_exactly_one_group(optimizer, extra):
 
 def test_decay_acts_on_weights_and_on_norms_only_where_asked():
     for asked in ("false", "true"):
-        model, (optimizer,) = built("preset=gpt2", f"optimizer.decay_norms={asked}")
-        names = {p: name for name, p in model.named_parameters()}
-        decayed = {
-            names[p] for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]
-        }
-        gains = {n for n in names.values() if ".pre." in n or n.startswith("final")}
-        biases = {n for n in names.values() if n.endswith(".bias")} - gains
-        assert decayed == set(names.values()) - biases - (gains if asked == "false" else set())
+        model, optimizers = built("preset=gpt2", f"optimizer.decay_norms={asked}")
+        found = rates_and_decays(optimizers, model)
+        decayed = {name for name, (_, decay) in found.items() if decay}
+        gains = {name for name in found if ".pre." in name or name.startswith("final")}
+        biases = {name for name in found if name.endswith(".bias")} - gains
+        assert decayed == set(found) - biases - (gains if asked == "false" else set())
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -50,14 +56,10 @@ def test_embeddings_are_decayed_unless_one_says_no(optimizer):
     for asked in ("false", "true"):
         typed = f"optimizer={optimizer}", f"optimizer.decay_embeddings={asked}", "preset=gpt2"
         model, optimizers = built(*typed, "architecture.tied=false")
-        decay = {
-            id(p): group["weight_decay"] for o in optimizers
-            for group in o.param_groups for p in group["params"]
-        }  # fmt: skip
-        expected = 0.1 if asked == "true" else 0.0
-        for table in (model.embedding.weight, model.position.position.weight):
-            assert decay[id(table)] == expected
-        assert decay[id(model.head.weight)] == 0.1
+        found, expected = rates_and_decays(optimizers, model), 0.1 if asked == "true" else 0.0
+        for table in ("embedding.weight", "position.position.weight"):
+            assert found[table][1] == expected
+        assert found["head.weight"][1] == 0.1
 
 
 def test_groups_tell_matrices_embeddings_head_norms_and_biases_apart():
@@ -79,14 +81,6 @@ def test_the_matrices_of_a_gate_are_matrices_and_its_gains_are_norms():
     assert {"final.gate_up.weight", "blocks.0.mlp.pre.gate_down.weight"} <= {*found["matrices"]}
     assert len(found["norms"]) == 2 * 2 + 1
     assert all(name.endswith(".gain") for name in found["norms"])
-
-
-def rates_and_decays(optimizers, model):
-    names = {p: name for name, p in model.named_parameters()}
-    return {
-        names[p]: (group["lr"], group["weight_decay"])
-        for o in optimizers for group in o.param_groups for p in group["params"]
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
