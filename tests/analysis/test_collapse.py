@@ -18,7 +18,7 @@ from analyses.norm_noise import (
     query_positions,
     sites_read,
 )
-from untrained import CONTEXT, DEPTH, model_and_text
+from untrained import CONTEXT, DEPTH, model_and_text, sequences
 
 from transformer_norms.progress import tell_nobody
 
@@ -117,11 +117,9 @@ def test_the_distance_is_the_total_variation_by_hand(attention, kind):
     moved = noise_free(loaded).moved[Setting("attention", kind, 0.1)]
     noise, block = Noise(Setting("attention", kind, 0.1), SEED), loaded.model.blocks[0]
     distances, changes, sharp = [], [], []
-    for window, at in enumerate(range(0, 19, CONTEXT)):
-        tokens = tokens_of(loaded)[at : at + CONTEXT + 1][:-1]
-        tokens = tokens[: 19 - at]
+    for window, tokens in enumerate(sequences(loaded)):
         with torch.no_grad():
-            x = loaded.model.embed(loaded.model.scale(loaded.model.embedding(tokens)))
+            x = loaded.model.embed(loaded.model.scale(loaded.model.embedding(tokens[:-1])))
             y = block.attention.pre(x).numpy()
         shape = (len(y), 1 if kind == "length" else y.shape[1])
         z = noise.draw("0.attention", window, shape).double().numpy()

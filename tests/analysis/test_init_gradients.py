@@ -19,6 +19,7 @@ from analyses.init_gradients import (
 )
 from combinations import combined
 from scipy import stats
+from written_out import own_rmsnorm as norm
 
 from transformer_norms.analysis.rendering import figure, tables, terminal
 from transformer_norms.analysis.untrained_models import draw_tokens, fit_law
@@ -103,10 +104,6 @@ def test_xiongs_models_begin_with_the_papers_deviations_whatever_a_placement_bri
 
 
 # --------------------------------------------------------------------------------------- by hand
-
-
-def norm(x):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
 
 def attention(w, x):

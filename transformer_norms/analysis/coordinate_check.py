@@ -134,7 +134,8 @@ def measure_changes(config: Config, steps: int) -> dict[str, float]:
                 optimizer.step()
             model.constrain(model)
     after = compute_parts(model, tokens[:, :-1])
-    return {part: _rms(after[part] - before[part]) for part in PARTS}
+    changes = {part: after[part] - before[part] for part in PARTS}
+    return {part: change.square().mean().sqrt().item() for part, change in changes.items()}
 
 
 @torch.no_grad()
@@ -165,10 +166,6 @@ def _listening(model: Transformer) -> Iterator[dict[str, list[Tensor]]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _rms(values: Tensor) -> float:
-    return values.square().mean().sqrt().item()
 
 
 # ------------------------------------------------------------------------------- the outcome

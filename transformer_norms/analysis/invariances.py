@@ -122,14 +122,13 @@ def by_norm(cell: Callable[[Row], str]) -> Callable[[Rows], Rows]:
     return pivot
 
 
-def verdict(row: Row) -> str:
-    return str(row["verdict"])
+verdicts_by_norm = by_norm(lambda row: str(row["verdict"]))
 
 
 def alike(rows: Rows) -> Rows:
     """The verdicts, with the norms that have the same ones together."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    for row in by_norm(verdict)(rows):
+    for row in verdicts_by_norm(rows):
         groups.setdefault(tuple(row[law.key] for law in LAWS), []).append(row["norm"])
     keys = [law.key for law in LAWS]
     return [{"norm": ", ".join(names), **dict(zip(keys, verdicts, strict=True))}
@@ -144,7 +143,7 @@ BELOW = f"yes: max|y' - y| / rms(y) is below {exact(HOLDS_BELOW)} where eps is n
 VERDICTS = View(alike, ("norm",), {law.key: Number(law.head) for law in LAWS})
 VIEWS = (
     View(
-        by_norm(verdict),
+        verdicts_by_norm,
         ("norm",),
         columns([law for law in LAWS if law.key not in CAUSAL]),
         f"Does y stay what it is? {BELOW}. "
