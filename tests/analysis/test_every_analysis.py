@@ -105,19 +105,6 @@ def test_the_rows_of_a_csv_file_give_the_tables_of_the_page_again(models, name):
         assert markdown_table(table.cells) in page
 
 
-@pytest.mark.nightly
-def test_the_command_measures_a_checkpoint_of_transformers_as_the_run_that_it_was_written_from(
-    capsys,
-):
-    found, run = [], small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    for folder in (small.checkpoint(), run):
-        assert mean_drift.main([str(folder), "--text", in_full("TEXT")]) == 0
-        found += json.loads(capsys.readouterr().out.splitlines()[-1])["numbers"]
-    theirs, ours = ({key: own[key] for key in ("median", "last", "chance", "norms")}
-                    for own in found)  # fmt: skip
-    assert theirs == pytest.approx(ours, rel=1e-4)
-
-
 @pytest.mark.parametrize("name", ["coordinate_check", "init_gradients", "swap"])
 def test_a_command_writes_the_same_bytes_twice(name):
     folders = [made("one", name, again)[1] for again in (0, 1)]
