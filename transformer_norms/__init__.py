@@ -36,19 +36,7 @@ _HOMES = {
     "runs": "run.reader",
     "train": "run.run",
 }
-__all__ = [
-    "Block",
-    "ConfigError",
-    "build_batches",
-    "build_model",
-    "build_optimizers",
-    "build_schedulers",
-    "compose",
-    "load",
-    "prepare_tokens",
-    "runs",
-    "train",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> "Any":

@@ -99,17 +99,14 @@ def _refuse_unknown(node: ast.AST, text: str, arguments: Mapping[str, int]) -> N
     comparison = isinstance(node, ast.Compare) and len(node.ops) == 1
     # `load` marks every name that is read: no syntax of its own.
     plain = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Name, ast.Load))
-    call = isinstance(node, ast.Call) and _is_call(node, arguments)
+    call = False
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        call = arguments.get(node.func.id) == len(node.args)
     if not (number or call or comparison or plain or type(node) in _OPERATIONS):
         raise ValueError(
             f"'{text}' is no formula: numbers, names, + - * / % **, < <= > >= == !=, "
             f"{', '.join(arguments)} are all"
         )
-
-
-def _is_call(node: ast.Call, arguments: Mapping[str, int]) -> bool:
-    named = isinstance(node.func, ast.Name) and node.func.id in arguments
-    return named and not node.keywords and len(node.args) == arguments[node.func.id]  # type: ignore[attr-defined]
 
 
 def _names(tree: ast.AST) -> frozenset[str]:

@@ -212,16 +212,16 @@ def compose_with_all(recipe: str, placements: list[str], norms: list[str]) -> No
         assert complete(chosen, []).choices.norm == norm
 
 
-def test_recipes_compose_with_placements_and_norms():
-    families = ["gpt2_1558m", "olmo2_7b", "hybridnorm_1200m", "mixln_1b", "peri_3200m"]
-    for number, recipe in enumerate(families):
-        compose_with_all(recipe, options("placement")[number::8], options("norm")[number::5])
+FAMILIES = ["gpt2_1558m", "olmo2_7b", "hybridnorm_1200m", "mixln_1b", "peri_3200m"]
+NIGHTLY = pytest.param(RECIPES, 1, 1, marks=pytest.mark.nightly)
 
 
-@pytest.mark.nightly
-def test_every_recipe_composes_with_every_placement_and_every_norm():
-    for recipe in RECIPES:
-        compose_with_all(recipe, options("placement"), options("norm"))
+@pytest.mark.parametrize(("recipes", "placements", "norms"), [(FAMILIES, 8, 5), NIGHTLY])
+def test_recipes_compose_with_placements_and_norms(recipes, placements, norms):
+    """One recipe of each family with a share of them; nightly every recipe with all."""
+    for number, recipe in enumerate(recipes):
+        chosen = options("placement")[number % placements :: placements]
+        compose_with_all(recipe, chosen, options("norm")[number % norms :: norms])
 
 
 def test_explain_names_a_recipes_source_and_what_is_not_verified(capsys):
@@ -233,25 +233,20 @@ def test_explain_names_a_recipes_source_and_what_is_not_verified(capsys):
     assert "model.kv_heads 4 model=hybridnorm_550m" in said
 
 
-def train_two_steps(recipe: str) -> dict:
+QUICK = ["mixln_71m", "olmo2_7b"]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [*QUICK, *(pytest.param(r, marks=pytest.mark.nightly) for r in RECIPES if r not in QUICK)],
+)
+def test_a_recipe_trains_when_scaled_down(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     width = compose([f"recipe={recipe}"]).model
-    return train(compose([
+    summary = train(compose([
         f"recipe={recipe}", "model=nano", f"model.kv_heads={4 * width.kv_heads // width.heads}",
         "data=stories", "data.documents=150", "data.val_tokens=128", "tokenizer=byte",
         "trainer.steps=2", "trainer.batch_size=4", "trainer.accumulation=2", "trainer.eval_every=0",
         "trainer.threads=1", "trainer.device=cpu", "tracking=none",
     ]))  # fmt: skip
-
-
-@pytest.mark.parametrize("recipe", ["mixln_71m", "olmo2_7b"])
-def test_a_recipe_trains_when_scaled_down(recipe, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    summary = train_two_steps(recipe)
     assert (summary["status"], summary["choices"]["recipe"]) == ("finished", recipe)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_trains_when_scaled_down(recipe, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert train_two_steps(recipe)["status"] == "finished"

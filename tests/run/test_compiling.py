@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
@@ -55,12 +55,14 @@ def test_a_whole_model_is_not_compiled_where_it_is_cut(key):
         compose([*TINY, "trainer.compile=whole", key])
 
 
-def test_what_cannot_be_compiled_runs_all_the_same_and_the_record_says_so(capsys, monkeypatch):
+@pytest.fixture
+def eager(monkeypatch):
+    """Traces what is compiled, and runs it as it is."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")
-    compile_eagerly = torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda f, **more: compile_eagerly(f, backend="eager", **more)
-    )
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+
+def test_what_cannot_be_compiled_runs_all_the_same_and_the_record_says_so(eager, capsys):
     compilation, x = Compilation("block"), torch.arange(3.0)
     block = compilation(not_traced, "a block", "block")
     head = compilation(traced, "the head", "block", "whole")
@@ -74,12 +76,7 @@ def test_what_cannot_be_compiled_runs_all_the_same_and_the_record_says_so(capsys
     assert lines[0].startswith("trainer.compile: a block is not compiled, and slower: Unsupported")
 
 
-def test_a_function_of_more_kinds_than_the_limit_says_so(capsys, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")
-    compile_eagerly = torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda f, **more: compile_eagerly(f, backend="eager", **more)
-    )
+def test_a_function_of_more_kinds_than_the_limit_says_so(eager, capsys, monkeypatch):
     monkeypatch.setattr(compiling, "GRAPHS", 2)
     with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
         function = Compilation("block")(traced, "a block", "block")
@@ -133,14 +130,9 @@ def test_runs_of_one_kind_differ_in_seed_rate_and_text_alone():
 
 def test_compiling_is_no_part_of_the_identity_and_the_record_names_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    identities = {
-        run_hash(compose([*TINY, f"trainer.compile={mode}"]), {})
-        for mode in ("auto", "none", "block", "whole")
-    }
-    assert len(identities) == 1
-    summary = train(compose(TINY))
-    assert summary["compile"] == "none"
-    assert Path(summary["folder"]).is_dir()
+    modes = ("auto", "none", "block", "whole")
+    assert len({run_hash(compose([*TINY, f"trainer.compile={one}"]), {}) for one in modes}) == 1
+    assert train(compose(TINY))["compile"] == "none"
 
 
 @pytest.mark.nightly

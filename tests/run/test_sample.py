@@ -12,6 +12,8 @@ from transformer_norms.errors import InputError
 from transformer_norms.hf.__main__ import main as export
 from transformer_norms.sample import main
 
+TINY = "model=nano data=text data.paths=corpus.txt data.val_tokens=99 trainer.steps=150 "
+TINY += "trainer.threads=1 schedule.warmup=10 optimizer.lr=1e-2 tracking=none"
 TEXT = "the cat sat on the mat and the dog sat on the log " * 60
 
 
@@ -20,15 +22,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("sampled"))
         Path("corpus.txt").write_text(TEXT)
-        typed = ["model=nano", "data=text", "data.paths=corpus.txt", "tracking=none"]
-        typed += [
-            "trainer.threads=1",
-            "trainer.steps=150",
-            "schedule.warmup=10",
-            "optimizer.lr=1e-2",
-            "data.val_tokens=99",
-        ]
-        return Path(train(compose(typed))["folder"]).resolve()
+        return Path(train(compose(TINY.split()))["folder"]).resolve()
 
 
 def test_the_command_prints_the_prompt_and_what_the_text_taught(folder, capsys):
@@ -48,10 +42,8 @@ def test_a_run_below_any_path_is_sampled(folder, tmp_path, capsys):
 
 def test_the_same_seed_is_the_same_text_past_the_end_of_the_context(folder, capsys):
     texts = []
-    for seed in ("1", "1", "2"):
-        main(
-            [str(folder), "--prompt", "the", "--tokens", "70", "--temperature", "2", "--seed", seed]
-        )
+    for seed in (1, 1, 2):
+        main([str(folder), *"--prompt the --tokens 70 --temperature 2".split(), f"--seed={seed}"])
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
 

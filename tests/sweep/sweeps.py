@@ -1,6 +1,5 @@
 """Sweeps in this process, of runs of four steps, for the tests of a sweep."""
 
-import hashlib
 import json
 from collections import Counter
 from functools import cache
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from run_folders import skip_pictures
+from warm import TEXT
 
 from transformer_norms import compose
 from transformer_norms.run import run as running
@@ -19,16 +19,9 @@ from transformer_norms.sweep import drive
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.launching import run_job
 
-TEXT = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
 SHORT = ["model=nano", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
-SHORT += [
-    "data.val_tokens=300",
-    "trainer.threads=1",
-    "trainer.steps=4",
-    "trainer.batch_size=2",
-    "schedule.warmup=1",
-    "trainer.probe_every=0",
-]
+SHORT += "data.val_tokens=300 trainer.threads=1 trainer.steps=4 trainer.batch_size=2".split()
+SHORT += ["schedule.warmup=1", "trainer.probe_every=0"]
 
 PLUGIN = """
 import os, signal, sys
@@ -119,12 +112,6 @@ def sweep(capsys, *arguments, launcher=None, short=SHORT):
         code = exit.code
     out, err = capsys.readouterr()
     return json.loads(out.splitlines()[-1]), code, err
-
-
-def tree(folder):
-    """Every file's bytes and the time when it was written."""
-    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-    return {str(f): (f.stat().st_mtime_ns, hashlib.sha256(f.read_bytes()).digest()) for f in files}
 
 
 def write_sweep(content):

@@ -15,8 +15,8 @@ import pytest
 from cheap_jobs import end_process_of_first_seed
 from pausing import PAUSE
 from run_folders import draw_nothing
-from sweeps import PLUGIN, TEXT, BasicLauncher
-from warm import CEILING, Command
+from sweeps import PLUGIN, BasicLauncher
+from warm import CEILING, TEXT, Command
 
 from transformer_norms import cli, compose, train
 from transformer_norms.processes import cores
@@ -87,19 +87,6 @@ def start(*arguments, prepare=None, **environment):
     return Command([*arguments, *short], environment, prepare=prepare)
 
 
-def wait_for_end(process):
-    out, err = process.communicate(timeout=CEILING)
-    return process.returncode, json.loads(out.splitlines()[-1]) if out else None, err
-
-
-def wait_for(condition, process):
-    deadline = time.monotonic() + CEILING
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def drive_here(capsys, launcher, *arguments):
     """(the JSON line, the exit code, what a person reads) of a driver in this process."""
     drive.plan_sweep.cache_clear()
@@ -158,9 +145,9 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     Path("mine/pause.py").write_text(PAUSE)
     small = ["sweep=small", "plugins=mine", "study=rough", "trainer.replicas=1"]
     stopped = start(*small, "launcher=pool", "launcher.workers=2", PAUSE="5")
-    wait_for(lambda: len(workers_at_work("rough")) == 2, stopped)
+    stopped.wait_for(lambda: len(workers_at_work("rough")) == 2)
     os.killpg(stopped.pid, signal.SIGINT)
-    code, answer, err = wait_for_end(stopped)
+    code, answer, err = stopped.end()
     assert (code, answer["report"], answer["missing"]) == (75, None, 2), err
     assert not workers_at_work("rough")
     assert all(1 <= summary["step"] <= 5 for summary in summaries("rough").values())
@@ -188,7 +175,7 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
     arguments = ["plugins=mine", f"norm={name}", f"norm.number={','.join(numbers)}"]
     arguments += ["trainer.steps=20", "trainer.threads=1", "trainer.log_every=2"]
     first = start("-m", *arguments, PAUSE="2")
-    wait_for(lambda: workers_at_work("main"), first)
+    first.wait_for(lambda: workers_at_work("main"))
 
     class Second(BasicLauncher):
         def launch(self, *jobs, **words):
@@ -197,7 +184,7 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
             return answers
 
     Second.__name__ = "BasicLauncher"
-    for code, answer, err in [drive_here(capsys, Second(), *arguments), wait_for_end(first)]:
+    for code, answer, err in [drive_here(capsys, Second(), *arguments), first.end()]:
         assert (code, answer["finished"], answer["missing"]) == (0, jobs, 0), err
     used = Counter(Path("used.txt").read_text().split())
     # Three norms in each of 20 steps, and in one pass of each driver that builds the model.
@@ -217,11 +204,11 @@ def test_runs_that_begin_at_one_moment_have_a_folder_each(runs, measured):
         for seed in range(runs)
     ]
     for command in commands:
-        wait_for(lambda command=command: Path(f"ready-{command.pid}").exists(), command)
+        command.wait_for(Path(f"ready-{command.pid}").exists)
     Path("go").touch()
     folders = set()
     for command in commands:
-        code, answer, err = wait_for_end(command)
+        code, answer, err = command.end()
         assert (code, answer["status"]) == (0, "finished"), err
         folders.add(answer["run"])
     assert len(folders) == len(list(Path("runs/main").iterdir())) == runs
@@ -309,14 +296,16 @@ def end_through_kills(study, most, arguments, chance, rows):
             at = chance.randint(0, rows)
             while driver.poll() is None and rows_of(study) < at:
                 time.sleep(0.01)
-            wait_a_while(driver, chance.uniform(0, 1.0))
+            end = time.monotonic() + chance.uniform(0, 1.0)
+            while driver.poll() is None and time.monotonic() < end:
+                time.sleep(0.005)
         else:
             driver.communicate(timeout=CEILING)
         now = ended_runs(study)
         assert {name: now[name] for name in before} == before, "a run that had ended was run again"
         before = now
         if driver.poll() is not None:
-            code, answer, err = wait_for_end(driver)
+            code, answer, err = driver.end()
             if code == 0:
                 assert answer["finished"] == answer["runs"] == len(now)
                 return kills
@@ -335,12 +324,6 @@ def rows_of(study):
     return sum(file.read_bytes().count(b"\n") for file in files)
 
 
-def wait_a_while(driver, seconds):
-    end = time.monotonic() + seconds
-    while driver.poll() is None and time.monotonic() < end:
-        time.sleep(0.005)
-
-
 @pytest.mark.goal("S1")
 @pytest.mark.parametrize(
     ("points", "launcher"),
@@ -357,7 +340,7 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
     common = ["plugins=mine", f"launcher={launcher}", "trainer.checkpoint_every=10"]
     common += ["sweep=small", "trainer.steps=20"] if quick else ["sweep=mine", "trainer.steps=60"]
     common += ["trainer.threads=1", "trainer.log_every=1"]
-    code, answer, err = wait_for_end(start(*common, "study=calm", prepare=draw_nothing))
+    code, answer, err = start(*common, "study=calm", prepare=draw_nothing).end()
     assert code == 0, err
     rows, counts, chance = rows_of("calm"), [], random.Random(0)
     while sum(counts) < points:
@@ -389,7 +372,7 @@ def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher
         f"question: Which?\nbaseline: {{optimizer.lr: 0.001}}\nvary: {{optimizer.lr: {rates}}}\n"
         f"together: [{together}]\nseeds: [0]\nfixed: {{trainer.steps: 8}}\n"
     )
-    code, answer, err = wait_for_end(start("sweep=twenty", "plugins=mine", launcher))
+    code, answer, err = start("sweep=twenty", "plugins=mine", launcher).end()
     assert code == 1, err
     counts = [answer[key] for key in ("runs", "finished", "diverged", "failed", "missing")]
     assert counts == [20, 14, 1, 5, 0], err

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import hydra
 import pytest
-from sweeps import PLUGIN, SHORT, BasicLauncher, here, sweep, trained, tree, write_sweep
+from run_folders import tree
+from sweeps import PLUGIN, SHORT, BasicLauncher, here, sweep, trained, write_sweep
 
+from transformer_norms import ConfigError, compose, train
 from transformer_norms import cli as command
-from transformer_norms import compose, train
 from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.errors import Busy, InputError, StorageError
 from transformer_norms.names import folder_of_configs
@@ -37,12 +38,8 @@ def test_each_job_is_run_once_and_the_same_command_again_rewrites_nothing(capsys
     before = tree("runs")
     assert sweep(capsys, "norm=layernorm,rmsnorm", "seed=0,1")[:2] == (answer, 0)
     assert tree("runs") == before
-
-
-def test_a_finished_run_of_a_sweep_keeps_its_weights_and_no_more(capsys):
-    sweep(capsys, "norm=layernorm,rmsnorm")
     kept = {path.name for path in Path("runs").glob("main/*/checkpoints/*/*")}
-    assert kept == {"model.safetensors", "state.json", "manifest.json"}
+    assert kept == {"model.safetensors", "state.json", "manifest.json"}  # and no optimizer
 
 
 @pytest.mark.goal("S5")
@@ -141,55 +138,6 @@ def test_a_corpus_that_no_run_can_have_ends_the_sweep_before_anything_is_written
     assert sweep(capsys, "tokenizer=byte", "study=main")[1] == 0
 
 
-@pytest.fixture
-def learned(monkeypatch):
-    """Four steps of training teach less than the frequencies of tokens; here they are enough."""
-    monkeypatch.setattr("transformer_norms.sweep.tuning.failure", lambda *_, **__: None)
-
-
-def test_two_stages_tune_on_one_seed_widen_and_refine_and_report_on_others(
-    capsys, trained, learned
-):
-    named = write_sweep(
-        "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0, 1]\n"
-        "tune: {optimizer.lr: [1e-5, 1e-4], seed: [100]}\n"
-    )
-    answer, code, err = sweep(capsys, *named)
-    record = read_record(Path("runs/mine/sweep-mine.json"))
-    # The rates are far too low: both do best at the highest, at the step beyond it, and half a
-    # step beyond that.
-    best = {"optimizer.lr": 0.003162}
-    assert record.tune == {"optimizer.lr": [1e-5, 1e-4, 1e-3]}
-    assert [tuned.best for tuned in record.tuned] == [best] * 2
-    assert [tuned.edge for tuned in record.tuned] == [["optimizer.lr"]] * 2
-    tune = [run for run in record.runs if run.stage == "tune"]
-    results = [run for run in record.runs if run.stage == "result"]
-    assert ({run.seed for run in tune}, {run.seed for run in results}) == ({100}, {0, 1})
-    assert [run.tuned for run in results] == [best] * 4
-    assert (len(tune), len(results), answer["finished"], code) == (10, 4, 14, 0)
-    assert "edge" in err
-    assert err.index("10/10 ") < err.index("rmsnorm: best at")  # what ended, then what follows
-    before = tree("runs")
-    sweep(capsys, *named)
-    assert tree("runs") == before
-    assert set(trained.values()) == {1}
-
-
-def test_the_best_rate_is_the_one_with_the_lowest_loss_in_its_summaries(capsys, learned):
-    named = write_sweep(
-        "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm]}\nseeds: [0]\n"
-        "tune: {optimizer.lr: [1e-4, 1e-2, 1], seed: [100, 101], refine: 0}\n"
-    )
-    sweep(capsys, *named)
-    record = read_record(Path("runs/mine/sweep-mine.json"))
-    means = {}
-    for run in record.runs:
-        if run.stage == "tune":
-            summary = json.loads(Path("runs/mine", run.folder, "summary.json").read_text())
-            means.setdefault(run.tuned["optimizer.lr"], []).append(summary["val_loss"])
-    assert record.tuned[0].best["optimizer.lr"] == min(means, key=lambda rate: sum(means[rate]))
-
-
 @pytest.mark.goal("S2")
 @pytest.mark.parametrize("error", [OSError, SystemExit])
 def test_a_launcher_that_breaks_down_is_told_and_costs_the_job_that_breaks_it(capsys, error):
@@ -247,25 +195,18 @@ def test_a_bare_sweep_is_refused_while_another_one_trains_in_its_study(capsys, t
     assert sweep(capsys, "placement=pre,post")[1] == 0
 
 
-@pytest.mark.parametrize(
-    ("status", "val_loss", "told"), [("finished", 2.5, 2.5), ("diverged", 2.5, float("inf"))]
-)
-def test_a_sweeper_that_optimizes_is_told_the_loss_or_infinity(monkeypatch, status, val_loss, told):
-    other_sweeper(monkeypatch, {"status": status, "val_loss": val_loss})
-    assert command._run_job(None) == told
-
-
-def test_a_sweeper_that_optimizes_ends_with_a_run_that_was_stopped(monkeypatch):
-    other_sweeper(monkeypatch, {"status": "preempted", "val_loss": None})
-    with pytest.raises(SystemExit) as stopped:
-        command._run_job(None)
-    assert stopped.value.code == 75
-
-
-def other_sweeper(monkeypatch, summary):
+def test_a_sweeper_that_optimizes_is_told_the_loss_or_infinity_and_ends_with_a_stopped_run(
+    monkeypatch,
+):
     hydra = SimpleNamespace(overrides=SimpleNamespace(task=[]), sweeper={"_target_": "optuna"})
     monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: hydra)
+    summary = {"val_loss": 2.5}
     monkeypatch.setattr(command, "_train", lambda overrides: summary)
+    for summary["status"], told in (("finished", 2.5), ("diverged", float("inf"))):
+        assert command._run_job(None) == told
+    summary["status"] = "preempted"
+    with pytest.raises(SystemExit, match="75"):
+        command._run_job(None)
 
 
 def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):
@@ -303,8 +244,6 @@ def test_equations_are_swept_and_called_by_themselves(capsys):
 
 
 def test_a_sweeps_run_is_continued_if_the_sweep_was_told_to_keep_the_optimizer(capsys):
-    from transformer_norms import ConfigError
-
     sweep(capsys, "norm=layernorm,rmsnorm")
     more = ["continue_from=main/layernorm", "trainer.steps=6"]
     with pytest.raises(ConfigError, match=r"no checkpoint .* trainer.keep_optimizer=true"):
@@ -338,14 +277,6 @@ def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):
     followed.clear()
     sweep(capsys, "norm=layernorm,rmsnorm", short=short)  # where nothing is new to mirror
     assert followed == []
-
-
-def test_a_single_run_is_no_place_for_what_is_about_many():
-    from transformer_norms import ConfigError
-
-    for text in ("sweep=quick", "launcher=pool"):
-        with pytest.raises(ConfigError, match=text):
-            compose([text])
 
 
 def test_a_run_that_was_trained_alone_keeps_its_optimizer_in_a_sweep(capsys):

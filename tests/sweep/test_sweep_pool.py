@@ -12,30 +12,47 @@ from transformer_norms.processes import SHARE, cores
 from transformer_norms.signals import Stopping
 from transformer_norms.sweep import pool
 
+KILLED = "its worker was killed by SIGKILL; out of memory?"
 
-@pytest.mark.goal("S2")
-def test_a_worker_that_dies_costs_one_attempt_of_one_job(tmp_path, monkeypatch):
+
+def run_jobs(names, stacks=None):
+    """The errors of cheap jobs that a pool of one worker has run, by name; None is no error."""
+    workers = pool.Pool(1)
+    answers = workers.run([[name] for name in names], stacks)
+    workers.close()
+    assert {one["status"] for one in answers if "error" not in one} <= {"finished"}
+    assert {one["status"] for one in answers if "error" in one} <= {"failed"}
+    return {name: one.get("error") for name, one in zip(names, answers, strict=True)}
+
+
+@pytest.fixture
+def cheap(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pool, "_run_in_worker", run_cheap_job)
-    workers = pool.Pool(1)
-    answers = workers.run([["always"], ["once"], ["leaves"], ["fine"]])
-    workers.close()
-    ends = [answer["status"] for answer in answers]
-    assert ends == ["failed", "finished", "failed", "finished"]
-    assert answers[0]["error"] == "its worker was killed by SIGKILL; out of memory?"
-    assert answers[2]["error"] == "its worker ended with code 0"
-    assert tries(tmp_path) == {
-        "always": pool.ATTEMPTS, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1,
-    }  # fmt: skip
+
+
+@pytest.mark.goal("S2")
+def test_a_worker_that_dies_costs_one_attempt_of_one_job(cheap, tmp_path):
+    left = "its worker ended with code 0"
+    errors = {"always": KILLED, "once": None, "leaves": left, "fine": None}
+    assert run_jobs([*errors]) == errors
+    begun = {"always": pool.ATTEMPTS, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1}
+    assert tries(tmp_path) == begun
+
+
+def test_a_stack_whose_worker_dies_goes_on_run_by_run_and_the_one_to_blame_fails_alone(
+    cheap, tmp_path
+):
+    errors = {"a": None, "always": KILLED, "b": None, "fine": None}
+    assert run_jobs([*errors], [[0, 1, 2], [3]]) == errors
+    assert tries(tmp_path) == {"a": 2, "always": 2, "b": 1, "fine": 1}
 
 
 @pytest.mark.parametrize(("dying", "died"), [(1, []), (99, ["a", "b"])])
 def test_a_worker_that_is_killed_at_birth_costs_one_attempt_of_one_job(
-    tmp_path, monkeypatch, dying, died
+    cheap, monkeypatch, dying, died
 ):
     """The first `dying` workers are killed before they can read what their job is."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool, "_run_in_worker", run_cheap_job)
     born, whole = [], pool.Worker.__init__
 
     def begin(worker, share):
@@ -46,13 +63,7 @@ def test_a_worker_that_is_killed_at_birth_costs_one_attempt_of_one_job(
             worker.process.join()
 
     monkeypatch.setattr(pool.Worker, "__init__", begin)
-    workers = pool.Pool(1)
-    answers = workers.run([["a"], ["b"]])
-    workers.close()
-    assert [name for name, one in zip("ab", answers, strict=True) if "error" in one] == died
-    assert {one["error"] for one in answers if "error" in one} <= {
-        "its worker was killed by SIGKILL; out of memory?"
-    }
+    assert run_jobs("ab") == {name: KILLED if name in died else None for name in "ab"}
     assert len(born) == (2 * pool.ATTEMPTS if died else 2)
 
 

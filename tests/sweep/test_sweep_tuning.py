@@ -1,31 +1,177 @@
-"""Tuning of whole studies, from losses written down by hand and runs that are not trained."""
+"""Tuning: the search, on losses that are known functions of the point, and whole studies, from
+losses written down by hand and runs that are not trained."""
 
+import itertools
 import json
+import random
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from hashlib import sha256
-from itertools import product
-from math import log
+from math import log, sqrt
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from run_folders import tree
 from sweeps import TEXT, compose_once, sweep, write_sweep
 
 from transformer_norms import compose
-from transformer_norms.comparison.sweep_record import PlannedRun, SweepRecord, Tuned, read_record
+from transformer_norms.comparison.sweep_record import PlannedRun, Tuned, read_record
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.grid import Tuning
+from transformer_norms.sweep.grid import Tuning, product
 from transformer_norms.sweep.planning import Job
+from transformer_norms.sweep.search import Attempt, Tried, refinement, widen
 from transformer_norms.sweep.tuning import Tuner, trained_losses
 
-LR, WARMUP, INIT = "optimizer.lr", "schedule.warmup", "init"
+LR, WARMUP, DECAY, INIT = "optimizer.lr", "schedule.warmup", "optimizer.weight_decay", "init"
 RATES = [1e-3, 2e-3, 4e-3]
-UNIGRAM = 3.3
+UNIGRAM, STAGES = 3.3, ("tune", "result")
 RECORD = Path("runs/mine/sweep-mine.json")
 TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0]\n"
 GRID = TWO + f"tune: {{{LR}: [1e-3, 2e-3, 4e-3], seed: [100, 101]}}\n"
+
+
+# ---------------------------------------------------------------------------- the search
+
+
+def everything(point):
+    return True
+
+
+def tried_at(losses, key=LR):
+    """{value: loss of a seed, or a list of such losses}; None is a run that failed."""
+    lists = {value: one if isinstance(one, list) else [one] for value, one in losses.items()}
+    return Tried({}, [attempt({key: value}, *one) for value, one in lists.items()])
+
+
+def attempt(point, *losses):
+    trained = {seed: loss for seed, loss in enumerate(losses) if loss is not None}
+    return Attempt(point, trained, losses.count(None))
+
+
+def test_the_best_point_has_the_lowest_loss_of_those_where_no_run_failed():
+    assert tried_at({1e-3: 2.4, 2e-3: 2.1, 4e-3: 2.2}).best == {LR: 2e-3}
+    # A mean that leaves out a failed seed is no mean of the same seeds, however low it is.
+    assert tried_at({1e-3: [2.4, 2.4], 2e-3: [None, 1.0], 4e-3: [2.5, 2.6]}).best == {LR: 1e-3}
+    assert tried_at({1e-3: [None, None], 2e-3: [2.5, None], 4e-3: [None, 2.4]}).best == {LR: 4e-3}
+    assert tried_at({1e-3: [None, None], 2e-3: [None, None]}).best is None
+
+
+def test_a_lucky_run_does_not_choose_the_best_point():
+    """The curve through all trials near it does. The losses are those of a valley at 3e-3."""
+    rates = [3e-3 * 3 ** (steps / 4) for steps in (-4, -2, -1, 0, 1, 2, 4)]
+    valley = {rate: 2 + 0.1 * log(rate / 3e-3) ** 2 for rate in rates}
+    lucky = {rate: [loss, loss - 0.02 * (rate == rates[4])] for rate, loss in valley.items()}
+    assert min(lucky, key=lambda rate: sum(lucky[rate])) == rates[4]
+    assert tried_at(lucky).best == {LR: 3e-3}
+
+
+def test_values_that_are_lists_are_words():
+    values = {2.0: [0.9, 0.95], 1.9: [0.9, 0.99]}
+    tried = Tried({}, [attempt({"betas": value}, loss) for loss, value in values.items()])
+    assert tried.best == {"betas": [0.9, 0.99]}
+
+
+def test_an_edge_is_the_first_or_last_value_that_was_tried():
+    assert tried_at({2e-3: 1.0, 1e-3: 2.0, 4e-3: 3.0}).edge([LR]) == []
+    assert tried_at({2e-3: 1.0, 1e-3: 0.9, 4e-3: 3.0}).edge([LR]) == [LR]
+    assert tried_at({1e-3: None}).edge([LR, DECAY]) == [LR, DECAY]
+
+
+def test_a_refinement_is_half_a_step_below_and_above_the_best_and_changes_one_key_at_a_time():
+    tuning = Tuning({LR: RATES, DECAY: [0.1, 0.4], INIT: ["a", "b"]}, [100])
+    points = [{LR: r, DECAY: d, INIT: i} for r in RATES for d in (0.1, 0.4) for i in "ab"]
+    best = {LR: 2e-3, DECAY: 0.4, INIT: "b"}
+    tried = Tried({}, [attempt(point, float(point != best)) for point in points])
+    found = refinement(tuning, tried, everything)
+    half = float(f"{2e-3 / sqrt(2):.4g}"), float(f"{2e-3 * sqrt(2):.4g}")
+    assert found == [
+        {**best, LR: half[0]}, {**best, LR: half[1]},
+        {**best, DECAY: 0.2}, {**best, DECAY: 0.8},  # the last is half of the outward step of 4
+    ]  # fmt: skip
+
+
+def test_a_second_refinement_halves_the_step_again():
+    tuning = Tuning({LR: RATES}, [100])
+    tried = tried_at({1e-3: 3.0, 2e-3: 1.0, 4e-3: 2.0})
+    for expected in (2e-3 / sqrt(2), 2e-3 * sqrt(2)), (2e-3 / 2**0.25, 2e-3 * 2**0.25):
+        points = refinement(tuning, tried, everything)
+        assert [point[LR] for point in points] == pytest.approx(expected, rel=1e-3)
+        tried.attempts += [attempt(point, 2.5) for point in points]
+
+
+def test_whole_numbers_stay_whole_and_a_value_is_never_tried_twice():
+    tuning = Tuning({WARMUP: [50, 100, 200]}, [100])
+    tried = tried_at({50: 2.0, 100: 1.0, 200: 3.0}, WARMUP)
+    assert refinement(tuning, tried, everything) == [{WARMUP: 71}, {WARMUP: 141}]
+    # Nothing lies between 1, 2 and 3, and nothing below 1: the next steps are above.
+    narrow = Tuning({WARMUP: [1, 2, 3]}, [100])
+    tried = tried_at({1: 2.0, 2: 1.0, 3: 3.0}, WARMUP)
+    assert refinement(narrow, tried, everything) == [{WARMUP: 4}, {WARMUP: 5}]
+
+
+def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():
+    tuning = Tuning({LR: [0.25, 1.0]}, [100])
+    tried = tried_at({0.25: 2.0, 1.0: 1.0})
+    points = refinement(tuning, tried, lambda point: point[LR] <= 1)
+    assert [point[LR] for point in points] == pytest.approx([0.5, 1 / 4**0.25], rel=1e-3)
+
+
+def test_the_grid_goes_on_by_its_own_ratio_at_the_ends_where_some_variant_did_best():
+    low, middle, high = (
+        tried_at({rate: abs(log(rate / best)) for rate in RATES}) for best in RATES
+    )
+    grid = {LR: RATES}
+    assert widen(grid, [middle]) == grid
+    assert widen(grid, [middle, high]) == {LR: [*RATES, 8e-3]}
+    assert widen(grid, [low, high]) == {LR: [5e-4, *RATES, 8e-3]}
+
+
+@pytest.mark.parametrize("values", [["cosine", "linear"], [1e-3], [0, 0.1, 0.2], [True, False]])
+def test_a_grid_of_words_of_one_value_or_with_a_zero_has_no_steps(values):
+    tuning = Tuning({"key": values}, [100])
+    assert tuning.stepped == []
+    tried = tried_at(dict.fromkeys(values, 1.0), "key")
+    assert widen(tuning.grid, [tried]) == tuning.grid
+    assert refinement(tuning, tried, everything) == []
+
+
+def test_whole_numbers_are_widened_to_whole_numbers():
+    tried = tried_at({50: 2.0, 100: 1.0}, WARMUP)
+    assert widen({WARMUP: [50, 100]}, [tried]) == {WARMUP: [50, 100, 200]}
+
+
+KEYS = st.fixed_dictionaries(
+    {
+        LR: st.lists(
+            st.sampled_from([1e-3, 1.7e-3, 3e-3, 5.2e-3, 9e-3]), min_size=1, max_size=4, unique=True
+        )
+    },
+    optional={
+        WARMUP: st.lists(st.integers(1, 200), min_size=1, max_size=3, unique=True),
+        INIT: st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(KEYS, st.integers(0, 3), st.integers(0, 2**32))
+def test_every_variant_gets_the_same_number_of_points_whatever_its_losses(grid, refine, seed):
+    tuning = Tuning(grid, [100], refine=refine)
+    bumpy = lambda point: random.Random(f"{seed} {point}").random()  # noqa: E731
+    for loss in (bumpy, lambda point: None):
+        tried = Tried({}, [attempt(point, loss(point)) for point in product(grid)])
+        for _ in range(refine):
+            points = refinement(tuning, tried, everything)
+            assert all(point not in tried.points for point in points)
+            tried.attempts += [attempt(point, loss(point)) for point in points]
+        assert len(tried.points) == tuning.budget
+
+
+# ---------------------------------------------------------------------------- of a study
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +237,7 @@ class Harness:
     def run(self):
         """The rounds; a run whose folder is there is not trained again."""
         for pairs in self.tuner.rounds():
-            for seed, (variant, point) in product(self.tuner.tuning.seed, pairs):
+            for seed, (variant, point) in itertools.product(self.tuner.tuning.seed, pairs):
                 name = sha256(json.dumps([variant, point, seed]).encode()).hexdigest()
                 run = PlannedRun(name, "0" * 16, "tune", variant, point, seed)
                 if not Path(name).is_dir():
@@ -159,14 +305,6 @@ def test_a_grid_is_widened_once_for_all_then_refined_around_each_variants_best()
     )
 
 
-@pytest.mark.parametrize(("refine", "points"), [(0, 4), (2, 8)])
-def test_refine_0_switches_the_refinement_off_and_2_halves_the_steps_again(refine, points):
-    tuning = Tuning({LR: RATES}, [100], refine=refine)
-    harness = Harness(tuning, Trainer()).run()
-    assert len(harness.points("rmsnorm")) == len(harness.points("layernorm")) == points
-    assert tuning.budget == points - 1  # the widening comes on top of it
-
-
 def test_a_variant_that_fails_everywhere_has_nothing_to_tune_and_as_many_points():
     trainer = Trainer()
     whole = trainer.loss
@@ -217,6 +355,9 @@ def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsy
     answer, code, err = sweep(capsys, *named)
     record = read_record(RECORD)
     assert code == 0, err
+    assert err.index("24/24 ") < err.index("rmsnorm: best at")  # what ended, then what follows
+    seeds = {stage: {run.seed for run in record.runs if run.stage == stage} for stage in STAGES}
+    assert seeds == {"tune": {100, 101}, "result": {0}}
     budget = "5 points (a grid of 3, then 2 around the best; at an edge one step more, for all)"
     assert f"tuning of 2 variants: {budget} x 2 seeds, equal for all variants; then each" in err
     assert (record.tune, record.refine) == ({LR: [*RATES, 8e-3]}, 1)
@@ -226,6 +367,9 @@ def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsy
     assert results == {0.002828, 0.005657}
     assert (answer["runs"], len(trainer.trained)) == (2 * (6 * 2 + 1), 26)
     assert len(set(trainer.trained)) == 26
+    before = tree("runs")
+    assert sweep(capsys, *named)[:2] == (answer, 0)
+    assert tree("runs") == before
 
 
 def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(capsys, trainer):
@@ -238,6 +382,7 @@ def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(c
     assert record.tune == {LR: [50, 100.0]}
     assert [json.loads(point)[LR] for point in sweep_points("rmsnorm")] == [50, 100, 70.71, 84.09]
     assert [one.edge for one in record.tuned] == [[LR], [LR]]
+    assert "still the edge of optimizer.lr" in err
 
 
 def test_a_variant_whose_trial_could_not_run_waits_and_the_others_go_on(capsys, trainer):

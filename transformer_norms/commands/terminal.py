@@ -108,14 +108,11 @@ class Formatter(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = []
-        for as_it_is, lines in groupby(text.strip("\n").split("\n"), _is_kept):
-            part = "\n".join(lines)
+        lines = text.strip("\n").split("\n")
+        for as_it_is, group in groupby(lines, lambda line: not line or line.startswith(" ")):
+            part = "\n".join(group)
             parts.append(part if as_it_is else fill(part, width, break_on_hyphens=False))
         return "\n".join(parts)
-
-
-def _is_kept(line: str) -> bool:
-    return not line or line.startswith(" ")
 
 
 class Parser(argparse.ArgumentParser):
@@ -133,7 +130,9 @@ class Parser(argparse.ArgumentParser):
         _, unknown, words = message.partition("unrecognized arguments: ")
         flag = words.partition(" ")[0].partition("=")[0]
         if not unknown:
-            raise ConfigError(f"{_in_our_words(message)} (--help says more)")
+            for theirs, ours in _WORDINGS.items():
+                message = re.sub(rf"^{theirs}$", ours, message)
+            raise ConfigError(f"{message} (--help says more)")
         if not flag.startswith("-"):
             several = any(
                 one.option_strings and one.metavar == "OVERRIDES" for one in self._actions
@@ -163,9 +162,3 @@ _WORDINGS = {
     r"argument (?:\S+/)?(-\S+): (.*)": r"\1 \2",
     r"the following arguments are required: (.*)": r"\1: is missing",
 }
-
-
-def _in_our_words(message: str) -> str:
-    for theirs, ours in _WORDINGS.items():
-        message = re.sub(rf"^{theirs}$", ours, message)
-    return message

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ from transformer_norms.sweep.tuning import Pair, Tuner
 from transformer_norms.tracking.mirror import Mirror
 
 _HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
+_folder = attrgetter("folder")  # of a job
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has
 # After so many looks a run is tried in earnest. Its process may be on another machine, where it
 # cannot be seen to end; its number may be another process's by now.
@@ -122,8 +124,10 @@ class Sweep:
             best = self._run_first_seeds(first)
             if self.question.until_decided:
                 self._add_seeds(best)
-            else:
-                self._look_at_complete()
+            else:  # a look at the variants whose results have all ended
+                self._read_findings()
+                if self.found and (look := take_look(self.found)).seen:
+                    self._keep_look(look)
 
     def _run_first_seeds(self, first: list[Job]) -> list[Pair]:
         """Tunes, if something is tuned, and runs the first seeds of the results. Returns each
@@ -132,10 +136,8 @@ class Sweep:
         if question.tune is None:
             self._run_stage(first)
             return [(variant, {}) for variant in question.variants]
-        self.tuner = Tuner(
-            question.tune, question.variants, question.baseline,
-            self._allows, self.board.say,
-        )  # fmt: skip
+        tune, variants, baseline = question.tune, question.variants, question.baseline
+        self.tuner = Tuner(tune, variants, baseline, self._allows, self.board.say)
         self._tune(self.tuner)
         best = [(one.variant, one.best) for one in self.tuned if one.best is not None]
         if self._goes_on:
@@ -260,7 +262,9 @@ class Sweep:
         plan = SeedPlan.of(self.question, best, self.found.study)
 
         def look(counts: Counts) -> Results | None:
-            self._run_made(lambda: self._further_results(plan.runs(counts)))
+            begun = [job.run for job in self.jobs]  # which this command has run
+            made = (self.planner.make("result", *run) for run in plan.runs(counts))
+            self._run_made(lambda: [job for job in made if job.run not in begun])
             self._read_findings()
             if self.found is None:
                 return None
@@ -279,12 +283,6 @@ class Sweep:
             for line in lines:
                 self.board.say(line)
 
-    def _further_results(self, runs: Sequence[tuple[Values, Values, int]]) -> list[Job]:
-        """The jobs of these results that this command has not run yet."""
-        begun = [job.run for job in self.jobs]
-        jobs = [self.planner.make("result", *run) for run in runs]
-        return [job for job in jobs if job.run not in begun]
-
     def _read_findings(self) -> None:
         """Reads what there is to look at: nothing if the sweep was stopped, or if runs must not be
         compared, for which the report gives the reason."""
@@ -292,12 +290,6 @@ class Sweep:
         if self._goes_on:
             with suppress(ConfigError):
                 self.found = read_findings(self.path)
-
-    def _look_at_complete(self) -> None:
-        """Counts the look at variants with a list of seeds whose results have all ended."""
-        self._read_findings()
-        if self.found and (look := take_look(self.found)).seen:
-            self._keep_look(look)
 
     def _keep_look(self, look: Look) -> None:
         self.looks = add_looks(self.looks, [look])
@@ -363,7 +355,3 @@ class Sweep:
         ):
             now = merge_records(before, now)
         return replace(now, looks=add_looks(before.looks, now.looks))
-
-
-def _folder(job: Job) -> Path:
-    return job.folder

@@ -101,12 +101,10 @@ class SeedPlan:
 
     def lines(self, counts: Counts, decisions: Decisions, found: Findings) -> list[str]:
         """Says how many seeds each variant took, and why."""
-        lines = [self._line(name, plural(counts[name], "seed"), decisions) for name in counts]
+        lines = []
+        for name, count in counts.items():
+            seeds, decision = plural(count, "seed"), decisions.get(name) or "undecided"
+            why = f", as {self.question.most_seeds} would hardly decide it" * (decision == HOPELESS)
+            of_baseline = name not in decisions
+            lines.append(f"{name}: {seeds if of_baseline else f'{decision} after {seeds}{why}'}")
         return lines + [f"{text}: {decisions[text] or 'undecided'}" for text in found.contrasts]
-
-    def _line(self, name: str, seeds: str, decisions: Decisions) -> str:
-        if name not in decisions:
-            return f"{name}: {seeds}"  # a baseline
-        decision = decisions[name] or "undecided"
-        why = f", as {self.question.most_seeds} would hardly decide it" * (decision == HOPELESS)
-        return f"{name}: {decision} after {seeds}{why}"

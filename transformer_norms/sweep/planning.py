@@ -3,7 +3,7 @@ them runs.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +97,15 @@ class Jobs:
         tuning, results = budget * len(question.tune_seeds), question.most_seeds
         if len(variants) * max(tuning, results) > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")
-        self._check_names(variants, points)
-        pairs = [(variant, point) for variant in variants for point in points]
+        # Options that do not exist are refused before any job is composed.
+        pairs = [pair for one in (question.fixed, *variants, *points) for pair in one.items()]
+        check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
+        at_points = [(variant, point) for variant in variants for point in points]
         if question.tune is None:
-            return self.make_all("result", pairs)
+            return self.make_all("result", at_points)
         for seed in question.first_seeds:
             self.make("result", variants[0], points[0], seed)
-        return self.make_all("tune", pairs)
+        return self.make_all("tune", at_points)
 
     def make_all(self, stage: Stage, pairs: Sequence[tuple[Values, Values]]) -> list[Job]:
         """The jobs of these pairs of a variant and a point, seed by seed: early runs compare all
@@ -123,19 +125,13 @@ class Jobs:
         if overrides not in self._plans:
             self._plans[overrides] = self._plan(overrides, variant)
         plan = self._plans[overrides]
-        run = PlannedRun(
-            folder=plan.name, identity=plan.hash,
-            stage=stage, variant=variant, tuned=tuned, seed=seed,
-        )  # fmt: skip
+        run = PlannedRun(plan.name, plan.hash, stage, variant, tuned, seed)
         config, keys = plan.config, plan.config.trainer
         # A stack has one model of each run, and knows neither hooks nor what others draw.
         alone = keys.replicas not in ("auto", 1) or keys.qk_clip != "none" or config.model.dropout
         alone = alone or keys.activation_checkpointing or keys.compile not in ("auto", "none")
         alike = tuple(text for text in overrides if not text.startswith(FREE))
-        return Job(
-            run, plan.folder, overrides, config.tracking,
-            () if alone else alike,
-        )  # fmt: skip
+        return Job(run, plan.folder, overrides, config.tracking, () if alone else alike)
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
@@ -155,13 +151,8 @@ class Jobs:
         and not by each job. Raises InputError."""
         plans = [self._plans[job.overrides] for job in jobs if not job.ended]
         sources = {
-            str(
-                [
-                    {**plain(plan.config.data), "seed": 0, "val_tokens": 0},
-                    plain(plan.config.tokenizer),
-                ]
-            )
-            for plan in plans
+            str([{**plain(config.data), "seed": 0, "val_tokens": 0}, plain(config.tokenizer)])
+            for config in (plan.config for plan in plans)
         }
         if len(sources) == 1:
             plans[0].tokens()
@@ -231,12 +222,6 @@ class Jobs:
             self.warnings.setdefault(str(warning), label(variant))
         # Two variants may be one run: `auto` in one of them is what the other spells out.
         return self._plan_of.setdefault(plan.hash, plan)
-
-    def _check_names(self, variants: Iterable[Values], points: Iterable[Values]) -> None:
-        """Refuses options that do not exist, before any job is composed."""
-        pairs = [*self.request.question.fixed.items()]
-        pairs += [pair for values in (*variants, *points) for pair in values.items()]
-        check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
 
     def check_record(self, first: Sequence[Job]) -> None:
         """Refuses a bare `-m` while another command trains runs of another bare one in the study:

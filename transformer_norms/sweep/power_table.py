@@ -48,11 +48,8 @@ def _unit(question: Question, noise: Prior | None) -> tuple[Prior, float, str]:
     is named; a study of ENOUGH comparisons will have a usual variance of its own."""
     if noise:
         return noise, question.effect, "{:.2g} nats"
-    return (
-        Prior(1.0, MOST_WEIGHT if question.compared >= ENOUGH else 0.0, "no run"),
-        0.0,
-        "{:.2f} sd",
-    )
+    weight = MOST_WEIGHT if question.compared >= ENOUGH else 0.0
+    return Prior(1.0, weight, "no run"), 0.0, "{:.2f} sd"
 
 
 def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findings]:
@@ -112,8 +109,16 @@ def power_table(arguments: Sequence[str]) -> list[str]:
         raise ConfigError("--power: this sweep compares nothing: it has one variant")
     job = jobs.make("result", question.variants[0], question.points[0], question.first_seeds[0])
     known = read_noise(jobs, job)
-    numbers = sorted({*_SEEDS, max(FEWEST, question.most_seeds)})
-    rows = [_row(question, known, seeds) for seeds in numbers]
+    noise, effect, size = _unit(question, known)
+    rows = [
+        (
+            f"{seeds}",
+            size.format(smallest_difference(noise, seeds, question.compared, effect)),
+            size.format(smallest_bound(noise, seeds, question.compared)),
+            f"{seeds * len(question.variants)}",
+        )
+        for seeds in sorted({*_SEEDS, max(FEWEST, question.most_seeds)})
+    ]
     heading = ("seeds", "detects", "equal within", "runs")
     notes = [
         "detects: the smallest true difference that is detected with 90 % power, after Holm's "
@@ -123,20 +128,9 @@ def power_table(arguments: Sequence[str]) -> list[str]:
         _noise_text(known),
         *(power_lines(question, known) if known or question.until_decided else []),
     ]
-    title = [f"{jobs.request.name}: {question.question}"] if question.question else []
+    title = f"{jobs.request.name}: {question.question}" if question.question else ""
     lines = [line for note in notes for line in wrap_text(note)]
-    titles = [line for text in title for line in wrap_text(text)]
-    return [*titles, *narrow_table([heading, *rows]), *lines]
-
-
-def _row(question: Question, known: Prior | None, seeds: int) -> tuple[str, ...]:
-    noise, effect, size = _unit(question, known)
-    return (
-        f"{seeds}",
-        size.format(smallest_difference(noise, seeds, question.compared, effect)),
-        size.format(smallest_bound(noise, seeds, question.compared)),
-        f"{seeds * len(question.variants)}",
-    )
+    return [*wrap_text(title), *narrow_table([heading, *rows]), *lines]
 
 
 def _noise_text(known: Prior | None) -> str:

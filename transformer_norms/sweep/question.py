@@ -285,8 +285,11 @@ def check_question(where: str, question: Question) -> None:
     for key in question.tuned_keys:
         if key in question.axes:
             raise ConfigError(f"{where}: {key} is both varied and tuned")
-    if question.tune:
-        _check_tuning(f"{where}: tune", question.tune)
+    if question.tune and not question.tune.grid:
+        wanted = "a list of values is wanted, such as optimizer.lr"
+        raise ConfigError(f"{where}: tune names no key; {wanted}")
+    if question.tune and not question.tune.seed:
+        raise ConfigError(f"{where}: tune.seed is missing: seeds that only the tuning sees")
     for name, seeds in (("seeds", question.first_seeds), ("tune.seed", question.tune_seeds)):
         if len(set(seeds)) < len(seeds):
             twice = next(seed for seed in seeds if list(seeds).count(seed) > 1)
@@ -300,10 +303,3 @@ def check_question(where: str, question: Question) -> None:
             raise ConfigError(f"{where}: baseline.{key}: {unknown('axis', key, question.axes)}")
     if not any(question.baseline.items() <= one.items() for one in question.variants):
         raise ConfigError(f"{where}: no variant has the baseline's values, {question.baseline}")
-
-
-def _check_tuning(where: str, tuning: Tuning) -> None:
-    if not tuning.grid:
-        raise ConfigError(f"{where} names no key; a list of values is wanted, such as optimizer.lr")
-    if not tuning.seed:
-        raise ConfigError(f"{where}.seed is missing: seeds that only the tuning sees")
