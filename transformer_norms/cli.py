@@ -195,9 +195,9 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
 
 def _run_sweep(overrides: Sequence[str]) -> int:
     from transformer_norms.config.launchers import check_hydra_keys
-    from transformer_norms.config.overrides import for_hydra
+    from transformer_norms.config.overrides import quote_for_hydra
 
-    overrides = [for_hydra(text) for text in overrides]
+    overrides = [quote_for_hydra(text) for text in overrides]
     command = ["-m", *overrides, *_search_path(overrides)]
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         check_hydra_keys(text for text in overrides if text.startswith("hydra/"))
@@ -244,12 +244,12 @@ def _print_config(typed: argparse.Namespace) -> int:
 def _run_hydra_flag(arguments: Sequence[str]) -> int:
     """Answers --cfg all, --info and the like with Hydra."""
     from transformer_norms.config.compose import check_names
-    from transformer_norms.config.overrides import for_hydra
+    from transformer_norms.config.overrides import quote_for_hydra
 
     overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
     flags = [text for text in arguments if text not in overrides]  # Hydra wants KEY=VALUEs together
     check_names(text for text in overrides if not text.startswith("hydra"))
-    return _run_hydra([*flags, *map(for_hydra, overrides), *_search_path(overrides)])
+    return _run_hydra([*flags, *map(quote_for_hydra, overrides), *_search_path(overrides)])
 
 
 def _search_path(overrides: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What norms forget, keep and bound, by properties with random examples."""
+"""The laws of norms hold for random examples: what they forget, what they keep, what they bound."""
 
 import os
 import subprocess

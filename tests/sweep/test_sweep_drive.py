@@ -20,7 +20,7 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import drive
-from transformer_norms.sweep.launching import for_hydra
+from transformer_norms.sweep.launching import add_or_override
 
 
 def write_bad_norm():
@@ -219,7 +219,7 @@ def test_a_key_that_an_options_file_leaves_out_is_composed_by_hydra_too():
     configs = str(folder_of_configs())
     for key in ("init.stream=0.1", "init.std.up=0.3", "placement.where=[]"):
         with hydra.initialize_config_dir(configs, version_base="1.3"):
-            hydra.compose("train", for_hydra(["init=scaled", key]))
+            hydra.compose("train", add_or_override(["init=scaled", key]))
 
 
 def test_equations_are_swept_and_called_by_themselves(capsys):

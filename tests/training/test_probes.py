@@ -1,5 +1,5 @@
-"""What is measured inside a model is its formula, written out by hand. To measure changes no bit of
-the training, and leaves no hook."""
+"""Each measure of a model equals its formula, written by hand. Measuring changes no bit of the
+training, and leaves no hook."""
 
 import copy
 import math
@@ -358,7 +358,7 @@ def test_every_placement_and_every_norm_is_probed(words):
         assert {0, 1} <= {place.block for place in places if place.measure == measure}
 
 
-# What measuring leaves as it was
+# Measuring leaves the training as it was
 
 QUIET = {
     "dropout": (["model.dropout=0.3"], {}),

@@ -263,12 +263,12 @@ def check_option(pair: Typed, folder: Path | None) -> None:
         raise ConfigError(f"{pair}: several are a sweep; type -m {names}")
     known = options(pair.key, folder)
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
-        line = f"{pair}: {(near := unknown(pair.key, pair.word, known))}"
+        line, more = unknown(pair.key, pair.word, known), ""
         if folder is not None:
-            line += f"; your own stand in {folder}/configs/{pair.key}"
-        elif not near.startswith("did you mean"):
-            line += "; one of your own needs plugins=FOLDER"
-        raise ConfigError(line)
+            more = f"; your own stand in {folder}/configs/{pair.key}"
+        elif not line.startswith("did you mean"):
+            more = "; one of your own needs plugins=FOLDER"
+        raise ConfigError(f"{pair}: {line}{more}")
 
 
 def check_names(overrides: Iterable[str]) -> None:

@@ -122,7 +122,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def for_hydra(text: str) -> str:
+def quote_for_hydra(text: str) -> str:
     """Returns KEY=VALUE or KEY=A,B as Hydra's parser reads the same values."""
     key, equals, value = text.partition("=")
     if not equals or key.startswith("hydra") or _FUNCTION.fullmatch(value):

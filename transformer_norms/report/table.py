@@ -250,7 +250,7 @@ def _regime_note(lines: Sequence[float], passing: Mapping[str, Sequence[str]]) -
 
 
 def evidence_notes(findings: Findings) -> dict[str, list[str]]:
-    """What the answer rests on, by heading."""
+    """Returns the evidence for the answer: notes by heading."""
     return {
         "Starts": start_notes(findings),
         "Noise": noise_notes(findings),

@@ -166,7 +166,7 @@ def readable(config: Config, defaults: Mapping[str, str]) -> str:
 def code(config: Config) -> dict[str, str]:
     """Returns the SHA-256 of each source file that this training runs, by its path in the
     package."""
-    from transformer_norms.norms import NORMS  # brings torch, which a reader of runs needs not
+    from transformer_norms.norms import NORMS  # imports torch; a reader of runs must not
 
     def file_of_norm(name: str) -> str:
         return f"norms/{NORMS[name].__module__.rpartition('.')[2]}.py"

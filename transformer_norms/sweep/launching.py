@@ -62,7 +62,7 @@ def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], Non
         return launcher.pilots.run(batch, sweep, say)
     try:
         more = {"stacks": stacks(batch, launcher)} if hasattr(launcher, "stacked") else {}
-        overrides = [for_hydra(job.overrides) for job in batch]
+        overrides = [add_or_override(job.overrides) for job in batch]
         returned = launcher.launch(overrides, initial_job_idx=0, **more)
     except (Exception, SystemExit) as error:
         line = describe_error(error)
@@ -72,7 +72,7 @@ def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], Non
     return [_unpack(one) for one in returned]
 
 
-def for_hydra(overrides: Sequence[str]) -> list[str]:
+def add_or_override(overrides: Sequence[str]) -> list[str]:
     """The arguments of a job as Hydra's launchers take them: the file of an option may leave out a
     key that is typed, as that of a placement or of an init, and Hydra composes such a key only
     behind `++`."""

@@ -103,8 +103,10 @@ class SeedPlan:
         """Says how many seeds each variant took, and why."""
         lines = []
         for name, count in counts.items():
-            seeds, decision = plural(count, "seed"), decisions.get(name) or "undecided"
-            why = f", as {self.question.most_seeds} would hardly decide it" * (decision == HOPELESS)
-            of_baseline = name not in decisions
-            lines.append(f"{name}: {seeds if of_baseline else f'{decision} after {seeds}{why}'}")
+            text = plural(count, "seed")
+            if name in decisions:  # a baseline has no decision
+                text = f"{decisions[name] or 'undecided'} after {text}"
+            if decisions.get(name) == HOPELESS:
+                text += f", as {self.question.most_seeds} would hardly decide it"
+            lines.append(f"{name}: {text}")
         return lines + [f"{text}: {decisions[text] or 'undecided'}" for text in found.contrasts]
