@@ -413,6 +413,9 @@ def test_a_line_says_that_a_loss_starts_high(typed, high):
         ("preset=bloom init=mixln", False),
         ("preset=bloom placement=mixln", False),
         ("preset=cohere init=spectral", False),
+        ("preset=granite init=t5", False),  # its own scale takes the place of the init's
+        ("preset=t5_norms init=t5", True),
+        ("preset=bloom init=t5", True),
         ("preset=bloom placement=mixln architecture.tied=true", True),
         ("preset=bloom placement=out", True),
         ("preset=gpt2 norm=dyt", True),

@@ -17,6 +17,7 @@ from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins, l
 from transformer_norms.config.saved import Saved, read_saved, saved_of
 from transformer_norms.config.tree import (
     CHOSEN,
+    TIED_SCALE,
     Config,
     ReadOption,
     check_chosen,
@@ -138,17 +139,21 @@ def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
 
 
 def _untie(choices: Choices) -> Choices:
-    """Returns the choices without a preset's tied head where the init brings a separate one."""
+    """Returns the choices without a preset's tied head where the init brings a separate one, or a
+    scale of a tied one's logits whose place another scale of the preset takes."""
     values, name, init = choices.values, choices.axes["init"], choices.values["init"]
     if name == "auto":
         name = init.get("otherwise")
         for brings in (values[axis].get("brings") for axis in ("norm", "placement")):
             name = brings.get("init", name) if isinstance(brings, dict) else name
         init = choices.option("init", name) if name in options("init") else {}
-    brings = init.get("brings")
-    if not isinstance(brings, dict) or brings.get("tied") is not False:
+    brings, scale = init.get("brings"), values["architecture"]["logit_scale"]
+    if not isinstance(brings, dict):
         return choices
-    return replace(choices, values=merge(values, {"architecture": {"tied": "auto"}}))
+    if brings.get("tied") is not False and scale in ("auto", brings.get(TIED_SCALE, scale)):
+        return choices
+    tied = "auto" if "tied" in brings else False
+    return replace(choices, values=merge(values, {"architecture": {"tied": tied}}))
 
 
 def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Collection[str]) -> Choices:

@@ -17,7 +17,15 @@ from transformer_norms.config.checks.cautions import cautions
 from transformer_norms.config.checks.contradictions import refuse_contradictions
 from transformer_norms.config.checks.formulas import is_of_weights, name_key
 from transformer_norms.config.checks.registered import USES, check_registered
-from transformer_norms.config.tree import CHOSEN, DEFAULTS, Config, ReadOption, base_of, marked
+from transformer_norms.config.tree import (
+    CHOSEN,
+    DEFAULTS,
+    TIED_SCALE,
+    Config,
+    ReadOption,
+    base_of,
+    marked,
+)
 from transformer_norms.data.settings import affordable_val_tokens
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula, quotient, substitute
@@ -41,7 +49,6 @@ NORM_KEYS = tuple(NORM_WORDS)
 # The keys that a norm or a placement may bring.
 BRINGS = [*NORM_KEYS, "init", *DEFAULTS]
 HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
-TIED_SCALE = "tied_logit_scale"  # what an init brings: the logit_scale of a tied head alone
 HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
 
 

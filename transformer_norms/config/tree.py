@@ -201,3 +201,4 @@ DEFAULTS: dict[str, Any] = {
     "qk_norm_order": "before",
     "attention_cap": "none",
 }
+TIED_SCALE = "tied_logit_scale"  # what an init brings: the logit_scale of a tied head alone

@@ -95,7 +95,8 @@ def neighbours(first: Tensor, second: Tensor) -> Tensor:
 
 
 def swap_halves(x: Tensor) -> Tensor:
-    return x.roll(x.shape[-1] // 2, -1)
+    first, second = x.chunk(2, dim=-1)  # in a graph, roll may lay its result out otherwise
+    return halves(second, first)
 
 
 def swap_neighbours(x: Tensor) -> Tensor:
