@@ -17,6 +17,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,10 @@ def python():
     """An interpreter that imports this torch, and all else from where this one does."""
     home = ROOT / "outputs" / f"torch-{VERSION}"
     found, complete = home / "bin" / "python", home / "installed"
-    if not complete.exists():
+    home.parent.mkdir(exist_ok=True)
+    with FileLock(home.with_suffix(f"{home.suffix}.lock")):  # each test has a process that asks
+        if complete.exists():
+            return found
         shutil.rmtree(home, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
         (packages,) = home.glob("lib/*/site-packages")
