@@ -50,7 +50,7 @@ OPTIONS = (
     "trainer.activation_checkpointing=true"
 ).split()
 OPTIONS.append(CLIPPED)
-# With two coordinates of 32, weights that differ by 1e-15 give gradients that differ by 3e-8.
+# By its own share prmsnorm reads two coordinates of 32: rounding of 1e-15 then grows to 3e-8.
 SETTINGS = {"batchnorm": " norm.allow_noncausal=true", "prmsnorm": " norm.share=0.25"}
 AXES = {
     "norm": [f"norm={name}{SETTINGS.get(name, '')}" for name in distinct_norms()],
@@ -187,7 +187,7 @@ def entries(model):
 
 
 def compare_fused():
-    """On a CPU, whose flex attention has gradients but refuses them, and no kernel for them."""
+    """On a CPU. Its flex attention refuses gradients, which only inductor's kernels lack."""
     attention_module._validate_device = lambda *of: None
     flex.compiled = lambda: torch.compile(attention_module.flex_attention, backend="aot_eager")
     fits = kernels.has_one_kernel

@@ -139,8 +139,8 @@ def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
 
 
 def _untie(choices: Choices) -> Choices:
-    """Returns the choices without a preset's tied head where the init brings a separate one, or a
-    scale of a tied one's logits whose place another scale of the preset takes."""
+    """Returns the choices without a preset's tied head if that does not fit the init. The init
+    brings a separate head, or a scale of the logits that is not the preset's."""
     values, name, init = choices.values, choices.axes["init"], choices.values["init"]
     if name == "auto":
         name = init.get("otherwise")
@@ -150,9 +150,10 @@ def _untie(choices: Choices) -> Choices:
     brings, scale = init.get("brings"), values["architecture"]["logit_scale"]
     if not isinstance(brings, dict):
         return choices
-    if brings.get("tied") is not False and scale in ("auto", brings.get(TIED_SCALE, scale)):
+    separate = brings.get("tied") is False
+    if not separate and scale in ("auto", brings.get(TIED_SCALE, scale)):
         return choices
-    tied = "auto" if "tied" in brings else False
+    tied = "auto" if separate else False
     return replace(choices, values=merge(values, {"architecture": {"tied": tied}}))
 
 

@@ -95,7 +95,7 @@ def neighbours(first: Tensor, second: Tensor) -> Tensor:
 
 
 def swap_halves(x: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)  # in a graph, roll may lay its result out otherwise
+    first, second = x.chunk(2, dim=-1)  # in a graph, torch 2.13 mistakes the strides of a roll
     return halves(second, first)
 
 
