@@ -13,8 +13,9 @@ from primary import primary_contrasts, primary_rows
 from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
+from transformer_norms.comparison.verdict import compare
 from transformer_norms.report.figures import FONT, LINE, line_style, pyplot, style_axes
-from transformer_norms.report.findings import Findings
+from transformer_norms.report.findings import Findings, asked_comparisons
 from transformer_norms.text_tables import markdown_table
 
 SCALES = {  # by study: the key that grows, and a word for its values
@@ -111,7 +112,7 @@ def answer(name: str, found: Findings) -> str:
     if reversed_ := _reversed(name, scales, found):
         return f"{least} does not predict {most}: {'; '.join(reversed_)}."
     apart = [one for one in primary_contrasts(found) if one.is_apart]
-    failed = [one for one in primary_contrasts(found) if one.p is None]
+    failed = [one for one in primary_contrasts(found) if one.value is None]
     agreement = agree(first, last)
     if not apart and not failed and agreement and agreement.low > 0:
         return f"{least} predicts {most}, by the words that were decided before."
@@ -124,13 +125,15 @@ def answer(name: str, found: Findings) -> str:
 
 def _reversed(name: str, scales: Sequence[Scale], found: Findings) -> list[str]:
     """The placements that are better than pre-norm at one scale and worse at another, both told
-    apart."""
+    apart: by the words that were decided before, contrasts and differences are one family."""
+    asked = asked_comparisons(found.study, found.outcomes, found.slack)
+    comparisons = compare(asked, found.rules)
     lines, word = [], SCALES[name][1]
     for placement in scales[0].variants:
         signs: dict[str, list[str]] = {"better": [], "worse": []}
         for scale in scales:
-            c = found.comparisons.get(scale.variants[placement])
-            if c is None or c.difference is None or c.p_holm is None or c.p_holm >= LEVEL:
+            c = comparisons.get(scale.variants[placement])
+            if c is None or c.difference is None or c.p is None or c.p >= LEVEL:
                 continue
             signs["better" if c.difference < 0 else "worse"].append(f"{word} {scale.label}")
         if all(signs.values()):
@@ -284,8 +287,8 @@ def _draw_line(
             continue
         x.append(scale.value * 1.03 ** (place - 1.5))
         y.append(c.difference)
-        if c.low is not None and c.high is not None:
-            axes.plot([x[-1], x[-1]], [c.low, c.high], color=colour, linewidth=0.8)
+        if c.interval is not None:
+            axes.plot([x[-1], x[-1]], c.interval, color=colour, linewidth=0.8)
     if rings:
         axes.plot(x, y, "o", color=colour, markersize=4, fillstyle="none")
         return

@@ -11,32 +11,18 @@ from pydantic import TypeAdapter
 from transformer_norms.comparison.contrasts import Contrast, find_contrast
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
-from transformer_norms.comparison.verdict import Comparison, Verdict
+from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds
-from transformer_norms.report.findings import Findings, compare_also
+from transformer_norms.report.findings import Findings, comparison_of
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import escape_markdown
 
-Says = Literal[
-    "better", "worse", "equivalent", "below zero", "above zero", "equivalent to zero", "not zero"
-]
+Says = Literal["better", "worse", "equivalent", "different"]
 Word = Literal[
-    "seen here", "other sign here", "not told apart", "not askable here", "mixed"
+    "seen here", "other sign here", "equivalent here", "not told apart", "not tested here",
+    "not askable here", "mixed",
 ]  # fmt: skip
-# The verdicts with which a claim is seen. A contrast of two variants has the verdicts of a variant,
-# and one of more than two those of zero.
-SEEN: dict[Says, Sequence[Verdict]] = {
-    "better": ("better", "below zero"),
-    "worse": ("worse", "above zero"),
-    "equivalent": ("equivalent", "identical", "equivalent to zero"),
-    "below zero": ("below zero", "better"),
-    "above zero": ("above zero", "worse"),
-    "equivalent to zero": ("equivalent to zero", "equivalent", "identical"),
-    "not zero": ("below zero", "above zero", "better", "worse"),
-}
-# The verdicts that name a difference: other than the claimed one, or where none was claimed.
-SIGNS = ("better", "worse", "below zero", "above zero")
 OPPOSITE = {"better": "worse", "worse": "better"}
 
 
@@ -119,30 +105,32 @@ def common_word(words: Iterable[Word]) -> Word:
 def word_of(says: Says, verdict: Verdict) -> Word:
     """Whether a verdict shows what a claim says. A comparison in which a run failed says nothing of
     losses, and nothing at all where both sides fail alike."""
-    if verdict in ("failed", "not decided yet", "too few seeds"):
-        return "not askable here"
-    if verdict in SEEN[says]:
+    if verdict == says or (says == "different" and verdict in OPPOSITE):
         return "seen here"
-    return "other sign here" if verdict in SIGNS else "not told apart"
+    if verdict in OPPOSITE:
+        return "other sign here"
+    words: dict[Verdict, Word] = {
+        "equivalent": "equivalent here",
+        "not told apart": "not told apart",
+        "described": "not tested here",
+    }
+    return words.get(verdict, "not askable here")
 
 
 class Judged:
-    """A part of a claim with the comparison of the study that judges it. The report's own one, or
-    one more beside all of the report's: Holm's correction counts it, too."""
+    """A part of a claim with the comparison of the study that judges it: the report's own one, or
+    one that is only described, as the study did not declare it."""
 
     def __init__(self, part: Part, study: Findings) -> None:
         self.part, self.study = part, study
-        own = study.study.variant(part.variant).baseline if part.variant else None
         if part.contrast:
             variants = {variant.name: variant.values for variant in study.study.variants}
             self.contrast = find_contrast(part.contrast, variants)
         else:
+            own = study.study.variant(part.variant).baseline
             baseline = part.baseline or own or part.variant
             self.contrast = Contrast({part.variant: 1.0, baseline: -1.0}, f"{part}")
-        if part.contrast or part.baseline not in (None, own):
-            self.comparison: Comparison | None = compare_also(study, self.contrast)
-        else:
-            self.comparison = study.comparisons.get(part.variant)
+        self.comparison = comparison_of(study, self.contrast)
 
     @property
     def word(self) -> Word:
@@ -179,13 +167,13 @@ class Judged:
                 for one in self.contrast.coefficients
                 if outcomes[one].failed
             ]
-            fisher = "" if c.fisher is None else f", Fisher's p {c.fisher:.3f} after Holm"
+            fisher = "" if c.fisher is None else f", Fisher's p {c.fisher:.3f}"
             return f"{name}: failed to train, {' and '.join(lost)}{fisher}"
-        if c.p_holm is None:
+        if c.interval is None or c.verdict == "best rate not found":
             return f"{name}: {c.verdict}"
         difference, interval = difference_and_interval(c)
-        p = "p below 0.001" if c.p_holm < 0.001 else f"p {c.p_holm:.3f}"
-        return f"{name} {difference} nats ({interval}, {p} after Holm)"
+        p = "" if c.p is None else ", p below 0.001" if c.p < 0.001 else f", p {c.p:.3f}"
+        return f"{name} {difference} nats ({interval}{p})"
 
 
 def _other_differences(judged: Sequence[Judged]) -> list[str]:

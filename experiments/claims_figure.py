@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from claims import SIGNS, Claim, Judged
+from claims import OPPOSITE, Claim, Judged
 
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.figures import FONT, GREY, LINE, figure_bytes, pyplot, style_axes
@@ -62,17 +62,16 @@ def lines_of(claims: Sequence[tuple[Claim, Sequence[Judged]]]) -> list[tuple[str
 
 def _has_interval(one: Judged) -> bool:
     c = one.comparison
-    return c is not None and c.difference is not None and (c.low, c.high) != (None, None)
+    return c is not None and c.interval is not None
 
 
 def _draw(axes: Any, y: float, one: Judged) -> None:
-    """A bar for the interval, up to the edge where it has no bound, and a mark for the difference,
-    filled where the report names it."""
+    """A bar for the interval, and a mark for the difference, filled where the report names it."""
     c, colour = one.comparison, SHADES[PASSED.index(passed_by(one))]
     assert c is not None
-    low, high = (-LIMIT if c.low is None else c.low), (LIMIT if c.high is None else c.high)
-    axes.plot([low, high], [y, y], color=colour, linewidth=1.6, solid_capstyle="butt", zorder=2)
-    face = colour if c.verdict in SIGNS else "white"
+    assert c.interval is not None
+    axes.plot(c.interval, [y, y], color=colour, linewidth=1.6, solid_capstyle="butt", zorder=2)
+    face = colour if c.verdict in OPPOSITE else "white"
     axes.plot([c.difference], [y], "o", color=colour, markerfacecolor=face, markersize=4, zorder=3)
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.random import Generator
 
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.judge.decision import Word, decide
+from transformer_norms.judge.decision import EFFECT, Word, decide
 from transformer_norms.judge.ledger import FIRST, level_of
-from transformer_norms.run.failure import EFFECT
 
 Noise = Callable[[Generator, int], np.ndarray]  # values of mean 0 and variance 1
 

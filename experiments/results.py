@@ -24,13 +24,14 @@ from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation, fmean
 
 import agreement
 import streams
 import streams_256
 import torch
 import untied
+import usual_protocol
 import widths
 from analyses import init_gradients
 from archives import read_archive, write_archive
@@ -47,10 +48,16 @@ from transformer_norms.analysis import coordinate_check, invariances, norm_remov
 from transformer_norms.analysis.invariance_laws import measure_norms
 from transformer_norms.analysis.outcome import Outcome, View, csv_of, of_kind
 from transformer_norms.analysis.rendering import figure, tables, title
+from transformer_norms.comparison.power import smallest_difference
+from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
 from transformer_norms.report.answer import sentence
+from transformer_norms.report.charts.panels import panel_files, panels
+from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.joined_report import write_joined
+from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.scope import regime
 from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
@@ -71,10 +78,19 @@ RUNS, UNFINISHED = "runs.tar.xz", "unfinished.tar.xz"
 RECORDED = ("config.yaml", "metrics.jsonl", "summary.json")  # of a run; and sweep-*.json
 # Of a report what is committed. In a README there is no room for all columns of its table.
 FILES = ("table.md", "results.csv", "curves.svg", "rates.svg")
-LEFT_OUT = ("missing", "median", "sign-flip", "correlation", "points")
+LEFT_OUT = ("missing", "median", "points")
 FIRST_BLOCK = (
     "stream_rms/embedding", "branch_over_stream/attention/0", "branch_over_stream/mlp/0",
 )  # fmt: skip
+# The home of one estimate over studies, the studies, and the comparison.
+JOINED = {
+    "horizon_post": (
+        ("horizon", "horizon_pydocs", "horizon_post"),
+        "(post - pre) under steps=4800 - (post - pre) under steps=300",
+    )
+}
+SHEET = Sheet(("svg",), width=6.0)
+SEEDS = (3, 5, 8, 10)
 ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
 # What was found, and the verdicts and the tables of it for the README.
 Report = tuple[Findings, list[str], list[str]]
@@ -134,7 +150,6 @@ def regenerate() -> None:
     ):
         runs, archives = Path(folder), sorted(HERE.glob(f"*/{RUNS}"))
         homes = [archive.parent for archive in archives]
-        # All before the first report: noise counts beside the others.
         list(pool.map(_extract, archives, repeat(runs)))
         written = pool.map(_write_study, homes, repeat(runs))
         # Last what needs no report: meanwhile this process fills the READMEs.
@@ -149,9 +164,14 @@ def regenerate() -> None:
                 parts = [*_asked(study, found, runs), *verdicts]
                 parts += [*_contradicted(contradictions(study, found)), *tables]
             _fill(HERE / study / "README.md", "\n\n".join(parts))
+        for home, (studies, contrast) in JOINED.items():
+            write_joined([runs / study for study in studies], HERE / home, contrasts=[contrast])
         modes = read_rows(HERE / "batchnorm" / MODES.name)
         _fill(HERE / "batchnorm" / "README.md", markdown_table(modes_rows(modes)))
         _fill(HERE / "judged_anew" / "README.md", verdicts_table(found))
+        pairs = [*usual_protocol.pairs_of(found)]
+        (HERE / "usual_protocol" / "protocols.svg").write_bytes(usual_protocol.draw(pairs))
+        _fill(HERE / "usual_protocol" / "README.md", usual_protocol.protocol_text(pairs))
         claims = judge_claims(HERE / "claims.yaml", found)
         (HERE / "claims.svg").write_bytes(draw_claims(claims))
         removal = _removal(HERE / "norm_removal")
@@ -245,9 +265,33 @@ def _asked(study: str, found: Mapping[str, Findings], runs: Path) -> Iterator[st
         yield markdown_table(primary_rows(primary_contrasts(findings)))
     if study == "untied_stream":
         yield untied.head_text(found["stream_or_table"].study, findings.study)
+    if study == "noise":
+        yield _noise_table(findings)
     if study == "eps":
+        figure = HERE.parent / "docs" / "differences.svg"
+        panel = next(panels(findings, {}))
+        with drawn_with(TEXT, SHEET.settings()):
+            figure.write_bytes(next(iter(panel_files(panel, SHEET).values())))
         yield "The share of held-out tokens whose mean square is below ten eps, of one run each:"
         yield markdown_table(shares_rows(read_rows(HERE / study / SHARES.name)))
+
+
+def _noise_table(findings: Findings) -> str:
+    """What is found in the noise of two variants, which is measured by their runs of one seed."""
+    (variant,) = findings.compared
+    pair = variant.name, findings.study.baseline_of(variant).name
+    noise = findings.comparisons[variant.name].sd or 0.0
+    losses = [[*map(findings.outcomes[name].losses.get, range(10))] for name in pair]
+    found = [smallest_difference(Spread(noise**2, 0), n, 1, in_sequence=False) for n in SEEDS]
+    rows = [
+        ["seeds", *map(str, SEEDS)],
+        ["smallest difference found, nats", *(f"{x:.3f}" for x in found)],
+    ]
+    return (
+        f"The differences have a standard deviation of {noise:.4f}, and the losses of one seed "
+        f"correlate at {correlation(*losses):.2f}. What is found nine times in ten, of one "
+        f"comparison without tuning error:\n\n{markdown_table(rows)}"
+    )
 
 
 def _inside(findings: Findings) -> Iterator[list[str]]:

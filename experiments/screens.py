@@ -34,8 +34,8 @@ def screen_text(study: str, found: Findings) -> str:
         rows.append([name, *(_difference_text(found, screened[name][o]) for o in OPTIMIZERS)])
     text = (
         f"The difference from {base} in nats, with its 95 % interval, and the report's verdict "
-        "where it names a difference (Holm's correction is over all "
-        f"{found.compared_together} comparisons):\n\n{markdown_table(rows)}"
+        f"where it names a difference, of all {found.compared_together} comparisons at once:"
+        f"\n\n{markdown_table(rows)}"
     )
     if study == CHOOSES:
         text += "\n\nBy the rule that was decided before, these are run again: "

@@ -12,29 +12,38 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import log, sqrt
+from itertools import chain, islice
+from math import inf, log, pi, sqrt
 from multiprocessing import Pool
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 from judge_series import simulate_series, skewed, summarize
 
-from transformer_norms.comparison.moderation import ENOUGH
 from transformer_norms.comparison.outcomes import Outcomes, Share
 from transformer_norms.comparison.tuning_error import Trial, possible_gains
-from transformer_norms.comparison.verdict import Comparison, Rules, compare, pair, usual_variance
-from transformer_norms.sweep.grid import Tuning, product
-from transformer_norms.sweep.search import Attempt, Tried, refinement, widen
+from transformer_norms.comparison.verdict import (
+    MARGIN,
+    Comparison,
+    Rules,
+    Side,
+    compare,
+    usual_variance,
+)
+from transformer_norms.sweep.grid import Tuning
+from transformer_norms.sweep.search import Attempt, Tried
+from transformer_norms.sweep.tuning import Tuner
 from transformer_norms.text_tables import markdown_table
 
 FILE = Path(__file__).parent / "noise" / "error_rates.md"
-RATE, CENTRE = "optimizer.lr", 3e-3
+RATE, CENTRE, HALF_GRID = "optimizer.lr", 3e-3, 3
 # Measured in the studies here: the correlation of the losses of one seed, the usual deviation in
 # nats, the degrees of freedom of the variances' own scatter, and the curves' b2 and b3.
 CORRELATION, DEVIATION, FREEDOM = 0.45, 0.009, 3.0
 CURVATURES, SKEWS = (0.05, 0.12), (0.0, 0.03)
-NAMED = ("better", "worse")
+DECIDED = ("better", "worse", "equivalent")
 SEEDS, GAINS = (3, 5, 10), (0.01, 0.02, 0.03, 0.05)
 MARKS = "<!-- tables -->", "<!-- /tables -->"
 MOST = 20  # seeds of a study that goes on until it is decided
@@ -61,9 +70,15 @@ FIRST = Plan(step=3.0, tuning_seeds=1, refine=False, today=False)
 
 @dataclass(frozen=True)
 class Truth:
-    """The truth about the variants. The second one is better by `gain` nats, all others are equal.
-    `spread`: the width over which the best rates lie, in grid steps. `failing`: the probability
-    that a run of the last variant fails. `scatter`: the last variant's deviation, times the usual.
+    """The truth about the variants, whose expected losses at their best rates are equal, but for
+    the second one: it is better by `gain` nats. `spread`: the width over which the best rates lie,
+    in grid steps.
+
+    Of the last variant: `outside`, how many steps beyond the grid its best rate lies; `wall`, how
+    far above its best rate runs fail, in ln; `failing`, the probability that a result fails;
+    `scatter`, its deviation, times the usual. Of all: `moving`, the deviation of the best rate from
+    seed to seed, in ln; `smooth`, the share of the noise that nearby rates of one run share;
+    `outliers`, the share of runs that end 5 deviations too high.
     """
 
     gain: float = 0.0
@@ -72,6 +87,11 @@ class Truth:
     failing: float = 0.0
     scatter: float = 1.0
     variants: int = 8
+    outside: float = 0.0
+    wall: float = inf
+    moving: float = 0.0
+    smooth: float = 0.0
+    outliers: float = 0.0
 
 
 class Study:
@@ -86,16 +106,35 @@ class Study:
         self.curvature, self.skew = draw.uniform(*CURVATURES, count), draw.uniform(*SKEWS, count)
         # The best rates have no reason to lie on the grid.
         places = draw.uniform(-0.5, 0.5) + truth.spread * draw.uniform(-0.5, 0.5, count)
+        if truth.outside:
+            places[-1] = HALF_GRID + truth.outside
         self.best = log(CENTRE) + log(plan.step) * places
-        self.levels: dict[int, float] = {}
+        self.drawn: dict[tuple[int, ...], float] = {}
 
-    def loss(self, variant: int, rate: float, seed: int) -> float:
-        x = log(rate) - self.best[variant]
-        curve = self.curvature[variant] * x**2 + self.skew[variant] * abs(x**3) * (x > 0)
-        level = self.levels.setdefault(seed, self._noise())
-        noise = sqrt(CORRELATION) * level + sqrt(1 - CORRELATION) * self._noise()
-        gain = self.truth.gain if variant == 1 else 0.0
+    def loss(self, variant: int, rate: float, seed: int) -> float | None:
+        """None if the run fails."""
+        truth = self.truth
+        if variant == truth.variants - 1 and log(rate) > self.best[variant] + truth.wall:
+            return None
+        moved = truth.moving * self._once(1, variant, seed)
+        curve = self._curve(variant, log(rate) - self.best[variant] - moved)
+        # What moving best rates cost on average, so that variants stay equal.
+        curve -= self.curvature[variant] * truth.moving**2
+        curve -= self.skew[variant] * truth.moving**3 * sqrt(2 / pi)
+        own = sqrt(1 - truth.smooth) * self._noise()
+        own += sqrt(truth.smooth) * self._once(2, variant, seed)
+        noise = sqrt(CORRELATION) * self._once(0, seed) + sqrt(1 - CORRELATION) * own
+        if truth.outliers:
+            noise += 5 * (self.draw.random() < truth.outliers) - 5 * truth.outliers
+        gain = truth.gain if variant == 1 else 0.0
         return float(2.0 - gain + curve + self.deviation[variant] * noise)
+
+    def _curve(self, variant: int, x: float) -> float:
+        return float(self.curvature[variant] * x**2 + self.skew[variant] * abs(x**3) * (x > 0))
+
+    def _once(self, *key: int) -> float:
+        """A noise that is drawn once for each key."""
+        return self.drawn.setdefault(key, self._noise())
 
     def _noise(self) -> float:
         """Noise of mean 0 and variance 1."""
@@ -103,8 +142,13 @@ class Study:
 
     def outcomes(self, variant: int, rate: float, seeds: Sequence[int]) -> Outcomes:
         last = variant == self.truth.variants - 1
-        failed = {seed for seed in seeds if last and self.draw.random() < self.truth.failing}
-        losses = {seed: self.loss(variant, rate, seed) for seed in seeds if seed not in failed}
+        found = {seed: self.loss(variant, rate, seed) for seed in seeds}
+        failed = {
+            seed
+            for seed in seeds
+            if found[seed] is None or (last and self.draw.random() < self.truth.failing)
+        }
+        losses = {s: x for s, x in found.items() if x is not None and s not in failed}
         return Outcomes(losses, dict.fromkeys(failed, "diverged"))
 
 
@@ -112,65 +156,66 @@ class Study:
 
 
 def tune(study: Study, variant: int) -> tuple[float, Tried]:
-    """The chosen rate of one variant, and what it tried: the grid, today one step more at an edge,
-    and the refinement."""
-    grid = [float(f"{CENTRE * study.plan.step**k:.4g}") for k in range(-3, 4)]
-    tuning = Tuning({RATE: grid}, list(range(100, 100 + study.plan.tuning_seeds)))
-    tried = Tried({})
-    _try(study, variant, tried, product(tuning.grid), tuning.seed)
+    """The chosen rate of one variant, and what it tried, as a sweep's tuning does it."""
+    grid = [float(f"{CENTRE * study.plan.step**k:.4g}") for k in range(-HALF_GRID, HALF_GRID + 1)]
+    seeds = list(range(100, 100 + study.plan.tuning_seeds))
+    tuning = Tuning({RATE: grid}, seeds, refine=int(study.plan.refine))
+    tuner = Tuner(tuning, [{"variant": variant}], {}, lambda *pair: True, lambda line: None)
+    (tried,) = tuner.tried
+    rounds = tuner.rounds()
+    for pairs in rounds if study.plan.today else islice(rounds, 1):
+        for _, point in pairs:
+            losses = {seed: study.loss(variant, point[RATE], seed) for seed in seeds}
+            trained = {seed: loss for seed, loss in losses.items() if loss is not None}
+            nearest = fmean(trained.values()) if len(trained) == len(seeds) else inf
+            tried.attempts.append(Attempt(point, trained, len(seeds) - len(trained), nearest))
     if not study.plan.today:
         return min(tried.attempts, key=lambda attempt: attempt.rank).point[RATE], tried
-    wider = product(widen(tuning.grid, [tried]))
-    _try(study, variant, tried, [p for p in wider if p not in tried.points], tuning.seed)
-    if study.plan.refine:
-        points = refinement(tuning, tried, lambda point: True)
-        _try(study, variant, tried, points, tuning.seed)
     assert tried.best is not None
     return tried.best[RATE], tried
 
 
-def _try(
-    study: Study, variant: int, tried: Tried, points: Sequence[Any], seeds: Sequence[int]
-) -> None:
-    tried.attempts += [
-        Attempt(point, {seed: study.loss(variant, point[RATE], seed) for seed in seeds})
-        for point in points
-    ]
-
-
-def judge(study: Study, seeds: int, looks: Sequence[int] = ()) -> dict[str, Comparison]:
-    """The comparisons with the first variant after `seeds` fresh seeds. With `looks`, numbers of
-    seeds, a comparison stays as it was at the first look that named it."""
+def judge(
+    study: Study, counts: Sequence[int], in_sequence: bool = False
+) -> list[dict[str, Comparison]]:
+    """The comparisons with the first variant after each of these numbers of fresh seeds: of plans
+    with so many seeds, or `in_sequence`, in which what one look decides stays as it was."""
     variants = range(study.truth.variants)
     if study.plan.tunes:
         tuned = [tune(study, variant) for variant in variants]
     else:
         tuned = [(float(np.exp(study.best[variant])), Tried({})) for variant in variants]
-    results = [
-        study.outcomes(variant, rate, range(seeds)) for variant, (rate, _) in enumerate(tuned)
-    ]
-    counts = study.plan.today and study.plan.tunes
-    gains = _gains(tuned, results) if counts else dict.fromkeys(variants, 0.0)
-    named: dict[str, Comparison] = {}
-    for look, count in enumerate(looks or [seeds], start=1):
-        comparisons = _compare(study, [_first(one, count) for one in results], gains, look, looks)
-        named |= {n: c for n, c in comparisons.items() if n not in named and c.verdict in NAMED}
-    return {**comparisons, **named}
+    seeds = range(max(counts))
+    results = [study.outcomes(variant, rate, seeds) for variant, (rate, _) in enumerate(tuned)]
+    decided: dict[str, Comparison] = {}
+    judged = []
+    for count in counts:
+        first = [_first(one, count) for one in results]
+        comparisons = _compare(study, first, tuned, in_sequence) | decided
+        if in_sequence:
+            decided = {name: c for name, c in comparisons.items() if c.verdict in DECIDED}
+        judged.append(comparisons)
+    return judged
 
 
 def _compare(
-    study: Study, results: Sequence[Outcomes], gains: Mapping[int, float], look: int, looks: object
+    study: Study,
+    results: Sequence[Outcomes],
+    tuned: Sequence[tuple[float, Tried]],
+    in_sequence: bool,
 ) -> dict[str, Comparison]:
-    baseline, *others = results
-    pairs = {
-        str(number): pair(one, baseline, (gains[number], gains[0]))
-        for number, one in enumerate(others, start=1)
-    }
-    if not study.plan.today:
-        return compare(pairs, Rules())
-    prior = usual_variance(pairs.values(), "here", fewest=ENOUGH)
-    # What is looked at once more is judged as a sequence from the first look on.
-    return compare(pairs, Rules(prior=prior, looks=max(2, look) if looks else 1))
+    if study.plan.today and study.plan.tunes:
+        slack = _gains(tuned, results)
+        edges = [bool(tried.edge([RATE])) for _, tried in tuned]
+    else:
+        slack, edges = dict.fromkeys(range(len(results)), 0.0), [False] * len(results)
+    first, *others = [
+        Side(1.0, one, slack[number], edges[number]) for number, one in enumerate(results)
+    ]
+    baseline = first._replace(coefficient=-1.0)
+    asked = {str(number): (side, baseline) for number, side in enumerate(others, start=1)}
+    usual = usual_variance(asked) if study.plan.today else None
+    return compare(asked, Rules(usual=usual, looks=2 if in_sequence else 1))
 
 
 def _gains(
@@ -199,41 +244,68 @@ def _first(outcomes: Outcomes, count: int) -> Outcomes:
 # --------------------------------------------------------------------------------------- the tables
 
 
-def false_studies(truth: Truth, plan: Plan, seeds: int, studies: int, looks=()) -> Share:
-    """The share of studies of equal variants that name a better or worse one."""
-    work = partial(_names_any, truth, plan, seeds, looks)
+class Shares(NamedTuple):
+    """The share of studies with a `false` word, and of those that have `found` the better one."""
+
+    false: Share
+    found: Share
+
+
+def shares_of(
+    truth: Truth, plan: Plan, studies: int, counts: Sequence[int] = SEEDS, in_sequence: bool = False
+) -> list[Shares]:
+    """The shares of studies after each number of seeds."""
     with Pool() as pool:
-        return Share(sum(pool.map(work, range(studies), chunksize=10)), studies)
+        work = partial(_words, truth, plan, counts, in_sequence)
+        every = pool.map(work, range(studies), chunksize=10)
+    return [
+        Shares(
+            Share(sum(_any_false(words, truth) for words in at), studies),
+            Share(sum(words["1"] == "better" for words in at), studies),
+        )
+        for at in zip(*every, strict=True)
+    ]
 
 
-def _names_any(truth: Truth, plan: Plan, seeds: int, looks: Sequence[int], number: int) -> bool:
-    comparisons = judge(Study(truth, plan, number), seeds, looks)
-    return any(comparison.verdict in NAMED for comparison in comparisons.values())
+def _words(
+    truth: Truth, plan: Plan, counts: Sequence[int], in_sequence: bool, number: int
+) -> list[dict[str, str]]:
+    judged = judge(Study(truth, plan, number), counts, in_sequence)
+    return [{name: c.verdict for name, c in at.items()} for at in judged]
 
 
-def found_studies(truth: Truth, plan: Plan, seeds: int, studies: int, looks=()) -> Share:
-    """The share of studies that say so, where the second variant is better."""
-    work = partial(_finds, truth, plan, seeds, looks)
-    with Pool() as pool:
-        return Share(sum(pool.map(work, range(studies), chunksize=10)), studies)
+def _any_false(words: Mapping[str, str], truth: Truth) -> bool:
+    """Whether any variant is called better or worse and is not, or equivalent where it differs by
+    the margin or more."""
+    true = dict.fromkeys(words, 0.0) | {"1": -truth.gain}
+    return any(
+        (word == "better" and true[name] >= 0)
+        or (word == "worse" and true[name] <= 0)
+        or (word == "equivalent" and abs(true[name]) >= MARGIN)
+        for name, word in words.items()
+    )
 
 
-def _finds(truth: Truth, plan: Plan, seeds: int, looks: Sequence[int], number: int) -> bool:
-    return judge(Study(truth, plan, number), seeds, looks)["1"].verdict == "better"
-
-
-TRUTHS = {
+NOISES = {
+    "2 % of the runs are outliers": Truth(outliers=0.02),
+    "noise with a long tail": Truth(skewed=True),
+    "the best rate moves by 0.12 from seed to seed": Truth(moving=0.12),
+    "the best rate moves by 0.2 from seed to seed": Truth(moving=0.2),
+    "one variant that fails in a fifth of its runs": Truth(failing=0.2),
+    "one variant that scatters three times as far": Truth(scatter=3),
+    "one variant is better by the margin": Truth(gain=MARGIN),
+    "two variants in all": Truth(variants=2),
+}
+TRUTHS = NOISES | {
     "best rates at one place": Truth(spread=0),
     "best rates anywhere within a grid step": Truth(),
     "best rates over three grid steps": Truth(spread=3),
-    "noise with a long tail": Truth(skewed=True),
-    "one variant that fails in a fifth of its runs": Truth(failing=0.2),
-    "one variant that scatters three times as far": Truth(scatter=3),
-    "two variants in all": Truth(variants=2),
+    "a best rate 3 steps outside the grid": Truth(outside=3),
+    "a best rate 4 steps outside the grid": Truth(outside=4),
+    "runs fail 0.3 in ln above a best rate": Truth(wall=0.3),
+    "nearby rates share half of the noise": Truth(smooth=0.5),
 }
-
-
-UNTUNED_TRUTHS = {
+UNTUNED_TRUTHS = {f"nothing is tuned, {words}": truth for words, truth in NOISES.items()} | {
     "nothing is tuned": Truth(),
     "nothing is tuned, four variants": Truth(variants=4),
     "nothing is tuned, four variants, one scatters": Truth(variants=4, scatter=3),
@@ -243,15 +315,14 @@ LAST = f"3 to {MOST}, a look at each"
 
 
 def false_table(studies: int) -> str:
-    """The share of studies of equal variants that name a better or worse one."""
-    rows = [["truth", *(f"{n} seeds" for n in SEEDS), LAST]]
+    """The share of studies with a false word."""
     cases = {"the first way": (Truth(), FIRST), "first grids, today's rules": (Truth(), COARSE)}
     cases |= {words: (truth, TODAY) for words, truth in TRUTHS.items()}
     cases |= {words: (truth, UNTUNED) for words, truth in UNTUNED_TRUTHS.items()}
+    rows = [["truth", *(f"{n} seeds" for n in SEEDS), LAST]]
     for words, (truth, plan) in cases.items():
-        shares = [false_studies(truth, plan, n, studies) for n in SEEDS]
-        looked = false_studies(truth, plan, MOST, studies // 2, LOOKS)
-        rows.append([words, *map(_percent, (*shares, looked))])
+        shares = shares_of(truth, plan, studies) + _looked(truth, plan, studies // 2)
+        rows.append([words, *(_percent(one.false) for one in shares)])
     return markdown_table(rows)
 
 
@@ -261,10 +332,15 @@ def power_table(studies: int) -> str:
     rows = [["true difference", *(f"{n} seeds, {way}" for n in SEEDS for way in ways), LAST]]
     for gain in GAINS:
         truth = Truth(gain=gain)
-        shares = [found_studies(truth, p, n, studies) for n in SEEDS for p in ways.values()]
-        looked = found_studies(truth, TODAY, MOST, studies // 2, LOOKS)
-        rows.append([f"{gain:g}", *map(_percent, (*shares, looked))])
+        found = [shares_of(truth, plan, studies) for plan in ways.values()]
+        shares = [*chain(*zip(*found, strict=True)), *_looked(truth, TODAY, studies // 2)]
+        rows.append([f"{gain:g}", *(_percent(one.found) for one in shares)])
     return markdown_table(rows)
+
+
+def _looked(truth: Truth, plan: Plan, studies: int) -> list[Shares]:
+    """The shares of studies that look after each seed, at the last look."""
+    return shares_of(truth, plan, studies, LOOKS, in_sequence=True)[-1:]
 
 
 def _percent(share: Share) -> str:

@@ -23,7 +23,7 @@ from transformer_norms import (
     compose,
     prepare_tokens,
 )
-from transformer_norms.comparison.statistics import deviation, half_width
+from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.data.batches import windows
 from transformer_norms.norms.batchnorm import BatchNorm
 from transformer_norms.norms.rmsnorm import RMSNorm
@@ -141,8 +141,7 @@ def modes_rows(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 
 def _interval(values: Sequence[float]) -> str:
-    mean = fmean(values)
-    half = half_width(deviation(values) / len(values) ** 0.5, len(values) - 1)
+    mean, half = fmean(values), half_interval(values) or 0.0
     return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from primary import Primary, primary_contrasts, primary_rows
 
 from transformer_norms.analysis.rendering import svg_bytes
+from transformer_norms.comparison.verdict import Interval
 from transformer_norms.report.figures import (
     FONT,
     GREY,
@@ -44,15 +45,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Point:
-    """The difference of a placement from pre-norm in a cell, in nats, with its interval (None where
-    there is no bound), the log of its ratio of branch to stream less that of pre-norm, and the
-    square of that log less the square of pre-norm's."""
+    """The difference of a placement from pre-norm in a cell, in nats, with its interval, the log of
+    its ratio of branch to stream less that of pre-norm, and the square of that log less the square
+    of pre-norm's."""
 
     placement: str
     cell: Cell
     difference: float
-    low: float | None
-    high: float | None
+    interval: Interval | None
     log_ratio: float
     log_square: float
 
@@ -72,7 +72,7 @@ def points_of(found: Findings) -> list[Point]:
             continue
         own, base = log_ratio(variant), log_ratio(found.study.baseline_of(variant))
         placement, logs = variant.values["placement"], (own - base, own**2 - base**2)
-        points.append(Point(placement, cell_of(variant), c.difference, c.low, c.high, *logs))
+        points.append(Point(placement, cell_of(variant), c.difference, c.interval, *logs))
     return points
 
 
@@ -352,8 +352,8 @@ def _draw_placement(axes: Any, points: Sequence[Point]) -> None:
         own.sort(key=lambda point: point.cell.enters)
         x = [point.cell.enters * 1.04**place for point in own]
         for at, point in zip(x, own, strict=True):
-            if point.low is not None and point.high is not None:
-                axes.plot([at, at], [point.low, point.high], color=colour, linewidth=0.8)
+            if point.interval is not None:
+                axes.plot([at, at], point.interval, color=colour, linewidth=0.8)
         axes.plot(x, [point.difference for point in own], "o", markersize=3, linewidth=1.2,
                   label=name, linestyle=dashes, color=colour)  # fmt: skip
     entered = sorted({point.cell.enters for point in points})

@@ -7,12 +7,13 @@ NAME/blocks_N/NAME.csv. Means, intervals and tests follow from them and from the
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from analyses import collapse, depth_use, mean_drift, quantization
-from scipy import special
+from scipy import special, stats
 
 from transformer_norms.analysis.outcome import (
     Analysis,
@@ -25,7 +26,7 @@ from transformer_norms.analysis.outcome import (
 from transformer_norms.analysis.rendering import tables
 from transformer_norms.analysis.trained.over_seeds import compare_numbers
 from transformer_norms.analysis.trained.subjects import Subjects, read_subjects
-from transformer_norms.comparison.statistics import LEVEL, deviation, holm
+from transformer_norms.comparison.statistics import LEVEL, deviation
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.run.reader import SavedRun, run_folders
 from transformer_norms.text_tables import markdown_table
@@ -119,6 +120,7 @@ ASKED = {
 
 # Of each depth: the rows of its models, and which runs these are.
 Read = Mapping[int, tuple[Rows, Subjects]]
+Place = tuple[int, str, str, str]  # depth, variant, baseline and number
 
 
 def trained_text(home: Path, runs: Path) -> str:
@@ -146,7 +148,9 @@ def claim_words(home: Path, runs: Path) -> str:
     asked = ASKED[home.name]
     read = _read(home, runs, asked.baseline)
     declared = _declared(asked, read)
-    parts = [_in_words([(d.depth, d.variant, d.comparison) for d in declared], asked.number)]
+    parts = [
+        _in_words([(d.depth, d.variant, d.comparison, d.command) for d in declared], asked.number)
+    ]
     least = min(declared, key=lambda one: one.alone)
     parts.append(
         f"p after Holm over all differences of a command, as declared; the smallest is "
@@ -157,18 +161,17 @@ def claim_words(home: Path, runs: Path) -> str:
     if asked.later is not None and asked.later.said:
         later, number = asked.later, _later(asked, asked.later)
         found = _compared(_read(home, runs, later.baseline), number)
-        each = [(depth, variant, c) for (depth, variant, *_), c in found.items()]
-        parts.append(f"{later.said}: {_in_words(each, number[later.key], False)}")
+        each = [(depth, variant, c, None) for (depth, variant, *_), c in found.items()]
+        parts.append(f"{later.said}: {_in_words(each, number[later.key])}")
     return "; ".join(parts)
 
 
-def _in_words(
-    each: Iterable[tuple[int, str, Comparison]], number: Number, tested: bool = True
-) -> str:
+def _in_words(each: Iterable[tuple[int, str, Comparison, float | None]], number: Number) -> str:
+    """`each` is a depth, a variant, its difference, and the p, if it was tested."""
     depths: dict[int, list[str]] = {}
-    for depth, variant, c in each:
-        mean, low, high = map(number.show_signed, (c.difference, c.low, c.high))
-        p = f", p {c.p_holm:.2g}" if tested else ""
+    for depth, variant, c, adjusted in each:
+        mean, low, high = map(number.show_signed, (c.difference, *(c.interval or ())))
+        p = "" if adjusted is None else f", p {adjusted:.2g}"
         text = f"{variant} {mean} (95 % interval {low} to {high}{p})"
         depths.setdefault(depth, []).append(text)
     return "; ".join(f"{depth} blocks: {', '.join(texts)}" for depth, texts in depths.items())
@@ -193,18 +196,33 @@ class Declared:
 
 def _declared(asked: Asked, read: Read) -> list[Declared]:
     found = _compared(read, asked.analysis.numbers)
-    alone = {str(place): c.p for place, c in found.items() if c.p is not None}
-    own = {place: c for place, c in found.items() if place[3] == asked.primary}
-    declared, every = holm({str(place): alone[str(place)] for place in own}), holm(alone)
+    alone = {place: _p(c) for place, c in found.items()}
+    own = {place: p for place, p in alone.items() if place[3] == asked.primary}
+    families = (
+        {at: p for depth in read for at, p in holm(alone, depth).items()},
+        holm(own),
+        holm(alone),
+    )
     return [
-        Declared(depth, variant, c, alone[name], c.p_holm or 0.0, declared[name], every[name])
-        for (depth, variant, *rest), c in own.items()
-        for name in [str((depth, variant, *rest))]
+        Declared(*place[:2], found[place], p, *(family[place] for family in families))
+        for place, p in own.items()
     ]
 
 
-def _compared(read: Read, numbers: Numbers) -> dict[tuple[int, str, str, str], Comparison]:
-    """By depth, variant, baseline and number."""
+def _p(c: Comparison) -> float:
+    """Student's p of the differences, not adjusted."""
+    return float(stats.ttest_1samp(c.differences, 0.0).pvalue)
+
+
+def holm(p: Mapping[Place, float], depth: int | None = None) -> dict[Place, float]:
+    """Holm's p, of one depth alone if it is given: the k-th smallest of m is multiplied by
+    m - k + 1, and is at least the one before it."""
+    ordered = sorted((place for place in p if depth in (None, place[0])), key=p.__getitem__)
+    steps = [min(1.0, p[place] * (len(ordered) - k)) for k, place in enumerate(ordered)]
+    return dict(zip(ordered, accumulate(steps, max), strict=True))
+
+
+def _compared(read: Read, numbers: Numbers) -> dict[Place, Comparison]:
     return {
         (depth, *place): c
         for depth, (rows, subjects) in read.items()
@@ -279,14 +297,13 @@ def _later_text(asked: Asked, later: Later, read: Read) -> str:
     """The differences of both depths, tested together."""
     numbers = _later(asked, later)
     found, number = _compared(read, numbers), numbers[later.key]
-    adjusted = holm({str(place): c.p for place, c in found.items() if c.p is not None})
+    adjusted = holm({place: _p(c) for place, c in found.items()})
     rows = [["blocks", "difference", "of", "mean", "95 % interval", "p"]]
-    for (depth, variant, baseline, key), c in found.items():
-        name = str((depth, variant, baseline, key))
-        p = f"{adjusted[name]:.2g}" if name in adjusted else ""
+    for place, c in found.items():
+        depth, variant, baseline, _ = place
         cells = [str(depth), f"{variant} - {baseline}", number.heading]
         ends = _interval(c.differences, number.show_signed)
-        rows.append([*cells, number.show_signed(c.difference), ends, p])
+        rows.append([*cells, number.show_signed(c.difference), ends, f"{adjusted[place]:.2g}"])
     legend = f"p is adjusted by Holm over the {len(adjusted)} differences of this table."
     return f"Added later, {later.words}:\n\n{markdown_table(rows)}\n\n{legend}"
 

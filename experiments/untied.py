@@ -67,7 +67,7 @@ def head_text(tied: Study, untied: Study) -> str:
         for x in ("post", "sandwich", "hybrid")
         for factor in (1, 25)
     ]
-    contrasts = [find_contrast(text, variants) for text in texts]
+    contrasts = [replace(find_contrast(text, variants), declared=False) for text in texts]
     found = findings(replace(both, contrasts=contrasts))
     return (
         "Asked when the results had been seen, with the runs of stream_or_table: does a head of "

@@ -11,7 +11,7 @@ import torch
 
 from transformer_norms.analysis.command import models_parser
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome, csv_of, read_rows
-from transformer_norms.analysis.rendering import Table, difference_rows, number_rows
+from transformer_norms.analysis.rendering import Table, difference_rows, tables
 from transformer_norms.analysis.trained.over_seeds import compare_numbers
 from transformer_norms.analysis.trained.subjects import Unmeasured, read_subjects
 from transformer_norms.errors import ConfigError
@@ -144,20 +144,25 @@ def test_paired_differences_have_the_interval_of_student():
     p = 1 - t / (t * t + 2) ** 0.5  # Student's with two degrees of freedom, two-sided
     interval = f"{mean - half:+.3f} to {mean + half:+.3f}"
     assert row == ["layernorm - rmsnorm", "share", f"{mean:+.3f}", interval, "3", f"{p:.2g}"]
-    assert number_rows(rows, SHARE)[1][2] == f"1.000 ± {4.302653 / 3**0.5:.3f}"
+    (numbers,) = tables(Outcome(Analysis("shares", "Shares", SHARE), rows))
+    assert numbers.cells[0][2:] == ["share ± 95 %"]
+    assert numbers.cells[1][2] == f"1.000 ± {4.302653 / 3**0.5:.3f}"
+    assert numbers.legend == "± 95 %: half of Student's 95 % interval over seeds."
+    looked = replace(found, study=replace(found.study, looks=2))
+    assert differences_of(looked, rows)[0][3] == ""  # three seeds leave nothing out at every look
     assert csv_of(rows).decode().splitlines()[:2] == ["model,seed,share", "rmsnorm,0,0.0"]
     assert read_rows(csv_of(rows).decode()) == rows
 
 
-def test_holm_counts_every_difference_of_the_command():
+def test_p_counts_every_difference_of_the_command():
     found, one = subjects_of(small.study()), Number("one", compared=True)
     rows = [{**row, "one": row["share"], "two": row["share"]} for row in rows_with(PER_SEED)]
     numbers = {"one": one, "two": one}
     (alone,) = compare_numbers(found, rows, {"one": one}).values()
     both = compare_numbers(found, rows, numbers)["layernorm", "rmsnorm", "one"]
-    assert both.p_holm == pytest.approx(2 * alone.p_holm)
+    assert both.p == pytest.approx(2 * alone.p)
     shown = differences_of(found, rows, numbers)
-    assert [row[-1] for row in shown] == [f"{2 * alone.p_holm:.2g}"] * 2
+    assert [row[-1] for row in shown] == [f"{2 * alone.p:.2g}"] * 2
 
 
 def test_two_seeds_have_no_interval_and_a_run_that_failed_takes_the_difference():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from losses import EFFECT
+from losses import MARGIN, judge_by_scipy
 from run_folders import (
     PRE,
     SANDWICH,
@@ -24,12 +24,11 @@ from run_folders import (
     planned,
     skip_pictures,
 )
-from scipy import stats
 
 from transformer_norms.comparison.contrasts import LONGEST, Contrast, find_contrast
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sweep_record import merge_records, names_of, read_record, words_of
-from transformer_norms.comparison.verdict import Rules, Side, compare
+from transformer_norms.comparison.verdict import Rules, Side, compare, pair, usual_variance
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.answer import answer, contrast_sentence, sentence
@@ -252,75 +251,49 @@ def test_an_interactions_test_is_students_of_its_value_at_each_seed(seeds):
     a, b, c, d = names = ["gpt2 hybrid", "gpt2 pre", "xavier hybrid", "xavier pre"]
     losses = random_losses(names, seeds)
     contrast = find_contrast("(hybrid - pre) under gpt2 - (hybrid - pre) under xavier", INITS)
-    found = compare({"it": sides(contrast, losses)}, Rules(EFFECT))["it"]
+    found = compare({"it": sides(contrast, losses)}, Rules(MARGIN))["it"]
     at = {name: np.array([*losses[name].values()]) for name in names}
     values = (at[a] - at[b]) - (at[c] - at[d])
+    interval, bounds, p, word = judge_by_scipy({"it": values}, MARGIN)["it"]
     assert found.differences == pytest.approx(values)
-    assert found.squares == 4
-    test = stats.ttest_1samp(values, 0)
-    interval = test.confidence_interval(0.95)
-    assert (found.difference, found.p) == pytest.approx((values.mean(), test.pvalue))
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    above = stats.ttest_1samp(values, -EFFECT, alternative="greater").pvalue
-    below = stats.ttest_1samp(values, EFFECT, alternative="less").pvalue
-    assert found.p_equivalent == pytest.approx(max(above, below))
-    assert found.correlation is found.fisher is None
-    if seeds == 8:
-        flips = stats.permutation_test((values,), np.mean, permutation_type="samples",
-                                       n_resamples=np.inf)  # fmt: skip
-        assert found.sign_flip == pytest.approx(flips.pvalue)
+    assert (found.interval, found.bounds) == (pytest.approx(interval), pytest.approx(bounds))
+    assert (found.difference, found.p) == pytest.approx((values.mean(), p))
+    assert (found.verdict, found.fisher) == (word, None)
 
 
 def test_only_seeds_that_all_variants_have_count():
     contrast = Contrast({"a": 1, "b": -1, "c": -1, "d": 1})
     losses = {"a": {2: 3.5, 0: 1.0, 1: 2.0}, "b": {0: 0.5, 2: 1.0}, "c": {0: 0.25, 2: 0, 5: 1},
               "d": {0: 4, 2: 1}}  # fmt: skip
-    found = compare({"it": sides(contrast, losses)}, Rules(EFFECT))["it"]
+    found = compare({"it": sides(contrast, losses)}, Rules(MARGIN))["it"]
     assert (found.seeds, found.differences) == ((0, 2), (4.25, 3.5))
-    assert found.verdict == "too few seeds"
+    assert found.verdict == "not decided yet"
 
 
-def test_contrasts_and_pairs_are_one_family_of_holm():
+def test_declared_contrasts_are_one_family_and_the_pairs_only_described():
     losses = random_losses(INITS, 5)
     texts = ["gpt2 post - gpt2 pre", "(post - pre) under gpt2 - (post - pre) under xavier"]
     asked = {text: sides(find_contrast(text, INITS), losses) for text in texts}
-    alone = {text: compare({text: asked[text]}, Rules(EFFECT))[text].p for text in texts}
-    together = compare(asked, Rules(EFFECT))
-    first, second = sorted(texts, key=alone.get)
-    assert together[first].p_holm == min(1, 2 * alone[first])
-    assert together[second].p_holm == max(together[first].p_holm, alone[second])
-
-
-@pytest.mark.parametrize(
-    ("shift", "noise", "word", "word_of_a_pair"),
-    [
-        (-0.02, 0.001, "below zero", "better"),
-        (0.02, 0.001, "above zero", "worse"),
-        (0.0, 0.001, "equivalent to zero", "equivalent"),
-        (0.0, 0.0, "equivalent to zero", "identical"),
-        (0.0, 0.1, "not distinguishable from zero", "not distinguishable"),
-        (0.02, 0.0, "too few seeds", "too few seeds"),
-    ],
-)
-def test_the_words_of_a_sum_say_on_which_side_of_zero_it_is(shift, noise, word, word_of_a_pair):
-    scatter = dict(enumerate(shift + noise * np.array([1.0, -1.0, 0.5, -0.5, 0.25])))
-    level = dict.fromkeys(scatter, 0.0)
-    losses = {"a": scatter, "b": level, "c": level, "d": level}
-    found = compare(
-        {
-            "sum": sides(Contrast({"a": 1, "b": -1, "c": -1, "d": 1}), losses),
-            "pair": sides(Contrast({"a": 1, "b": -1}), losses),
-        },
-        Rules(EFFECT),
-    )
-    assert (found["sum"].verdict, found["pair"].verdict) == (word, word_of_a_pair)
+    pairs = {name: pair(Outcomes(losses[name]), Outcomes(losses["gpt2 pre"])) for name in losses}
+    del pairs["gpt2 pre"]
+    rules = Rules(MARGIN, usual_variance(pairs))
+    alone = {text: compare({text: asked[text]}, rules)[text] for text in texts}
+    together = compare({**asked, **pairs}, rules, described=pairs)
+    for text in texts:
+        assert together[text].p == min(1, 2 * alone[text].p)
+        assert together[text].interval == alone[text].interval
+    assert {together[name].verdict for name in pairs} == {"described"}
+    # A sum of four losses varies twice as much as a difference of two, and so does its usual one.
+    assert alone[texts[1]].spread.freedom == 4 + 4
+    values = np.var(alone[texts[1]].differences, ddof=1), 2 * rules.usual.variance
+    assert alone[texts[1]].spread.variance == pytest.approx(max(values[0], sum(values) / 2))
 
 
 def test_a_contrast_with_a_run_that_failed_has_no_number():
     losses = random_losses("abcd", 5)
     failing = Outcomes({0: 2.0, 1: 2.1, 2: 2.05}, {3: "diverged", 4: "diverged"})
     asked = sides(Contrast({"a": 1, "b": -1, "c": -1, "d": 1}), losses)
-    found = compare({"it": [*asked[:3], Side(1, failing)]}, Rules(EFFECT))["it"]
+    found = compare({"it": [*asked[:3], Side(1, failing)]}, Rules(MARGIN))["it"]
     assert (found.verdict, found.difference, found.p, found.fisher) == ("failed", None, None, None)
 
 
@@ -391,15 +364,10 @@ def crossed_study(folder, gains, seeds=5):
 
 
 WORDS = {
-    "below zero": (-0.03, 0.03, 5, "is below zero: -0.0598 nats (95 % interval -0.0"),
-    "above zero": (0.03, -0.03, 5, "is above zero: 0.0602 nats (95 % interval 0.0"),
-    "equivalent to zero": (0.03, 0.03, 8, "is equivalent to zero within 0.005 nats (0.0000"),
-    "too few seeds": (
-        0.03,
-        0.03,
-        2,
-        "cannot be told from zero with 2 seeds, 3 are the fewest (0 n",
-    ),
+    "better": (-0.03, 0.03, 5, "is below zero: -0.0598 nats (95 % interval -0.0"),
+    "worse": (0.03, -0.03, 5, "is above zero: 0.0602 nats (95 % interval 0.0"),
+    "equivalent": (0.03, 0.03, 8, "is zero within 0.02 nats (0.00000, 95 % interval -0.0"),
+    "not decided yet": (0.03, 0.03, 2, "is not decided yet: it has 2 seeds, and 3 are the few"),
     "failed": (None, 0.03, 3, "has no value: runs failed to train, gpt2 post in 3 of 3 (29 to"),
 }
 
@@ -417,18 +385,15 @@ def test_a_contrasts_sentence_says_what_its_numbers_carry(tmp_path, verdict):
     assert contrast_table(found)["verdict"] == [verdict]
 
 
-def test_a_contrast_of_two_variants_is_said_as_a_comparison_with_a_baseline_is(tmp_path):
+def test_a_declared_contrast_of_two_variants_is_judged_and_the_variants_are_described(tmp_path):
     make_study(tmp_path, {"pre": PRE, "post": SANDWICH, "out": PRE}, contrasts=["post - out"])
     found = findings(read_study([tmp_path]))
     (said,) = answer(found).contrasts
     assert said.startswith("post is better than out by 0.0187 nats (95 % interval 0.0")
-    assert (
-        said.replace("out", "pre").split(" (")[0]
-        == sentence(found, found.study.variant("post")).split(" (")[0]
-    )
-    assert any("the contrasts are all else" in note for note in answer(found).notes)
+    described = sentence(found, found.study.variant("post"))
+    assert described.startswith("post - pre is -0.0187 nats (95 % interval -0.0225 to -0.0149, not")
     alone = findings(read_study([tmp_path], baseline={}))
-    assert answer(alone).lead == "3 variants ran; compared in 1 contrast."
+    assert answer(alone).lead.startswith(said[:-1])  # it was declared
 
 
 def test_a_trend_is_said_per_doubling(tmp_path):
@@ -464,7 +429,7 @@ def test_the_command_takes_contrasts_and_the_report_shows_them(tmp_path, monkeyp
     assert main(typed) == 0
     table = Path("study/table.md").read_text()
     section = table.partition("## Contrasts")[2].partition("## ")[0]
-    assert "- post is better than out by 0.0187 nats" in section
+    assert "- post - out is -0.0187 nats (95 % interval" in section  # typed: not declared
     assert "| out - post | 3     | +0.0187" in section
     assert CONTRAST_NOTE in section
     assert "contrast hybrid - pre: 'hybrid' names no variant; there are pre, post, out" in table

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from losses import EFFECT, outcomes
+from losses import MARGIN, outcomes
 from scipy import stats
 
 from transformer_norms.comparison.deciding import (
@@ -12,7 +12,6 @@ from transformer_norms.comparison.deciding import (
     is_hopeless,
     looks_until_decided,
 )
-from transformer_norms.comparison.moderation import ENOUGH
 from transformer_norms.comparison.sequence import EFFECT_VARIANCE
 from transformer_norms.comparison.verdict import Rules, Side, compare, pair, usual_variance
 
@@ -20,9 +19,10 @@ FIRST, MOST = 3, 20
 SD = 0.01
 
 
-def course(losses, *, failed=None, contrasts=None, effect=EFFECT, at_once=1, most=MOST):
+def course(losses, *, failed=None, contrasts=None, margin=MARGIN, at_once=1, most=MOST):
     """The counts and decisions of each look at made-up losses: variant -> a loss for each seed,
-    the baseline first. `failed`: variant -> its seeds that diverge."""
+    the baseline first. `failed`: variant -> its seeds that diverge. Where there are `contrasts`,
+    the variants are only described."""
     failed, contrasts = failed or {}, contrasts or {}
     baseline, *others = losses
 
@@ -36,10 +36,11 @@ def course(losses, *, failed=None, contrasts=None, effect=EFFECT, at_once=1, mos
             text: [Side(c, sides[name]) for name, c in terms.items()]
             for text, terms in contrasts.items()
         }
-        rules = Rules(effect, usual_variance(pairs.values(), "here", fewest=ENOUGH), looks=2)
+        rules = Rules(margin, usual_variance(pairs), looks=2)
         members = {name: [name, baseline] for name in others}
         members |= {text: list(terms) for text, terms in contrasts.items()}
-        return Results(compare({**sums, **pairs}, rules), rules, members, counts)
+        described = pairs if contrasts else ()
+        return Results(compare({**sums, **pairs}, rules, described), rules, members, counts)
 
     return list(looks_until_decided(look, dict.fromkeys(losses, FIRST), most, at_once))
 
@@ -63,24 +64,31 @@ def test_variants_stop_as_soon_as_each_is_decided_and_the_baseline_goes_on_with_
     assert decisions["lost"] == "failed"
     assert decisions["equal"] == HOPELESS
     assert counts["lost"] == FIRST
-    assert counts["far"] == FIRST + 2 < counts["near"] <= MOST  # two more: there is no prior
+    assert counts["far"] == FIRST < counts["near"] < counts["equal"] <= MOST
     assert counts["pre"] == max(counts.values())
     for (before, _), (after, _) in zip(looks, looks[1:], strict=False):
         assert {after[name] - before[name] for name in after} == {0, 1}
 
 
 def test_equal_variants_are_equivalent_where_the_bound_is_far_above_the_noise():
-    _, decisions = course(study(2, {"equal": 0.0, "same": 0.0}), effect=20 * SD)[-1]
+    _, decisions = course(study(2, {"equal": 0.0, "same": 0.0}), margin=20 * SD)[-1]
     assert decisions == {"equal": "equivalent", "same": "equivalent"}
 
 
-def test_a_contrast_keeps_its_variants_running():
-    losses = study(3, {"a": -1.0, "b": -1.035})
-    alone, _ = course(losses)[-1]
+def test_a_declared_contrast_alone_keeps_its_variants_running():
+    losses = study(6, {"a": -1.0, "b": -1.012, "near": -0.02})
     counts, decisions = course(losses, contrasts={"b - a": {"b": 1.0, "a": -1.0}})[-1]
-    assert alone["a"] == alone["b"] == FIRST + 1 < counts["a"] == counts["b"]
-    assert counts["pre"] == FIRST + 1
-    assert decisions["b - a"] == "better"
+    assert FIRST < counts["a"] == counts["b"] <= MOST
+    assert counts["pre"] == counts["near"] == FIRST
+    described = dict.fromkeys(("a", "b", "near"), "described")
+    assert decisions == {"b - a": "better", **described}
+
+
+def test_a_best_value_at_an_edge_decides_and_costs_no_more_seeds():
+    sides = list(pair(outcomes([3.0, 3.1, 3.2]), outcomes([3.0, 3.2, 3.1])))
+    sides[0] = sides[0]._replace(at_edge=True)
+    rules = Rules(MARGIN, None, 2)
+    assert decide(compare({"v": sides}, rules), rules, MOST) == {"v": "best rate not found"}
 
 
 def test_workers_are_kept_busy_and_no_variant_gets_more_than_the_most():
@@ -98,7 +106,7 @@ def test_looks_at_the_same_results_lead_to_the_same_decisions():
 def test_a_study_that_would_not_allow_looks_is_a_mistake():
     sides = pair(outcomes([3.0, 3.1, 3.2]), outcomes([3.0, 3.2, 3.1]))
     with pytest.raises(AssertionError, match="after a look"):
-        decide(compare({"v": sides}, Rules(EFFECT)), Rules(EFFECT), MOST)
+        decide(compare({"v": sides}, Rules()), Rules(), MOST)
 
 
 def half_width(freedom, variance, count, level):
@@ -116,20 +124,21 @@ def half_width(freedom, variance, count, level):
     return low
 
 
-@pytest.mark.parametrize("effect", [0.0, 0.005, 0.03])
-def test_hopeless_is_a_mean_that_could_go_nowhere_in_its_80_percent_interval(effect):
+@pytest.mark.parametrize("slack", [(0.0, 0.0), (0.002, 0.009), (0.0, np.inf)])
+@pytest.mark.parametrize("margin", [0.0, 0.005, 0.03])
+def test_hopeless_is_a_mean_that_could_go_nowhere_in_its_80_percent_interval(margin, slack):
     noise = [0.010, -0.012, 0.004, -0.007, 0.005]
     noise = [value - sum(noise) / 5 for value in noise]
     reach = stats.t.isf(0.1, 4) * np.std(noise, ddof=1) / 5**0.5
     half = half_width(MOST - 1, np.var(noise, ddof=1), MOST, 0.05)
+    below, above = slack
     for mean in np.arange(-0.04, 0.04, 0.0007):
         ours = [3 + mean + value for value in noise]
-        sides = {"v": pair(outcomes(ours), outcomes([3.0] * 5))}
-        c = compare(sides, Rules(effect, None, 2))["v"]
+        c = compare({"v": pair(outcomes(ours), outcomes([3.0] * 5), slack)}, Rules(margin))["v"]
         means = np.linspace(mean - reach, mean + reach, 2001)
-        named = (abs(means) > half) & (abs(means) >= effect)
-        equivalent = abs(means) + half < effect
-        assert is_hopeless(c, MOST, 0.05, 0.05) == (not (named | equivalent).any())
+        low, high = means - half - below, means + half + above
+        decided = (high < 0) | (low > 0) | ((-margin < low) & (high < margin))
+        assert is_hopeless(c, MOST, 0.05) == (not decided.any())
 
 
 NOISES = {
@@ -151,7 +160,7 @@ def false_share(studies, variants, noise="normal", fails_above=None):
             for name, row in losses.items()
             if name != "v0"
         }
-        _, decisions = course(losses, failed=lost, effect=0.0)[-1]
+        _, decisions = course(losses, failed=lost, margin=0.0)[-1]
         wrong += any(decision in ("better", "worse") for decision in decisions.values())
     return wrong / studies
 

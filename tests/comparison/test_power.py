@@ -4,93 +4,87 @@ import math
 
 import numpy as np
 import pytest
-from losses import outcomes
+from losses import compare_pairs, outcomes, simulate
 from scipy import integrate, stats
 
-from transformer_norms.comparison.moderation import Prior
 from transformer_norms.comparison.power import (
     MOST_SEEDS,
-    bound_in_sequence,
-    difference_in_sequence,
     fewest_seeds,
-    noise_of,
     smallest_bound,
     smallest_difference,
 )
-from transformer_norms.comparison.verdict import Rules, compare, pair
+from transformer_norms.comparison.shrinkage import Spread
 
 SD = 0.01
-NOISE = Prior(SD**2, 0.0, "here")
+NOISE = Spread(SD**2, 0)
+NINE_TENTHS = pytest.approx(0.9, abs=1e-5)
 
 
-def share(verdict, *, seeds, rules, difference=0.0, studies=400):
-    """The share of studies of one variant that come to the verdict."""
-    draws = np.random.default_rng([seeds, studies]).normal(difference, SD, (studies, seeds))
-    baseline = outcomes([3.0] * seeds)
-    made = (
-        compare({"v": pair(outcomes((3 + row).tolist()), baseline)}, rules)["v"] for row in draws
-    )
+@pytest.mark.parametrize("variants", [1, 2, 3, 7])
+@pytest.mark.parametrize("seeds", [3, 5, 20])
+def test_nine_of_ten_studies_find_the_smallest_difference_and_show_the_smallest_bound(
+    seeds, variants
+):
+    """To one in a hundred: the study's variance is measured, and is the true one in the formula."""
+    plan = Spread(SD**2, min(4, variants - 1)), seeds, variants, False
+    mean, error, freedom = simulate([SD / 2**0.5] * (1 + variants), seeds, 20_000)
+    mean, half = mean[:, 0], (error * stats.t.isf(0.025 / variants, freedom))[:, 0]
+    found = mean + smallest_difference(*plan) - half > 0
+    assert found.mean() == pytest.approx(0.9, abs=0.0125)
+    shown = abs(mean) + half < smallest_bound(*plan)
+    assert shown.mean() == pytest.approx(0.9, abs=0.0125)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "compared", "weight"), [(3, 1, 0), (3, 3, 2), (5, 7, 4), (20, 2, 1), (2000, 2, 0)]
+)
+def test_the_power_of_a_plan_is_what_scipy_integrates(seeds, compared, weight):
+    """Over the variance of a comparison's own seeds, chi-squared, which is then shrunk."""
+    own, freedom = seeds - 1, seeds - 1 + weight
+    plan = Spread(1.0, weight), seeds, compared, False
+    margin, difference = (f(*plan) * seeds**0.5 for f in (smallest_bound, smallest_difference))
+    quantile, chi = stats.t.isf(0.025 / compared, freedom), stats.chi2(own, scale=1 / own)
+
+    def width(c):
+        return quantile * max(c, (weight + own * c) / freedom) ** 0.5
+
+    def power(share):
+        places = [1.0, (margin / quantile) ** 2]
+        limits = chi.ppf(1e-12), chi.isf(1e-12)
+        return integrate.quad(
+            lambda c: chi.pdf(c) * share(width(c)), *limits, points=places, limit=400
+        )[0]
+
+    assert power(lambda w: max(0, 2 * stats.norm.cdf(margin - w) - 1)) == NINE_TENTHS
+    assert power(lambda w: stats.norm.cdf(difference - w)) == NINE_TENTHS
+
+
+def share(verdict, seeds, difference=0.0, margin=1e-9, studies=300):
+    """The share of sequences of one variant that end with the verdict."""
+    draws = np.random.default_rng(seeds).normal(3 + difference, SD, (studies, seeds))
+    pairs = ({"v": (outcomes(row.tolist()), outcomes([3.0] * seeds))} for row in draws)
+    made = (compare_pairs(one, margin=margin, looks=2)["v"] for one in pairs)
     return sum(c.verdict == verdict for c in made) / studies
 
 
-def near(power):
-    """Four standard errors of a share of 400."""
-    return pytest.approx(power, abs=4 * (0.9 * 0.1 / 400) ** 0.5)
-
-
-@pytest.mark.parametrize("seeds", [3, 8])
-def test_nine_of_ten_studies_find_the_smallest_difference_and_show_the_smallest_bound(seeds):
-    smallest = smallest_difference(NOISE, seeds, 1, 0.0)
-    assert share("worse", seeds=seeds, rules=Rules(0.0), difference=smallest) == near(0.9)
-    bound = smallest_bound(NOISE, seeds, 1)
-    assert share("equivalent", seeds=seeds, rules=Rules(bound)) == near(0.9)
-
-
-@pytest.mark.parametrize(("seeds", "compared", "weight"), [(3, 1, 0.0), (5, 7, 4.0), (20, 2, 4.0)])
-def test_the_smallest_bound_has_the_power_that_scipy_integrates(seeds, compared, weight):
-    freedom = seeds - 1 + weight
-    quantile = stats.t.isf(min(0.05 / compared, 0.025), freedom)
-    bound = smallest_bound(Prior(1.0, weight, "here"), seeds, compared) * seeds**0.5
-    deviation = stats.chi(freedom, scale=freedom**-0.5)
-    power, _ = integrate.quad(
-        lambda s: deviation.pdf(s) * (2 * stats.norm.cdf(bound - quantile * s) - 1),
-        0, bound / quantile, epsabs=1e-10,
-    )  # fmt: skip
-    assert power == pytest.approx(0.9, abs=1e-5)
-
-
-def test_a_sequence_finds_its_smallest_difference_at_least_nine_times_in_ten():
+@pytest.mark.parametrize("seeds", [4, 5, 12])
+def test_a_sequence_finds_its_smallest_difference_at_least_nine_times_in_ten(seeds):
     """The running evidence finds a little more than its last look, which the formula counts."""
-    smallest = difference_in_sequence(NOISE, 12, 1, 0.0)
-    found = share("worse", seeds=12, rules=Rules(0.0, None, 2), difference=smallest)
-    assert 0.86 <= found <= 0.98
-    for seeds in (4, 5):  # whose own deviation says little
-        smallest = difference_in_sequence(NOISE, seeds, 1, 0.0)
-        found = share("worse", seeds=seeds, rules=Rules(0.0, None, 2), difference=smallest)
-        assert 0.86 <= found <= 0.98
-    bound = bound_in_sequence(NOISE, 12, 1)
-    assert share("equivalent", seeds=12, rules=Rules(bound, None, 2)) >= 0.84
-    # An effect that is large beside the noise: the mean has to reach it nine times in ten.
-    large = difference_in_sequence(NOISE, 12, 1, 50 * SD)
-    assert large == pytest.approx(50 * SD + 1.2815516 * SD / 12**0.5)
-    assert 0.87 <= share("worse", seeds=12, rules=Rules(50 * SD, None, 2), difference=large) <= 0.93
+    difference, bound = (f(NOISE, seeds, 1, True) for f in (smallest_difference, smallest_bound))
+    assert 0.86 <= share("worse", seeds, difference) <= 0.98
+    assert share("equivalent", seeds, margin=bound) >= 0.86
+
+
+def test_what_no_difference_can_decide_is_infinite():
+    """Three seeds without a usual variance, in a sequence."""
+    assert smallest_difference(NOISE, 3, 1, True) == smallest_bound(NOISE, 3, 1, True) == math.inf
 
 
 def test_the_fewest_seeds_reach_the_goal_and_one_less_does_not():
     for goal in (5 * SD, SD, 0.3 * SD):
-        seeds = fewest_seeds(lambda n: smallest_bound(NOISE, n, 3), goal)
-        assert smallest_bound(NOISE, seeds, 3) <= goal
-        assert seeds == 3 or smallest_bound(NOISE, seeds - 1, 3) > goal
+        seeds = fewest_seeds(lambda n: smallest_bound(NOISE, n, 3, False), goal)
+        assert smallest_bound(NOISE, seeds, 3, False) <= goal
+        assert seeds == 3 or smallest_bound(NOISE, seeds - 1, 3, False) > goal
     assert fewest_seeds(lambda n: 1 / n, 1 / MOST_SEEDS) == MOST_SEEDS
     assert fewest_seeds(lambda n: 1 / n, 0.5 / MOST_SEEDS) is None
     assert fewest_seeds(lambda n: math.inf if n < 9 else 0, 1) == 9
-
-
-def test_the_noise_of_comparisons_is_their_prior_or_their_mean_variance():
-    prior = Prior(2.0, 3.0, "there")
-    assert noise_of([], Rules(0.0, prior)) is prior
-    assert noise_of([], Rules(0.0)) is None
-    sides = {name: pair(outcomes(x), outcomes([3.0] * 3)) for name, x in
-             {"a": [3.1, 3.2, 3.3], "b": [3.1, 3.3, 3.5]}.items()}  # fmt: skip
-    made = compare(sides, Rules(0.0))
-    assert noise_of(made.values(), Rules(0.0)).variance == pytest.approx((0.01 + 0.04) / 2)

@@ -6,28 +6,28 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from transformer_norms.comparison.moderation import Prior
 from transformer_norms.comparison.sequence import (
     EFFECT_VARIANCE,
     always_valid_p,
     confidence_sequence,
 )
+from transformer_norms.comparison.shrinkage import Spread
 
 
-def likelihood_ratio(x, mu, prior):
+def likelihood_ratio(x, mu, usual):
     """The ratio of marginal likelihoods, by numerical integration over the deviation: a mean that
     is normal around mu with variance g sigma^2, against mu; the prior of sigma is 1 / sigma (right
-    Haar), or that of an inverse chi-squared variance."""
+    Haar), or that of an inverse chi-squared variance around the usual one."""
     x = np.asarray(x)
     n = len(x)
     covariance = np.eye(n) + EFFECT_VARIANCE * np.ones((n, n))
 
     def density(matrix, sigma):
-        if prior is None:
+        if usual is None:
             weight = 1 / sigma
         else:
             weight = stats.invgamma.pdf(
-                sigma**2, prior.weight / 2, scale=prior.weight * prior.variance / 2
+                sigma**2, usual.freedom / 2, scale=usual.freedom * usual.variance / 2
             ) * (2 * sigma)
         return weight * stats.multivariate_normal.pdf(x, np.full(n, mu), sigma**2 * matrix)
 
@@ -38,24 +38,25 @@ def likelihood_ratio(x, mu, prior):
     return both[0] / both[1]
 
 
-@pytest.mark.parametrize("prior", [None, Prior(1.0, 4.0, "here")])
-def test_evidence_is_the_ratio_of_marginal_likelihoods(prior):
-    x = [0.9, 1.6, 1.1]
-    ratios = [likelihood_ratio(x[:n], 0.0, prior) for n in (2, 3)]
-    p = always_valid_p(x, (0.0, 0.0), prior)
-    assert p == pytest.approx(min(1, 1 / max(ratios)), rel=1e-4)
+@pytest.mark.parametrize("usual", [None, Spread(1.0, 4)])
+def test_evidence_is_the_ratio_of_marginal_likelihoods(usual):
+    """A variance above the usual one only weakens it, so its level holds."""
+    for x, weaker in (([0.9, 1.6, 1.1], False), ([3.9, 6.6, 4.1], usual is not None)):
+        ratios = [likelihood_ratio(x[:n], 0.0, usual) for n in (2, 3)]
+        p, bayes = always_valid_p(x, (0.0, 0.0), usual), min(1, 1 / max(ratios))
+        assert p > 1.01 * bayes if weaker else p == pytest.approx(bayes, rel=1e-4)
 
 
-@pytest.mark.parametrize("prior", [None, Prior(0.5, 3.0, "here")])
-def test_the_sequence_leaves_out_what_the_p_value_rejects(prior):
+@pytest.mark.parametrize("usual", [None, Spread(0.5, 3)])
+def test_the_sequence_leaves_out_what_the_p_value_rejects(usual):
     draw = np.random.default_rng(0)
     for _ in range(50):
         x = draw.normal(0.8, 1.0, size=8).tolist()
-        low, high = confidence_sequence(x, 0.05, prior)
+        low, high = confidence_sequence(x, 0.05, usual)
         if math.isinf(low):
             continue
         for end in (low, high):
-            assert always_valid_p(x, (end, end), prior) == pytest.approx(0.05, rel=1e-6)
+            assert always_valid_p(x, (end, end), usual) == pytest.approx(0.05, rel=1e-6)
 
 
 def test_a_null_that_is_an_interval_is_rejected_when_all_of_it_is():
@@ -92,3 +93,24 @@ def test_looking_after_every_seed_rejects_a_true_mean_in_at_most_5_percent(looks
         students += bool((np.abs(means / errors) > stats.t.isf(0.025, counts - 1)).any())
     assert rejected <= 60
     assert students > 100
+
+
+@pytest.mark.parametrize("scatter", [1, 3])
+@pytest.mark.parametrize("count", [2, 7])
+def test_at_most_5_percent_of_studies_with_a_look_at_each_seed_name_a_difference(count, scatter):
+    """With the usual variance of the study, measured again at each look from 3 to 10 seeds."""
+    draw, studies, g = np.random.default_rng(count), 4000, EFFECT_VARIANCE
+    deviations = np.array([1.0] * count + [scatter])[:, None]
+    losses = draw.normal(size=(studies, count + 1, 10)) * deviations
+    x, weight = losses[:, 1:] - losses[:, :1], min(4, count - 1)
+    own = {n: x[..., :n].var(-1, ddof=1) for n in range(2, 11)}
+    named = np.zeros((studies, count), bool)
+    for look in range(3, 11):
+        usual = own[look].mean(1, keepdims=True)
+        for n in range(2, look + 1):
+            freedom, growth = weight + n - 1, 1 + n * g
+            shrunk = np.maximum(own[n], (weight * usual + (n - 1) * own[n]) / freedom)
+            base, squared = freedom * shrunk, n * x[..., :n].mean(-1) ** 2
+            evidence = ((base + squared) / (base + squared / growth)) ** ((freedom + 1) / 2)
+            named |= evidence / growth**0.5 > count / 0.05
+    assert named.any(1).sum() <= stats.binom.ppf(0.999, studies, 0.05)

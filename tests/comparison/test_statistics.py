@@ -3,163 +3,160 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses import BASE, EFFECT, NOISE, compare_pairs, comparison_of, outcomes
+from losses import (
+    BASE,
+    NOISE,
+    compare_pairs,
+    comparison_of,
+    judge_by_scipy,
+    outcomes,
+    packed_losses,
+)
 from scipy import optimize, stats
 
-from transformer_norms.comparison.moderation import Prior, Spread
 from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
-from transformer_norms.comparison.sentences import comparison_sentence
 from transformer_norms.comparison.sequence import always_valid_p, confidence_sequence
-from transformer_norms.comparison.statistics import (
-    detectable_difference,
-    holm,
-    sign_flip,
-)
-from transformer_norms.comparison.verdict import Rules, compare, pair
+from transformer_norms.comparison.shrinkage import Spread
+from transformer_norms.comparison.statistics import detectable_difference
+from transformer_norms.comparison.verdict import MARGIN, Rules, Side, compare, pair, usual_variance
 from transformer_norms.report.tuning_audit import sensitivity
 
 PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
+NUMBERS = "difference sd interval bounds p detectable".split()
 
 
 # The numbers
 
 
-def test_the_paired_numbers_are_those_of_scipy_and_of_the_textbook():
-    draws = np.random.default_rng(1)
-    for seeds in (3, 5, 10):
-        ours, theirs = draws.normal(3, 0.01, (2, seeds)).tolist()
-        c, expected = comparison_of(ours, theirs), stats.ttest_rel(ours, theirs)
-        interval = expected.confidence_interval(0.95)
-        differences = np.subtract(ours, theirs)
-        assert c.seeds == tuple(range(seeds))
-        assert c.p == pytest.approx(expected.pvalue, rel=1e-9)
-        assert (c.low, c.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
-        assert (c.difference, c.sd) == pytest.approx((differences.mean(), differences.std(ddof=1)))
-        one_sided = [
-            stats.ttest_1samp(differences, -EFFECT, alternative="greater").pvalue,
-            stats.ttest_1samp(differences, EFFECT, alternative="less").pvalue,
-        ]
-        assert c.p_equivalent == pytest.approx(max(one_sided), rel=1e-9)
-        assert c.correlation == pytest.approx(np.corrcoef(ours, theirs)[0, 1])
+def numbers_of(c):
+    return *c.interval, *c.bounds, c.p
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 9])
+@pytest.mark.parametrize("slack", [(0.0, 0.0), (0.004, 0.011)])
+def test_a_study_is_judged_as_scipy_judges_it(count, slack):
+    draw, words = np.random.default_rng(count), set()
+    for seeds, _ in itertools.product((3, 5, 10), range(12)):
+        base = draw.normal(2.0, 0.01, seeds)
+        asked, differences = {}, {}
+        for name in "abcdefghi"[:count]:
+            sd = 0.01 * 10 ** draw.uniform(-1, 0.5)
+            losses = base + draw.normal(draw.choice([-0.03, 0.0, 0.03]), sd, seeds)
+            differences[name] = losses - base
+            asked[name] = pair(outcomes(losses.tolist()), outcomes(base.tolist()), slack)
+        judged = compare(asked, Rules(0.03, usual_variance(asked)))
+        for name, (*numbers, word) in judge_by_scipy(differences, 0.03, slack).items():
+            c, x = judged[name], differences[name]
+            assert numbers_of(c) == pytest.approx(np.hstack(numbers), rel=1e-6, abs=1e-12)
+            assert (c.difference, c.sd) == pytest.approx((x.mean(), x.std(ddof=1)))
+            assert (c.verdict, c.seeds, c.slack) == (word, tuple(range(seeds)), slack)
+            words.add(word)
+    assert words == {"better", "worse", "equivalent", "not told apart"}
+
+
+STUDIES = "eps gains hybridnorm_parts horizon_pydocs token_norm".split()
+
+
+def test_39_differences_of_the_studies_here_are_those_of_scipy():
+    """From the losses of their packed runs, each variant against the first one, nothing tuned."""
+    checked = 0
+    for study in STUDIES:
+        (_, base), *variants = packed_losses(study).items()
+        asked = {name: pair(Outcomes(losses), Outcomes(base)) for name, losses in variants}
+        differences = {name: np.array([x[s] - base[s] for s in base]) for name, x in variants}
+        judged = compare(asked, Rules(usual=usual_variance(asked)))
+        for name, (*numbers, word) in judge_by_scipy(differences, MARGIN).items():
+            assert numbers_of(judged[name]) == pytest.approx(np.hstack(numbers), rel=1e-6, abs=1e-9)
+            assert judged[name].verdict == word
+            checked += 1
+    assert checked == 39
 
 
 def test_sums_do_not_depend_on_the_order_of_their_seeds():
     draws = random.Random(6)
     pairs = [(draws.gauss(3, 1), draws.gauss(3, 1)) for _ in range(6)]
     orders = (zip(*order, strict=True) for order in itertools.permutations(pairs))
-    numbers = {
-        (c.difference, c.low, c.high, c.sd, c.correlation, c.p, c.sign_flip, c.detectable)
-        for c in (comparison_of(*sides) for sides in itertools.islice(orders, 0, 720, 7))
-    }
-    assert len(numbers) == 1
+    made = (comparison_of(*sides) for sides in itertools.islice(orders, 0, 720, 7))
+    assert len({tuple(getattr(c, name) for name in NUMBERS) for c in made}) == 1
 
 
-def test_holms_adjustment_is_the_one_done_by_hand():
-    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
-    # sorted .005 .01 .03 .04, times 4 3 2 1: .02 .03 .06 .04, and none below one before it
-    assert adjusted == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
-    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
-    assert holm({}) == {}
-    # One more, as if its p were 1: times 5 4 3 2.
-    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}, others=1)
-    assert adjusted == pytest.approx({"d": 0.025, "a": 0.04, "c": 0.09, "b": 0.09})
+# The family
 
 
-def test_holm_runs_over_every_comparison_that_has_a_p_or_a_failure():
-    base = outcomes([3.00, 3.01, 3.02])
-    alone = compare_pairs({"a": (outcomes([2.98, 2.985, 3.01]), base)}, EFFECT)["a"]
-    pairs = {
-        "a": (outcomes([2.98, 2.985, 3.01]), base),
-        "failed": (outcomes([3.4, 3.3, 9.0], failed={2}), base),
-        "same": (base, base),
-        "single": (Outcomes({0: 3.3}), base),
-        "two": (Outcomes({0: 3.3, 1: 3.2}), base),
-    }
-    together = compare_pairs(pairs, EFFECT)
-    assert alone.p_holm == alone.p
-    assert together["a"].p_holm == 2 * alone.p
-    assert together["a"].detectable > alone.detectable
-    assert together["failed"].p_holm is None
-    assert together["same"].p_holm is None
-    assert together["single"].p_holm is None
-    assert together["two"].p_holm is None
+OURS, THEIRS = [2.98, 2.985, 3.01], [3.00, 3.01, 3.02]
+BESIDE = {
+    "failed": (outcomes([3.4, 3.3, 9.0], failed={2}), 1),
+    "all failed": (outcomes([10.80, 10.81, 10.821], failed={0, 1, 2}), 1),
+    "waiting": (outcomes([2.9, 2.95], missing=frozenset({2})), 1),
+    "as good": (outcomes([3.01, 3.00, 3.03]), 1),
+    "the same": (outcomes(THEIRS), 0),
+    "two seeds": (outcomes([3.3, 3.2]), 0),
+}
 
 
-def test_what_is_to_come_belongs_to_holms_family():
-    """So that what is named stays named when the others have seeds enough, or results at all."""
-    base, ours = outcomes([3.00, 3.01, 3.02, 3.01]), outcomes([2.98, 2.985, 3.01, 2.99])
-    two = Outcomes({0: 3.3, 1: 3.2})
-    for looks, family in ((1, 1), (2, 2)):
-        alone = compare({"a": pair(ours, base)}, Rules(EFFECT, None, looks))["a"]
-        asked = {"a": pair(ours, base), "two": pair(two, base)}
-        c = compare(asked, Rules(EFFECT, None, looks))["a"]
-        assert c.p_holm == pytest.approx(min(1, family * alone.p))
-        later = compare(asked, Rules(EFFECT, None, looks, to_come=3))["a"]
-        assert later.p_holm == pytest.approx(min(1, (family + 3) * alone.p))
-        assert looks > 1 or later.detectable > c.detectable
+@pytest.mark.parametrize("others", [*itertools.combinations(BESIDE, 2), tuple(BESIDE)])
+@pytest.mark.parametrize("to_come", [0, 3])
+def test_the_family_has_all_that_is_tested_failed_or_is_to_come(others, to_come):
+    """So what is named stays named when the others end, and a failure gives none an easier test."""
+    base, alone = outcomes(THEIRS), comparison_of(OURS, THEIRS)
+    pairs = {name: (BESIDE[name][0], base) for name in others}
+    c = compare_pairs({"it": (outcomes(OURS), base), **pairs}, to_come=to_come)["it"]
+    count = 1 + to_come + sum(BESIDE[name][1] for name in others)
+    assert c.p == pytest.approx(min(1, count * alone.p))
+    t = stats.t(2, c.difference, c.sd / 3**0.5)
+    assert c.bounds == pytest.approx(t.interval(1 - 0.05 / count))
+    assert c.interval == alone.interval
+    assert c.detectable > alone.detectable or count == 1
+
+
+def test_what_has_few_seeds_is_of_the_family_where_seeds_are_added():
+    base, two = outcomes(THEIRS), outcomes([3.3, 3.2])
+    pairs = {"it": (outcomes(OURS), base), "two": (two, base)}
+    alone, c = (compare_pairs(dict(list(pairs.items())[:n]), looks=2)["it"] for n in (1, 2))
+    assert c.p == min(1, 2 * alone.p)
+
+
+def test_a_described_comparison_has_an_interval_and_neither_bounds_nor_p():
+    base, lost = outcomes(BASE), outcomes(BASE, failed={0, 1, 2})
+    far = outcomes([loss - 0.2 + noise for loss, noise in zip(BASE, NOISE, strict=True)])
+    sides = {"it": pair(far, base), "also": pair(far, base), "lost": pair(lost, base)}
+    alone = compare({"it": sides["it"]}, Rules(0.005))["it"]
+    found = compare(sides, Rules(0.005), described=["also", "lost"])
+    assert found["it"] == alone
+    assert found["also"] == replace(
+        alone, verdict="described", bounds=None, p=None, detectable=None
+    )
+    assert (found["lost"].verdict, found["lost"].fisher) == ("failed", None)
+    assert compare(sides, Rules(0.005), described=sides)["lost"].fisher is None
 
 
 @pytest.mark.parametrize("looks", [1, 2])
-def test_failures_that_are_to_come_belong_to_holms_family(looks):
+def test_fishers_ps_count_the_pairs_in_which_runs_failed_or_may_fail(looks):
     base, lost = outcomes([3.0] * 6), outcomes([], failed=range(6))
-    alone = compare({"a": pair(lost, base)}, Rules(EFFECT, None, looks))["a"]
-    assert alone.fisher == pytest.approx(2 / math.comb(12, 6))
-    later = compare({"a": pair(lost, base)}, Rules(EFFECT, None, looks, to_come=5))["a"]
-    assert later.fisher == pytest.approx(6 * alone.fisher)
+    alone = stats.fisher_exact([[6, 0], [0, 6]]).pvalue
+    ran = {"ran": (outcomes([3.1, 3.2, 3.0, 3.1, 3.2, 3.0]), base)}
+    waiting = outcomes([2.0] * 2, missing=frozenset(range(2, 6)))  # its last runs may fail yet
+    for count, pairs, more in (
+        (1, ran, {}), (3, {"a": (lost, base), "b": (lost, base)}, {}),
+        (2, {"waiting": (waiting, base)}, {}), (6, {}, {"to_come": 5}),
+    ):  # fmt: skip
+        found = compare_pairs({"lost": (lost, base), **pairs}, looks=looks, **more)
+        assert found["lost"].fisher == pytest.approx(count * alone)
+    assert compare_pairs({"w": (waiting, base)})["w"].fisher is None
 
 
-def test_a_pair_with_a_failure_has_no_number_and_lends_no_other_one_a_step_of_holms():
-    base = outcomes([3.00, 3.01, 3.02])
-    lost = outcomes([10.80, 10.81, 10.821], failed={0, 1, 2})
-    partly = outcomes([10.80, 10.81, 10.821, 9.9], failed={3})  # the others as if with p 1e-8
-    ours = outcomes([2.98, 2.985, 3.01])
-    alone = compare_pairs({"a": (ours, base)}, EFFECT)["a"]
-    for other in (lost, partly):
-        together = compare_pairs({"a": (ours, base), "lost": (other, base)}, EFFECT)
-        assert together["a"].p_holm == 2 * alone.p
-        assert together["a"].p_equivalent == min(1, 2 * alone.p_equivalent)
-    numbers = "difference low high sd correlation p p_holm sign_flip p_equivalent detectable"
-    for sides in ((lost, base), (partly, base), (base, partly)):
-        c = compare_pairs({"lost": sides}, EFFECT)["lost"]
-        assert [getattr(c, name) for name in numbers.split()] == [None] * 10
+def test_a_pair_with_a_failure_has_no_number():
+    base, partly = outcomes(THEIRS), outcomes([10.80, 10.81, 10.821, 9.9], failed={3})
+    for sides in ((BESIDE["all failed"][0], base), (partly, base), (base, partly)):
+        c = compare_pairs({"lost": sides})["lost"]
+        assert [getattr(c, name) for name in NUMBERS] == [None] * 6
         assert (c.verdict, c.differences) == ("failed", ())
-
-
-def test_claims_are_made_by_the_adjusted_p():
-    base = outcomes([3.0, 3.0, 3.0])
-    near, far = outcomes([2.987, 2.990, 2.993]), outcomes([3.020, 2.990, 2.994])
-    even = outcomes([3.0001, 2.9972, 3.0030])
-    alone = compare_pairs({"near": (near, base)}, EFFECT)["near"]
-    pair = compare_pairs({"near": (near, base), "far": (far, base)}, EFFECT)["near"]
-    assert (alone.verdict, pair.verdict) == ("better", "not distinguishable")
-    assert alone.p < 0.05 < pair.p_holm == 2 * alone.p
-    alone = compare_pairs({"even": (even, base)}, EFFECT)["even"]
-    pair = compare_pairs({"even": (even, base), "far": (far, base)}, EFFECT)["even"]
-    assert pair.p_equivalent == 2 * alone.p_equivalent
-
-
-def test_the_sign_flip_test_counts_every_choice_of_signs():
-    draws = random.Random(2)
-    for seeds in range(6, 11):
-        differences = [draws.gauss(0.4, 1) for _ in range(seeds)]
-        differences[1] = differences[0]  # ties
-        observed = abs(sum(differences)) - 1e-9
-        flips = itertools.product((-1, 1), repeat=seeds)
-        far = sum(abs(np.dot(signs, differences)) >= observed for signs in flips)
-        assert sign_flip(differences) == far / 2**seeds
-    byhand = stats.permutation_test(
-        (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=True
-    )
-    assert sign_flip(differences) == pytest.approx(byhand.pvalue)
-    assert sign_flip([1.0] * 6) == 2 / 64
-    assert sign_flip([1.0, -1.0] * 3) == 1
-    assert sign_flip([1.0] * 30) == 2 / 2**30
-    assert sign_flip([1.0] * 5) is sign_flip([1.0] * 31) is None
 
 
 def test_bounds_on_a_share_are_clopper_and_pearsons():
@@ -186,8 +183,8 @@ def test_failures_are_compared_by_fishers_exact_test():
     assert fisher_p(Share(3, 5), Share(0, 5)) == pytest.approx(1 / 6)
     failing, base = outcomes(BASE, failed={0, 1, 4}), outcomes(BASE)
     for sides in ((failing, base), (base, failing)):
-        assert compare_pairs({"v": sides}, EFFECT)["v"].fisher == pytest.approx(1 / 6)
-    assert compare_pairs({"v": (failing, Outcomes({}))}, EFFECT)["v"].fisher is None
+        assert compare_pairs({"v": sides})["v"].fisher == pytest.approx(1 / 6)
+    assert compare_pairs({"v": (failing, Outcomes({}))})["v"].fisher is None
     assert comparison_of(BASE, BASE).fisher is None
 
 
@@ -225,62 +222,61 @@ def test_sensitivity_is_the_mean_excess_over_the_best_rate_with_the_initial_loss
         (-0.010, 1, "better"),
         (0.010, 1, "worse"),
         (0.001, 1, "equivalent"),
-        (0.004, 0.5, "equivalent"),  # p is far below 5 %, but so is what is not worth naming
-        (0.0045, 1, "below the effect"),  # and here it may be more
-        (-0.006, 10, "not distinguishable"),
-        (0, 0, "identical"),
-        (-0.010, 0, "too few seeds"),  # the same with every seed: no noise to judge by
+        (0.004, 0.5, "equivalent"),  # its bounds leave out zero, and lie within the margin
+        (0.0045, 1, "worse"),  # and here not
+        (-0.006, 10, "not told apart"),
+        (-0.010, 0, "not decided yet"),  # the same with every seed: no noise to judge by
+        (0, 0, "not decided yet"),
     ],
 )
 def test_each_verdict_is_reached_by_its_own_numbers(shift, noise, verdict):
     ours = [b + shift + noise * n for b, n in zip(BASE, NOISE, strict=True)]
-    assert comparison_of(ours, BASE).verdict == verdict
+    c = comparison_of(ours, BASE)
+    assert c.verdict == verdict
+    assert (c.bounds is None) == (verdict == "not decided yet")
 
 
-def test_an_equivalent_variants_whole_interval_lies_within_the_effect():
-    differences = [0.00258, 0.00342, 0.0, 0.00342, 0.00258, 0.0]
-    ours = [3 + d for d in differences]
-    c = comparison_of(ours, [3.0] * 6, effect=0.00359)
-    assert c.p_equivalent < 0.05  # that is, the 90 % interval does
-    assert c.high > 0.00359
-    assert c.verdict == "below the effect"
+@pytest.mark.parametrize("looks", [1, 2])
+@pytest.mark.parametrize("edge", [0, 1])
+def test_no_word_on_the_loss_is_given_while_a_best_value_is_at_an_edge(edge, looks):
+    ours = outcomes([b - 0.1 + n for b, n in zip(BASE, NOISE, strict=True)])
+    sides = list(pair(ours, outcomes(BASE)))
+    sides[edge] = sides[edge]._replace(at_edge=True)
+    asked = {"it": sides, "also": pair(ours, outcomes(BASE))}
+    for described in ([], ["it"]):
+        found = compare(asked, Rules(0.005, None, looks), described)
+        assert (found["it"].verdict, found["also"].verdict) == ("best rate not found", "better")
+    failed = sides[0]._replace(outcomes=outcomes(BASE, failed={1}))
+    assert compare({"it": [failed, sides[1]]}, Rules(0.005))["it"].verdict == "failed"
 
 
 def test_a_run_that_failed_outranks_every_other_verdict():
     good, bad = outcomes([2.5, 2.51, 2.52]), outcomes([3.0, 3.01, 9.0], failed={2})
     for ours, theirs in ((good, bad), (bad, good), (bad, bad)):
-        assert compare_pairs({"v": (ours, theirs)}, EFFECT)["v"].verdict == "failed"
-    c = compare_pairs({"v": (good, bad)}, EFFECT)["v"]
-    assert (c.seeds, c.difference, c.p) == ((0, 1), None, None)
+        c = compare_pairs({"v": (ours, theirs)})["v"]
+        assert (c.verdict, c.seeds, c.difference, c.p) == ("failed", (0, 1), None, None)
 
 
-def test_two_seeds_have_differences_and_no_verdict():
-    c = comparison_of([2.9, 2.8], [3.0, 3.0])
-    assert (c.verdict, c.p, c.low) == ("too few seeds", None, None)
-    assert c.differences == pytest.approx((-0.1, -0.2))
-    assert c.difference == pytest.approx(-0.15)
-    assert comparison_of([3.0, 3.1], [3.0, 3.1]).verdict == "too few seeds"
-    assert comparison_of([2.9, 2.8, 2.85], [3.0, 3.0, 3.0]).verdict == "better"
-
-
-def test_only_seeds_that_both_have_are_compared():
-    ours = Outcomes({5: 2.9, 0: 3.0, 2: 3.1}, missing=frozenset({1}))
+def test_only_seeds_that_both_have_are_compared_and_fewer_than_three_have_no_verdict():
     theirs = Outcomes({2: 3.2, 1: 9.0, 0: 3.0})
-    c = compare_pairs({"v": (ours, theirs)}, EFFECT)["v"]
-    assert c.seeds == (0, 2)
-    assert c.difference == pytest.approx(-0.05)
-    assert c.correlation is None
-    single = compare_pairs({"v": (Outcomes({0: 2.9}), theirs)}, EFFECT)["v"]
-    assert (single.verdict, single.difference) == ("too few seeds", pytest.approx(-0.1))
-    assert single.p is single.low is single.sd is single.detectable is None
-    apart = compare_pairs({"v": (Outcomes({7: 2.9}), theirs)}, EFFECT)["v"]
-    assert (apart.verdict, apart.difference, apart.seeds) == ("too few seeds", None, ())
+    for ours, seeds, differences in (
+        (Outcomes({5: 2.9, 0: 3.0, 2: 3.1}, missing=frozenset({1})), (0, 2), (0.0, -0.1)),
+        (Outcomes({0: 2.9}), (0,), (-0.1,)),
+        (Outcomes({7: 2.9}), (), ()),
+    ):
+        c = compare_pairs({"v": (ours, theirs)})["v"]
+        assert (c.verdict, c.seeds) == ("not decided yet", seeds)
+        assert c.differences == pytest.approx(differences)
+        assert c.difference == (pytest.approx(np.mean(differences)) if seeds else None)
+        assert c.p is c.interval is c.bounds is c.sd is c.detectable is None
+    assert comparison_of([3.0, 3.1], [3.0, 3.1]).verdict == "not decided yet"
+    assert comparison_of([2.9, 2.8, 2.85], [3.0, 3.0, 3.0]).verdict == "better"
 
 
 def test_differences_equal_but_for_rounding_measure_no_noise():
     c = comparison_of([3.01, 2.51, 2.76], [3.0, 2.5, 2.75])
     assert 0 <= c.sd < 1e-15
-    assert (c.verdict, c.p, c.low) == ("too few seeds", None, None)
+    assert (c.verdict, c.p, c.interval) == ("not decided yet", None, None)
 
 
 # Losses on a dyadic grid, on which differences and shifts are exact
@@ -295,156 +291,98 @@ def test_sides_swapped_mirror_it_and_neither_a_common_shift_nor_the_seeds_order_
     pairs, shift, order
 ):
     ours, theirs = zip(*pairs, strict=True)
-    c, mirrored = comparison_of(ours, theirs, 0.1), comparison_of(theirs, ours, 0.1)
+    c, mirrored = (comparison_of(*sides, margin=0.1) for sides in ((ours, theirs), (theirs, ours)))
     assert mirrored.verdict == SWAPPED.get(c.verdict, c.verdict)
-    same = "sd p p_holm sign_flip p_equivalent detectable".split()
-    for name in [*same, "correlation"]:
+    for name in ("sd", "p", "detectable"):
         assert getattr(mirrored, name) == getattr(c, name)
-    if c.low is not None:
-        assert (mirrored.difference, mirrored.low, mirrored.high) == (
-            -c.difference,
-            -c.high,
-            -c.low,
-        )
-    shifted = comparison_of([a + shift for a in ours], [b + shift for b in theirs], 0.1)
+    if c.interval is not None:
+        for name in ("interval", "bounds"):
+            assert getattr(mirrored, name) == tuple(-end for end in getattr(c, name)[::-1])
+    shifted = comparison_of([a + shift for a in ours], [b + shift for b in theirs], margin=0.1)
     shuffled = list(pairs)
     order.shuffle(shuffled)
-    reordered = comparison_of(*zip(*shuffled, strict=True), 0.1)
+    reordered = comparison_of(*zip(*shuffled, strict=True), margin=0.1)
     for other in (shifted, reordered):
-        for name in [*same, "difference", "low", "high", "verdict"]:
+        for name in [*NUMBERS, "verdict"]:
             assert getattr(other, name) == getattr(c, name)
 
 
-# Shrunk variances, the gain of tuning, and looks
+# The tuning error, and looks
 
 
-def test_a_prior_changes_the_interval_and_the_p_to_those_of_the_moderated_t():
-    draw = np.random.default_rng(5)
-    a, b = 2 + 0.01 * draw.normal(size=(2, 4))
-    prior = Prior(2e-4, 4.0, "here")
-    sides = pair(outcomes(a.tolist()), outcomes(b.tolist()))
-    c = compare({"v": sides}, Rules(EFFECT, prior))["v"]
-    x = a - b
-    variance, freedom = (4 * 2e-4 + 3 * x.var(ddof=1)) / 7, 7
-    t = stats.t(freedom, x.mean(), math.sqrt(variance / 4))
-    assert (c.low, c.high) == pytest.approx(t.interval(0.95))
-    assert c.p == pytest.approx(2 * min(t.cdf(0), t.sf(0)))
-    bounds = stats.t.sf((EFFECT - abs(x.mean())) / math.sqrt(variance / 4), freedom)
-    assert c.p_equivalent == pytest.approx(bounds)
-
-
-def test_the_gain_of_tuning_widens_the_interval_and_has_to_be_exceeded():
-    """Shifting the null to the nearest difference that tuning explains: scipy's t test there."""
-    draw = np.random.default_rng(6)
-    x = 0.02 + 0.005 * draw.normal(size=6)
-    sides = pair(outcomes((2 + x).tolist()), outcomes([2.0] * 6), gains=(0.004, 0.007))
-    c = compare({"v": sides}, Rules(EFFECT))["v"]
-    plain = compare({"v": sides[:1] + (sides[1]._replace(tuning_slack=0.0),)}, Rules(EFFECT))["v"]
-    interval = stats.t.interval(0.95, 5, x.mean(), stats.sem(x))
-    assert c.low == pytest.approx(interval[0] - 0.004)
-    assert c.high == pytest.approx(interval[1] + 0.007)
+def test_tuning_errors_widen_the_side_that_a_better_value_would_move():
+    """And p is that of scipy's t test of the nearest difference that tuning explains."""
+    x = 0.02 + 0.005 * np.random.default_rng(6).normal(size=6)
+    ours, theirs = outcomes((2 + x).tolist()), outcomes([2.0] * 6)
+    c = compare({"v": pair(ours, theirs, (0.004, 0.007))}, Rules(0.005))["v"]
+    low, high = stats.t.interval(0.95, 5, x.mean(), stats.sem(x))
+    assert c.interval == pytest.approx((low, high))
+    assert c.bounds == pytest.approx((low - 0.004, high + 0.007))
     assert c.p == pytest.approx(stats.ttest_1samp(x, 0.004).pvalue)
-    near = stats.ttest_1samp(x, EFFECT - 0.007, alternative="less").pvalue
-    far = stats.ttest_1samp(x, 0.004 - EFFECT, alternative="greater").pvalue
-    assert c.p_equivalent == pytest.approx(max(near, far))
-    assert plain.high == pytest.approx(interval[1])
-    swapped = compare({"v": pair(outcomes([2.0] * 6), outcomes((2 + x).tolist()), (0.007, 0.004))},
-                      Rules(EFFECT))["v"]  # fmt: skip
-    assert (swapped.low, swapped.high) == pytest.approx((-c.high, -c.low))
+    swapped = compare({"v": pair(theirs, ours, (0.007, 0.004))}, Rules(0.005))["v"]
+    assert swapped.bounds == pytest.approx((-c.bounds[1], -c.bounds[0]))
+    inside = compare({"v": pair(ours, theirs, (0.05, 0.0))}, Rules(0.005))["v"]
+    assert (inside.p, inside.verdict) == (1.0, "not told apart")
+    assert inside.detectable > 0.05
 
 
-def test_a_difference_inside_what_tuning_may_have_missed_is_no_difference():
-    x = [0.0201, 0.0199, 0.02, 0.0202]
-    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 4), gains=(0.03, 0.0))
-    c = compare({"v": sides}, Rules(EFFECT))["v"]
-    assert c.p == 1.0
-    assert c.verdict == "not distinguishable"
-    assert c.detectable > 0.03
-
-
-def test_a_gain_without_a_bound_says_nothing_on_its_side_and_leaves_the_other():
+def test_a_tuning_error_without_a_bound_says_nothing_on_its_side_and_leaves_the_other():
     """A variant of which tuning missed an unknown part may be better than it was, and no worse."""
-    x = [0.0201, 0.0199, 0.02, 0.0202]
-    worse, better = ([2 + sign * d for d in x] for sign in (1, -1))
-    c = compare({"v": pair(outcomes(better), outcomes([2.0] * 4), (math.inf, 0.001))},
-                Rules(EFFECT))["v"]  # fmt: skip
-    assert (c.verdict, c.low) == ("better", None)
-    assert c.high == pytest.approx(stats.t.interval(0.95, 3, -np.mean(x), stats.sem(x))[1] + 0.001)
-    said = comparison_sentence("v", "pre", c, outcomes(better), outcomes([2.0] * 4))
-    assert said.startswith("v is better than pre by 0.0201 nats (95 % interval 0.0188 to no bound")
-    sides = pair(outcomes(worse), outcomes([2.0] * 4), gains=(math.inf, 0.001))
+    x, theirs = [0.0201, 0.0199, 0.02, 0.0202], outcomes([2.0] * 4)
+    worse, better = (outcomes([2 + sign * d for d in x]) for sign in (1, -1))
+    c = compare({"v": pair(better, theirs, (math.inf, 0.001))}, Rules(0.005))["v"]
+    assert (c.verdict, c.bounds[0], c.detectable) == ("better", -math.inf, None)
+    high = stats.t.interval(0.95, 3, -np.mean(x), stats.sem(x))[1]
+    assert c.bounds[1] == pytest.approx(high + 0.001)
     for looks in (1, 2):
-        c = compare({"v": sides}, Rules(EFFECT, None, looks))["v"]
-        assert (c.low, c.p, c.p_equivalent) == (None, 1.0, 1.0)
-        assert c.verdict == "not distinguishable"
-        said = comparison_sentence("v", "pre", c, sides[0].outcomes, sides[1].outcomes)
-        assert said.endswith("; nothing bounds the tuning error of v")
+        c = compare({"v": pair(worse, theirs, (math.inf, 0.001))}, Rules(0.005, None, looks))["v"]
+        assert (c.verdict, c.bounds[0], c.p) == ("not told apart", -math.inf, 1.0)
 
 
-def test_a_sequence_has_the_order_in_which_seeds_were_added():
-    x = [0.03, 0.001, -0.02, 0.05, 0.04]
-    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 5))
-    c = compare({"v": sides}, Rules(EFFECT, None, 2, order=[3, 4, 0]))["v"]
-    assert c.seeds == (3, 4, 0, 1, 2)
-    assert c.p == pytest.approx(always_valid_p([x[s] for s in c.seeds], (0.0, 0.0), None))
-
-
-def test_fishers_ps_are_corrected_for_all_pairs_in_which_runs_failed():
-    base = outcomes([2.0, 2.01, 2.02, 2.03, 2.04])
-    lost = outcomes([2.0] * 5, failed=range(5))
-    alone = stats.fisher_exact([[5, 0], [0, 5]]).pvalue
-    c = compare_pairs(dict.fromkeys("abc", (lost, base)), EFFECT)
-    assert all(one.fisher == pytest.approx(3 * alone) for one in c.values())
-    waiting = outcomes([2.0] * 4, missing=frozenset({4}))  # its last run may fail yet
-    c = compare_pairs({"lost": (lost, base), "waiting": (waiting, base)}, EFFECT)
-    assert c["lost"].fisher == pytest.approx(2 * alone)
-    assert c["waiting"].fisher is None
-
-
-def test_after_a_second_look_the_interval_is_the_confidence_sequence():
-    draw = np.random.default_rng(7)
-    x = (0.03 + 0.005 * draw.normal(size=6)).tolist()
-    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 6), gains=(0.001, 0.002))
-    once, twice = (compare({"v": sides}, Rules(EFFECT, None, looks))["v"] for looks in (1, 2))
-    differences = [2 + d - 2.0 for d in x]
-    low, high = confidence_sequence(differences, 0.05, None)
-    assert (twice.low, twice.high) == pytest.approx((low - 0.001, high + 0.002))
-    assert twice.high - twice.low > once.high - once.low
-    assert twice.p == pytest.approx(always_valid_p(differences, (-0.002, 0.001), None))
+def test_after_a_second_look_the_interval_is_the_confidence_sequence_in_the_order_of_seeds():
+    x = (0.03 + 0.005 * np.random.default_rng(7).normal(size=6)).tolist()
+    usual, order = Spread(1e-5, 3), [3, 4, 0]
+    sides = pair(outcomes([2 + d for d in x]), outcomes([2.0] * 6), (0.001, 0.002))
+    once = compare({"v": sides}, Rules(0.005, usual))["v"]
+    twice = compare({"v": sides, "w": sides}, Rules(0.005, usual, 2, order))["v"]
+    assert twice.seeds == (3, 4, 0, 1, 2, 5)
+    differences = [2 + x[seed] - 2.0 for seed in twice.seeds]
+    low, high = confidence_sequence(differences, 0.025, usual)
+    assert twice.interval == pytest.approx(confidence_sequence(differences, 0.05, usual))
+    assert twice.bounds == pytest.approx((low - 0.001, high + 0.002))
+    assert twice.p == pytest.approx(2 * always_valid_p(differences, (-0.002, 0.001), usual))
     assert twice.p > once.p
+    few = compare({"v": pair(outcomes([2.0, 2.1, 2.3]), outcomes([2.0] * 3))}, Rules(looks=2))["v"]
+    assert (few.interval, few.detectable) == ((-math.inf, math.inf), None)
+
+
+def test_the_usual_variance_of_a_sum_is_in_proportion_to_its_squared_coefficients():
+    draw = np.random.default_rng(5)
+    losses = [outcomes(row) for row in (2 + 0.01 * draw.normal(size=(4, 4))).tolist()]
+    sides = [Side(c, one) for c, one in zip((1, -1, -1, 1), losses, strict=True)]
+    c = compare({"v": sides}, Rules(0.005, Spread(4e-2, 3)))["v"]
+    assert c.spread == Spread(pytest.approx((3 * 8e-2 + 3 * c.sd**2) / 6), 6)
 
 
 # The smallest difference that can be seen
 
 
-def found_with(sd, seeds, compared, effect):
-    return detectable_difference(Spread(sd**2, seeds - 1), seeds, compared, effect)
+def found_with(sd, seeds, compared):
+    quantile = stats.t.isf(0.025 / compared, seeds - 1)
+    return detectable_difference(quantile, Spread(sd**2, seeds - 1), seeds)
 
 
-def test_without_an_effect_the_power_is_the_noncentral_t_of_the_textbook():
-    for seeds, compared_ in itertools.product((2, 3, 5, 10, 44), (1, 5)):
-        quantile = stats.t.ppf(1 - 0.025 / compared_, seeds - 1)
+def test_the_power_is_the_noncentral_t_of_the_textbook():
+    for seeds, compared in itertools.product((2, 3, 5, 10, 44), (1, 5)):
+        quantile = stats.t.ppf(1 - 0.025 / compared, seeds - 1)
 
         def power(difference, seeds=seeds, quantile=quantile):
             return stats.nct.sf(quantile, seeds - 1, difference * seeds**0.5)
 
-        found = found_with(1.0, seeds, compared_, 0)
+        found = found_with(1.0, seeds, compared)
         assert power(found) == pytest.approx(0.9, abs=1e-5)
         assert found == pytest.approx(optimize.brentq(lambda d: power(d) - 0.9, 0, 1e3), rel=1e-5)
     # Half a standard deviation takes 44 pairs: R's power.t.test(delta=.5, power=.9, type="paired")
-    assert found_with(1.0, 44, 1, 0) < 0.5 < found_with(1.0, 43, 1, 0)
-
-
-def test_the_effect_is_a_floor_under_what_can_be_seen():
-    assert found_with(1e-9, 5, 1, EFFECT) == pytest.approx(EFFECT, rel=1e-5)
-    # Noise small against the effect: only the mean must pass it
-    sd = 0.001
-    expected = EFFECT + stats.norm.ppf(0.9) * sd / 10**0.5
-    assert found_with(sd, 10, 1, EFFECT) == pytest.approx(expected, rel=1e-4)
-    assert found_with(10.0, 5, 1, EFFECT) == pytest.approx(found_with(10.0, 5, 1, 0), rel=1e-3)
-
-
-def test_more_seeds_find_less():
-    found = [found_with(PUBLISHED * 2**0.5, seeds, 1, EFFECT) for seeds in (3, 5, 8, 10)]
-    assert sorted(found, reverse=True) == found
-    assert len(set(found)) == 4
+    assert found_with(1.0, 44, 1) < 0.5 < found_with(1.0, 43, 1)
+    found = [found_with(PUBLISHED * 2**0.5, seeds, 1) for seeds in (3, 5, 8, 10)]
+    assert sorted(set(found), reverse=True) == found

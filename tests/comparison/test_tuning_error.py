@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer_norms.comparison.moderation import Spread
+from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.comparison.tuning_error import (
     Trial,
     choose_point,

@@ -316,7 +316,7 @@ SWEEPS = [
     ("launcher=slurm launcher.options=--time", "--time", "is the key launcher.time"),
     ("launcher=slurm launcher.options='--output=x'", "--output", "set by the launcher itself"),
     ("launcher=slurm launcher.options=nice", "'nice'", "'--NAME=VALUE --NAME'"),
-    ("sweep=quick effect=0.1", "effect=0.1", "--effect"),
+    ("sweep=quick margin=0.1", "margin=0.1", "--margin"),
     ("sweep=quick seeds=0,1", "seeds=0,1", "did you mean seed=0,1,2?"),
     ("norm=rmsnorm,dyt norm.eps=1e-5,1e-6", "norm.eps=1e-05", "in dyt eps=1e-05"),
     ("hydra.launcher.nothing=1", "hydra.launcher.nothing=1", "Could not override"),

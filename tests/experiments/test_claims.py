@@ -3,7 +3,6 @@
 import csv
 import itertools
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -54,18 +53,17 @@ def found(study, *parts):
 
 
 SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
-# A row for each verdict; a column for each of SAYS. A contrast has either
-# kind of verdicts, by how many variants it has: a claim may use either kind of words.
-SAYS = ["better", "worse", "equivalent", "below zero", "above zero", "equivalent to zero",
-        "not zero"]  # fmt: skip
-LOW = [SEEN, OTHER, OTHER, SEEN, OTHER, OTHER, SEEN]
-HIGH = [OTHER, SEEN, OTHER, OTHER, SEEN, OTHER, SEEN]
-EQUAL = [NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD, NOT_TOLD, SEEN, NOT_TOLD]
-WORDS = {"better": LOW, "below zero": LOW, "worse": HIGH, "above zero": HIGH} | {
-    **dict.fromkeys(("equivalent", "identical", "equivalent to zero"), EQUAL),
-    **dict.fromkeys(("below the effect", "not distinguishable", "not distinguishable from zero"),
-                    [NOT_TOLD] * 7),
-    **dict.fromkeys(("failed", "not decided yet", "too few seeds"), ["not askable here"] * 7),
+# A row for each verdict; a column for each of SAYS.
+SAYS = ["better", "worse", "equivalent", "different"]
+WORDS = {
+    "better": [SEEN, OTHER, OTHER, SEEN],
+    "worse": [OTHER, SEEN, OTHER, SEEN],
+    "equivalent": ["equivalent here", "equivalent here", SEEN, "equivalent here"],
+    "not told apart": [NOT_TOLD] * 4,
+    "described": ["not tested here"] * 4,
+    **dict.fromkeys(
+        ("failed", "not decided yet", "best rate not found"), ["not askable here"] * 4
+    ),
 }  # fmt: skip
 
 
@@ -87,7 +85,7 @@ def test_every_verdict_has_its_word_for_everything_that_a_claim_may_say():
         (5, 0.1, "better", "other sign here"),
         (5, 0.1, "equivalent", "other sign here"),
         (8, 0.0005, "equivalent", "seen here"),
-        (8, 0.0005, "better", "not told apart"),  # it is shown to be as good
+        (8, 0.0005, "better", "equivalent here"),
         (2, -0.1, "better", "not askable here"),
     ],
 )
@@ -103,19 +101,18 @@ def test_parts_that_differ_are_mixed_and_each_has_its_word(study_of):
     mixed = found(study, good, bad)
     assert mixed.startswith("*mixed*: post -0.0998")
     assert mixed.count("*seen here*") == mixed.count("*other sign here*") == 1
-    assert found(study, Part("better", "post", "out")).startswith("*seen here*: post - out -0.2")
 
 
-def test_a_comparison_of_a_claims_own_is_one_more_of_the_studys(study_of):
-    """Holm's correction counts it, so that its p is no less than that of the same pair alone."""
+def test_a_comparison_that_the_study_did_not_declare_is_described(study_of):
+    """It has Student's interval of its pairs and no p. The study's own comparison is not described,
+    in either way of asking for it."""
     study = study_of(pre=losses(5), post=losses(5, 0.3), out=[1.93, 1.92, 1.95, 1.93, 1.97])
-    own = Judged(Part("better", "out", "post"), study)
-    asked = replace(study.study, contrasts=[own.contrast])
-    together = findings(asked).contrasts[own.contrast.text]
-    assert own.comparison == together
-    assert findings(asked).compared_together == 3
-    same = Judged(Part("worse", "out", "pre"), study)  # the report's own is not counted again
-    assert same.comparison == study.comparisons["out"]
+    assert found(study, Part("better", "out", "post")).startswith(
+        "*not tested here*: out - post -0.2"
+    )
+    assert Judged(Part("better", "out", "post"), study).comparison.p is None
+    for part in (Part("worse", "post", "pre"), Part("worse", contrast="post - pre")):
+        assert Judged(part, study).comparison is study.comparisons["post"]
 
 
 def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
@@ -127,10 +124,10 @@ def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
         added = gain * (1 + 0.02 * (-1) ** seed) if placement == "post" else 0.0
         variant = {"init": init, "placement": placement}
         results.append((variant, seed, 1.9 + 0.01 * seed + added))
-    make_sweep(tmp_path, results)
-    study = findings(read_study([tmp_path]))
     text = "(post - pre) under megatron - (post - pre) under gpt2"
-    words = {"below zero": SEEN, "not zero": SEEN, "above zero": OTHER, "equivalent to zero": OTHER}
+    make_sweep(tmp_path, results, contrasts=[text])
+    study = findings(read_study([tmp_path]))
+    words = {"better": SEEN, "different": SEEN, "worse": OTHER, "equivalent": OTHER}
     for says, word in words.items():
         said = found(study, Part(says, contrast=text))
         assert said.startswith(f"*{word}*: (post - pre) under megatron - (post - pre) under gpt2")

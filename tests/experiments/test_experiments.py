@@ -147,8 +147,13 @@ def test_no_number_in_prose_is_other_than_what_was_computed(study):
     prose = text.replace(block[1], "")
     # The answer and the limits; the setting's numbers are those of the command.
     said = re.search(r"\*\*Answer\.\*\*(.*)\*\*Run\*\*", prose, re.DOTALL)[1]
-    table = HERE / study / "table.md"  # norm_removal, which is no sweep, has none
-    known = block[1] + (table.read_text() if table.exists() else "")
+    tables = [HERE / study / name for name in ("table.md", "joined.md")]
+    claims = (HERE / "README.md").read_text().splitlines()
+    known = "\n".join([
+        block[1],
+        *(table.read_text() for table in tables if table.exists()),
+        *(line for line in claims if line.startswith("| ") and f"]({study})" in line),
+    ])  # fmt: skip
     computed = [abs(float(number)) for number in re.findall(r"\d+\.\d+", known)]
     for number in re.findall(r"(?<![\w./:])\d+\.\d+(?![\w:])", said):
         half = 0.5 * 10 ** -len(number.partition(".")[2]) + 1e-9

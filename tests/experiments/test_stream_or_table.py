@@ -210,21 +210,7 @@ def test_what_a_head_of_its_own_changes_is_told_of_both_studies():
     }
     expected |= {("post", "embed_scale=1"): -0.3, ("post", "embed_scale=25"): 0.1 - 0.3}
     assert values == pytest.approx(expected, abs=5e-3)
-    assert [row[3] == "1.000" for row in rows[2:4]] == [False, False]
-
-
-def test_the_corrected_p_of_a_declared_contrast_is_holms_over_the_declared_alone():
-    found = plant(
-        lambda placement, weights, enters: 1.5e-3 * (placement == "post") * (enters > 0.1)
-    )
-    primaries = primary.primary_contrasts(found)
-    raw = [found.contrasts[one.contrast.text].p for one in primaries]
-    ordered, least = sorted(range(12), key=raw.__getitem__), 0.0
-    for rank, place in enumerate(ordered):
-        least = max(least, min(1.0, raw[place] * (12 - rank)))
-        assert primaries[place].p == pytest.approx(least)
-        assert primaries[place].p <= found.contrasts[primaries[place].contrast.text].p_holm
-    assert 0 < min(raw) < 0.05
+    assert {len(row) for row in rows} == {3}  # described: it was asked afterwards, and has no p
 
 
 def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_them():
@@ -240,7 +226,7 @@ def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_
 
 def point(placement, weights, enters, difference, log_ratio, log_square=0.0):
     cell = streams.Cell(weights, enters)
-    return streams.Point(placement, cell, difference, None, None, log_ratio, log_square)
+    return streams.Point(placement, cell, difference, None, log_ratio, log_square)
 
 
 CORNERS = [(x, w, rms) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS for rms in ENTERS]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from markupsafe import Markup
-from run_folders import config_of, folder_name, make_record, make_run, make_sweep, planned, tuned
+from run_folders import config_of, make_record, make_run, make_sweep, planned, tuned
 
 from transformer_norms.report import page, writing
 from transformer_norms.report.charts.panels import SECTIONS, panels
@@ -126,6 +126,3 @@ def axes_of(panel, settings={}):
         panel.draw(axes)
         pyplot().close(figure)
     return axes
-
-
-__all__ = ["LOSSES", "RATES", "STEPS", "depth_study", "folder_name", "runs_of", "tuned_study"]

@@ -120,7 +120,7 @@ def make_record(study, runs, name="quick", **changed):
         "tune": {},
         "tune_seeds": [],
         "seeds": [0, 1, 2],
-        "effect": 0.005,
+        "margin": 0.02,
         "tuned": [],
     } | changed
     return SweepRecord(name=name, runs=runs, **facts).write(Path(study))

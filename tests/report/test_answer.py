@@ -1,30 +1,16 @@
 """What a page says first, and that it says no more than the numbers carry."""
 
+import numpy as np
 import pytest
-from run_folders import (
-    PRE,
-    by_placement,
-    edit,
-    make_study,
-    make_sweep,
-)
+from run_folders import PRE, SANDWICH, by_placement, edit, make_study, make_sweep
+from scipy import stats
 
 from transformer_norms.comparison.sweep_record import Tuned
-from transformer_norms.report.answer import answer
+from transformer_norms.report.answer import answer, sentence
 from transformer_norms.report.fairness import confounds
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.left_out import left_out_summary
-
-
-def test_a_better_variant_is_the_lead(tmp_path):
-    better = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
-    make_study(tmp_path, {"pre": PRE, "sandwich": better, "peri": {s: PRE[s] + 0.3 for s in PRE}})
-    evidence = findings(read_study([tmp_path]))
-    result = answer(evidence)
-    assert result.lead.startswith("sandwich is better than pre by 0.02")
-    assert [v.name for v in result.groups["better"]] == ["sandwich"]
-    assert "Each variant is compared with its baseline, and not with the others." in result.notes
 
 
 def test_an_unfinished_study_says_so_first(tmp_path):
@@ -50,8 +36,17 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
     assert not any("optimizer.lr" in text for text in texts)
 
 
-def lost_study(study, *placements):
-    """Each tuned at two rates; post diverged at both, and so has no results planned."""
+@pytest.mark.parametrize(
+    ("placements", "groups", "lead"),
+    [
+        (["pre", "post", "peri"], ["failed", "not decided yet"],
+         "the same with each of 3 seeds, which therefore count as one (0 nats so far)."),
+        (["pre", "post"], ["failed"], "post failed to train at every value tried (2 runs)."),
+    ],
+    ids=["with others", "alone"],
+)  # fmt: skip
+def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, groups, lead):
+    """Each is tuned at two rates; post diverged at both, and so has no results planned."""
     best = {"optimizer.lr": 1e-2}
     trials = [
         ({"placement": p}, 100, None if p == "post" else 2.5, {"optimizer.lr": rate})
@@ -60,20 +55,7 @@ def lost_study(study, *placements):
     ]
     results = by_placement({p: PRE for p in placements if p != "post"}, best)
     chosen = [Tuned({"placement": p}, None if p == "post" else best, []) for p in placements]
-    return make_sweep(study, results, trials, tuned=chosen)
-
-
-@pytest.mark.parametrize(
-    ("placements", "groups", "lead"),
-    [
-        (["pre", "post", "peri"], ["failed", "identical"],
-         "peri has exactly the losses of pre with 3 seeds."),
-        (["pre", "post"], ["failed"], "post failed to train at every value tried (2 runs)."),
-    ],
-    ids=["with others", "alone"],
-)  # fmt: skip
-def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, groups, lead):
-    lost_study(tmp_path, *placements)
+    make_sweep(tmp_path, results, trials, tuned=chosen)
     result = answer(findings(read_study([tmp_path])))
     assert [v.name for v in result.groups["failed"]] == ["post"]
     assert [*result.groups] == groups
@@ -116,3 +98,49 @@ def test_the_lead_says_nothing_of_starts_that_were_asked_about(tmp_path):
     results = [({"init": one}, seed, losses[one][seed]) for one in losses for seed in PRE]
     make_sweep(tmp_path, results, baseline={"init": "mup"})
     assert answer(findings(read_study([tmp_path]))).lead.endswith(" 3 seeds).")
+
+
+def test_a_verdict_that_another_variant_changed_says_so_with_both_words(tmp_path):
+    """The level is halved. The variance is shrunk to the mean of two with the weight of a seed."""
+    far = {0: 2.3, 1: 2.9, 2: 2.4}
+    make_study(tmp_path / "one", {"pre": PRE, "sandwich": SANDWICH})
+    make_study(tmp_path / "two", {"pre": PRE, "sandwich": SANDWICH, "post": far})
+    alone, both = (findings(read_study([tmp_path / name])) for name in ("one", "two"))
+    x, y = (np.array([one[seed] - PRE[seed] for seed in PRE]) for one in (SANDWICH, far))
+    for found, variance, freedom, k in (
+        (alone, x.var(ddof=1), 2, 1),
+        (both, ((x.var(ddof=1) + y.var(ddof=1)) / 2 + 2 * x.var(ddof=1)) / 3, 3, 2),
+    ):
+        half = stats.t.ppf(1 - 0.05 / k / 2, freedom) * np.sqrt(variance / 3)
+        bounds = found.comparisons["sandwich"].bounds
+        assert bounds == pytest.approx((x.mean() - half, x.mean() + half))
+    changed = "; judged alone, by its own variance, it would be better"
+    first, second = answer(alone), answer(both)
+    assert first.lead.startswith("sandwich is better than pre by 0.0187 nats (95 % interval")
+    assert changed not in first.lead
+    assert {word: len(members) for word, members in second.groups.items()} == {"not told apart": 2}
+    assert "Each variant is compared with its baseline, and not with the others." in second.notes
+    said = sentence(both, both.study.variant("sandwich"))
+    assert said.startswith("sandwich is not told apart from pre")
+    assert said.endswith(changed)
+    assert changed not in sentence(both, both.study.variant("post"))
+
+
+def test_declared_contrasts_are_the_family_and_all_else_is_described(tmp_path):
+    losses = {"pre": PRE, "sandwich": SANDWICH, "peri": PRE, "post": {0: None, 1: None, 2: 2.31}}
+    make_study(tmp_path, losses, contrasts=["sandwich - peri"])
+    found = findings(read_study([tmp_path], contrasts=["peri - sandwich"]))
+    declared, typed = (found.contrasts[text] for text in ("sandwich - peri", "peri - sandwich"))
+    pairs = found.comparisons
+    assert (declared.verdict, typed.verdict, found.compared_together) == ("better", "described", 1)
+    assert [pairs[n].verdict for n in ("sandwich", "post")] == ["described", "failed"]
+    for c in (typed, *pairs.values()):
+        assert c.p is c.bounds is c.fisher is None
+    assert pairs["sandwich"].interval == declared.interval
+    lead = answer(found).lead
+    assert lead.startswith("sandwich is better than peri by 0.0187 nats (95 % interval")
+    make_study(tmp_path / "two", losses, contrasts=["sandwich - peri", "pre - sandwich"])
+    assert answer(findings(read_study([tmp_path / "two"]))).lead == (
+        "2 contrasts were declared before the runs (better 1, worse 1); 2 of 2 variants have "
+        "another start (init) than their baseline."
+    )

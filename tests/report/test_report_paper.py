@@ -61,16 +61,23 @@ def test_rows_of_differences_have_the_seeds_their_mean_and_interval(drawn):
     assert panels_["differences"].rows == names
     first = LOSSES["rmsnorm", "post"]
     own = [first[seed] - LOSSES["rmsnorm", "pre"][seed] for seed in first]
-    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
-    assert [sorted(x) for x in dots] == [pytest.approx(sorted(own))]
-    means = [line.get_xdata() for line in axes.lines if line.get_marker() == "|"]
-    assert [list(x) for x in means] == [[pytest.approx(np.mean(own))]]
-    compared = found.comparisons["rmsnorm post"]
-    spans = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
-    assert compared.low is None  # what tuning missed is not known
-    assert [axes.get_xlim()[0], compared.high] in spans
-    arrows = [line.get_xdata() for line in axes.lines if line.get_marker() == "<"]
-    assert [list(x) for x in arrows] == [[axes.get_xlim()[0]]]
+    marked = {mark: [[*line.get_xdata()] for line in axes.lines if line.get_marker() == mark]
+              for mark in ("o", "|", "<")}  # fmt: skip
+    assert [sorted(x) for x in marked["o"]] == [pytest.approx(sorted(own))]
+    assert marked["|"] == [[pytest.approx(np.mean(own))]]
+    compared, edge = found.comparisons["rmsnorm post"], axes.get_xlim()[0]
+    spans = [
+        line for line in axes.lines if line.get_marker() == "None" and line.get_linewidth() > 0
+    ]
+    thin, thick = sorted(spans[1:], key=lambda line: line.get_linewidth())  # the first is zero
+    assert [*thick.get_xdata()] == [*compared.interval]
+    assert compared.bounds[0] == -np.inf  # what tuning missed is not known
+    assert [*thin.get_xdata()] == [edge, compared.bounds[1]]
+    assert marked["<"] == [[edge]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "a seed", "95 % interval", "bounds: for all comparisons at once,\nwith the tuning error; "
+        "they decide"
+    ]  # fmt: skip
     assert "runs failed" in [text.get_text() for text in axes.texts]
 
 

@@ -53,7 +53,7 @@ def test_a_report_of_two_folders_is_one_report_beside_both(capsys):
     assert by_name(table, "pre")["seeds"] == "3"
     mean = sum(SANDWICH[seed] - PRE[seed] for seed in PRE) / 3
     assert by_name(table, "sandwich")["difference"] == f"{mean:+.4f}"
-    assert "correction for 2 comparisons" in table
+    assert "for 2 comparisons at once" in table
     own = folder_name(config_of(["placement=pre"]))
     assert f"the same run counts once, in the folder named first: {own}" in table
     stages = {(row["study"], row["run"]): row["stage"] for row in rows("runs/report-own-grid")}

@@ -3,7 +3,7 @@
 import os
 
 from own_folder import no_pictures, own_folder  # noqa: F401
-from run_folders import PRE, SANDWICH, by_name, config_of, make_run, text
+from run_folders import by_name, config_of, make_run, text
 
 from transformer_norms.report.__main__ import main
 
@@ -22,14 +22,7 @@ def test_two_runs_that_differ_in_one_choice_are_compared_with_the_default(capsys
     assert "The baseline is norm=rmsnorm, the project's default; --baseline" in said
     assert max(map(len, said.splitlines())) <= 80
     row = by_name(text(), "layernorm")
-    assert (row["difference"], row["verdict"]) == ("+0.0100", "too few seeds")
-
-
-def test_three_seeds_of_two_typed_choices_have_a_verdict():
-    for seed in PRE:
-        make([], PRE[seed], seed)
-        make(["placement=sandwich"], SANDWICH[seed], seed)
-    assert by_name(text(), "sandwich")["verdict"] == "better"
+    assert (row["difference"], row["verdict"]) == ("+0.0100", "not decided yet")
 
 
 def test_a_key_without_a_default_takes_the_earlier_run():

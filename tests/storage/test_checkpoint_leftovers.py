@@ -81,7 +81,7 @@ def test_a_draft_that_is_removed_before_it_is_locked_is_made_again(tmp_path):
 
 def record():
     return SweepRecord(
-        name="a", question="", axes=[], baseline={}, tune={}, tune_seeds=[], seeds=[0], effect=0.1,
+        name="a", question="", axes=[], baseline={}, tune={}, tune_seeds=[], seeds=[0], margin=0.1,
         runs=[], tuned=[],
     )  # fmt: skip
 

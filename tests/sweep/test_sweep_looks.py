@@ -1,6 +1,5 @@
 """Seeds until it is decided, as a sweep runs them: which runs, which looks, which words."""
 
-import json
 import math
 import shutil
 from collections import Counter
@@ -23,7 +22,7 @@ from transformer_norms.run.summary import Data, Summary, read_summary
 from transformer_norms.sweep.launching import run_job
 
 SHORT = ["model=nano", "data=stories", "tracking=none", "trainer.steps=4", "trainer.threads=1"]
-SHIFTS = {"rmsnorm": 0.0, "layernorm": -0.3, "dyt": 0.3, "scalenorm": 0.0, "derf": math.inf}
+SHIFTS = {"rmsnorm": 0.0, "layernorm": -0.08, "dyt": 0.08, "scalenorm": 0.0, "derf": math.inf}
 PLAN = "{first: 3, until: decided, most: 8}"
 SD = 0.01
 NAMED = f"""baseline: {{norm: rmsnorm}}
@@ -129,7 +128,7 @@ def test_each_variant_gets_seeds_until_it_is_decided(capsys, trainings):
     assert Counter(trainings.runs).most_common(1)[0][1] == 1
     seeds = trainings.seeds
     assert seeds["derf"] == {0, 1, 2}
-    assert seeds["layernorm"] == seeds["dyt"] == set(range(5))  # too few comparisons for a prior
+    assert seeds["layernorm"] == seeds["dyt"] == set(range(5))
     assert "3 to 8 seeds each, until decided" in err
     assert "15 runs in runs/mine to begin with" in err
     assert "layernorm: better after 5 seeds" in err
@@ -282,14 +281,14 @@ def test_seeds_that_are_added_before_the_planned_ones_have_ended_are_a_look(
 
 
 def test_a_look_decides_by_the_rules_that_hold_once_it_counts(capsys, trainings, monkeypatch):
-    monkeypatch.setitem(SHIFTS, "scalenorm", -0.025)
+    monkeypatch.setitem(SHIFTS, "scalenorm", -0.035)
     named = write_sweep(LISTED)
     sweep(capsys, *named, "seed=0,1,2,3,4", "study=once")
     assert record("once").looks[0].decided["scalenorm"] == "better"
     sweep(capsys, *named)
     sweep(capsys, *named, "seed=0,1,2,3,4")
     assert "scalenorm" not in record().looks[1].decided
-    assert "scalenorm is not distinguishable" in Path("runs/mine/table.md").read_text()
+    assert "scalenorm is not told apart" in Path("runs/mine/table.md").read_text()
 
 
 def test_a_look_tells_of_the_variants_whose_results_have_all_ended(capsys, trainings):
@@ -305,16 +304,6 @@ def test_a_look_tells_of_the_variants_whose_results_have_all_ended(capsys, train
     trainings.broken = set()
     sweep(capsys, *named, "seed=0,1,2,3,4")
     assert looks_at() == 2
-
-
-def test_a_record_without_looks_counts_as_the_first_one(capsys, trainings):
-    named = write_sweep(LISTED)
-    sweep(capsys, *named)
-    file = Path("runs/mine/sweep-mine.json")
-    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items()
-                                if k not in ("looks", "most")}))  # fmt: skip
-    sweep(capsys, *named, "seed=0,1,2,3")
-    assert [len(look.seen[0].seeds) for look in record().looks] == [3, 4]
 
 
 def test_a_variant_that_is_added_later_makes_no_second_look_at_the_others():

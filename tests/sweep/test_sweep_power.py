@@ -1,17 +1,19 @@
 """--power, and the line of a sweep's introduction: what seeds can find in the known noise."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from run_folders import config_of, make_record, make_run, planned
+from scipy import stats
 
 from transformer_norms.cli import main
-from transformer_norms.comparison.moderation import MOST_WEIGHT, Prior
 from transformer_norms.comparison.power import fewest_seeds, smallest_bound, smallest_difference
+from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.sweep.power_table import power_lines
-from transformer_norms.sweep.question import read_request
+from transformer_norms.sweep.question import Question, read_request
 
 TYPED = ["model=nano", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu"]
 SWEEP = ["-m", "placement=pre,post", "seed=0,1,2", *TYPED]
@@ -52,7 +54,8 @@ def test_without_noise_sizes_are_in_its_deviation_and_nothing_is_started(capsys)
     assert all(len(line) <= 80 for line in lines)
     seeds, finds, unit, _, unit_too, runs = row_of(lines, 5)
     assert (seeds, unit, unit_too, runs) == ("5", "sd", "sd", "10")
-    assert float(finds) == round(smallest_difference(Prior(1.0, 0.0, ""), 5, 1, 0.0), 2)
+    found = stats.nct.sf(stats.t.ppf(0.975, 4), 4, float(finds) * 5**0.5)
+    assert found == pytest.approx(0.9, abs=0.003)  # of two digits
     assert [line.split()[0] for line in lines[1:7]] == ["3", "5", "8", "10", "15", "20"]
 
 
@@ -60,13 +63,15 @@ def test_without_noise_sizes_are_in_its_deviation_and_nothing_is_started(capsys)
 def test_the_noise_beside_gives_nats(capsys):
     sd = make_noise()
     lines, _, _ = power(capsys, *SWEEP)
-    prior = Prior(sd**2, MOST_WEIGHT, "")
-    finds, bound = smallest_difference(prior, 3, 1, 0.005), smallest_bound(prior, 3, 1)
+    noise = Spread(sd**2, 0)
+    finds, bound = (
+        f(noise, 3, 1, in_sequence=False) for f in (smallest_difference, smallest_bound)
+    )
     assert row_of(lines, 3) == ["3", f"{finds:.2g}", "nats", f"{bound:.2g}", "nats", "6"]
-    needed = fewest_seeds(lambda n: smallest_bound(prior, n, 1), 0.005)
+    needed = fewest_seeds(lambda n: smallest_bound(noise, n, 1, in_sequence=False), 0.02)
     text = " ".join(lines)
-    assert f"standard deviation of {sd:.2g} nats (measured in the study noise)" in text
-    assert f"equal variants are within 0.005 nats takes {needed} seeds" in text
+    assert f"standard deviation of {sd:.2g} nats." in text
+    assert f"equal variants are equivalent within 0.02 nats takes {needed} seeds" in text
 
 
 def test_noise_of_another_horizon_tells_nothing(capsys):
@@ -82,7 +87,7 @@ def test_a_plan_until_decided_has_its_row_and_its_line(capsys):
 
 
 def test_a_plan_of_fewer_seeds_than_can_decide_says_so(capsys):
-    typed = ["-m", "norm=rmsnorm,layernorm,scalenorm,none", "data=stories", "seed=3..3"]
+    typed = ["-m", "norm=rmsnorm,layernorm", "data=stories", "seed=3..3"]
     *_, last = power(capsys, *typed)[0]
     assert "inf" not in last
     assert last == "3 to 3 seeds call nothing better or worse: tests at every look need more"
@@ -95,15 +100,31 @@ def test_the_introduction_says_what_the_seeds_can_find():
         "3 seeds detect a true difference of 3.92 sd with 90 % power (sd: standard deviation of "
         "paired differences, which no run tells yet)"
     )
-    calm = Prior(1e-12, 4.0, "the study noise")
+    calm = Spread(1e-6, 4.0)
     (line,) = power_lines(question, calm)
+    finds = smallest_difference(calm, 3, 1, in_sequence=False)
     assert line == (
-        "3 seeds detect a true difference of 0.005 nats with 90 % power (noise measured in the "
-        "study noise); they show that equal variants are within 0.005"
+        f"3 seeds detect a true difference of {finds:.2g} nats with 90 % power; they show that "
+        "equal variants are equivalent within 0.02"
     )
     single = read_request(["placement=pre,post", *TYPED]).question
     assert power_lines(single, calm) == ["1 seed and no verdict: 3 are the fewest"]
     assert power_lines(read_request(["seed=0,1", *TYPED]).question, calm) == []
+
+
+def test_declared_contrasts_are_what_the_seeds_have_to_find():
+    """A difference of two differences varies sqrt(2) times as much, and only it is judged; the
+    usual variance is that of the pairs."""
+    both = {"norm": ["rmsnorm", "layernorm"], "placement": ["pre", "post"]}
+    known = Spread(4e-4, min(4, 3 - 1))
+    terms = "(post - pre) under layernorm - (post - pre) under rmsnorm"
+    question = Question("", {"norm": "rmsnorm", "placement": "pre"}, both, seeds=[0, 1, 2, 3])
+    question = replace(question, contrasts=[terms])
+    finds = smallest_difference(known._replace(variance=8e-4), 4, 1, in_sequence=False)
+    assert (
+        f"4 seeds detect a true difference of {finds:.2g} nats" in power_lines(question, known)[0]
+    )
+    assert (question.pairs, question.compared, question.squares) == (3, 1, 4)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A sweep's question: what its file says, what was typed in its place, what is refused."""
 
+import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from transformer_norms.names import option_files, options
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Jobs
-from transformer_norms.sweep.question import common_settings, read_request
+from transformer_norms.sweep.question import common_settings, read_question, read_request
 
+ROOT = Path(__file__).parents[2]
 READY = [name for name in options("sweep") if name != "none"]
 BASE = "question: Which?\nbaseline: {placement: pre}\nvary: {placement: [pre, post]}\n"
 TUNED = BASE + "tune: {optimizer.lr: [1e-3, 4e-3], seed: [100]}\nseeds: [0, 1]\n"
@@ -70,6 +73,36 @@ def test_a_sweep_says_which_starts_its_variants_bring_and_what_to_type_for_one(t
     jobs = Jobs(read_request([*typed.split(), "model=nano", "data=stories", "tracking=none"]))
     said = jobs.introduction(jobs.first_stage())
     assert [line for line in said if "for one start" in line] == lines
+
+
+@pytest.mark.parametrize(("tuning", "results", "two"), [
+    ("[100]", "[0, 1, 2, 3, 4, 5]", "[100, 101]"),
+    ("[3]", "{first: 3, until: decided, most: 6}", "[3, 4]"),
+    ("[100]", "{first: 3, until: decided, most: 5}", None),
+    ("[100, 101]", "[0, 1, 2, 3, 4, 5]", None),
+])  # fmt: skip
+def test_where_more_than_five_seeds_decide_a_sweep_says_that_two_should_tune(
+    mine, tuning, results, two
+):
+    content = TUNED.replace("[100]", tuning).replace("[0, 1]", results)
+    jobs = Jobs(mine(content, "model=nano", "data=stories", "tracking=none"))
+    said = [line for line in jobs.introduction(jobs.first_stage()) if "seeds decide" in line]
+    line = f"from seed to seed; write seed: {two} under tune in the sweep's file"
+    assert [one.partition("moves ")[2] for one in said] == [line] * bool(two)
+
+
+def test_ready_sweeps_that_more_than_five_seeds_decide_tune_on_two_of_their_own():
+    """Unless they were run before: then on the seeds of the packed record."""
+    questions = {name: read_question(name) for name in READY}
+    for name in (n for n, q in questions.items() if q.tune and q.most_seeds > 5):
+        own = questions[name].tune_seeds
+        if (packed := ROOT / f"experiments/{name}/runs.tar.xz").is_file():
+            with tarfile.open(packed) as runs:
+                file = next(one for one in runs if one.name.endswith(f"sweep-{name}.json"))
+                assert json.load(runs.extractfile(file))["tune_seeds"] == own
+        else:
+            others = {s for n, q in questions.items() if n != name for s in q.tune_seeds}
+            assert (len(own) >= 2, others & {*own}) == (True, set()), name
 
 
 @pytest.mark.parametrize(
@@ -173,18 +206,8 @@ def test_a_typed_model_is_in_the_place_of_the_sizes_that_the_file_fixes(mine):
     assert not plain.remarks
 
 
-def test_the_budget_of_a_tuning_counts_what_every_variant_tries(mine):
-    grid = "optimizer.lr: [1e-3, 2e-3, 4e-3], schedule.warmup: [50, 100], init: [mup, scaled]"
-    ask = lambda more: mine(BASE + f"tune: {{{grid}, seed: [100]{more}}}\nseeds: [0]\n")  # noqa: E731
-    tuning = ask("").question.tune
-    assert (tuning.refine, tuning.budget) == (1, 3 * 2 * 2 + 2 * 2)
-    assert ask(", refine: 0").question.tune.budget == 12
-    words = mine(BASE + "tune: {init: [mup, scaled], seed: [100]}\nseeds: [0]\n")
-    assert words.question.tune.budget == 2
-
-
 def test_the_study_is_the_sweeps_name_unless_one_is_typed(mine):
-    assert mine(BASE).study == "mine"
+    assert (mine(BASE).study, mine(BASE).question.margin) == ("mine", 0.02)
     assert mine(BASE, "study=other").study == "other"
     assert read_request(["norm=a,b"]).study == "main"
     bare = read_request(["norm=a,b", "study=other"])
@@ -259,8 +282,9 @@ REFUSED = [
     (BASE + "fixed: {seed: 3}\n", "seed", "under seeds"),
     (BASE + "fixed: {launcher: pool}\n", "launcher", "command line"),
     (BASE + "together: [{placement: pre, study: a}]\n", "study", "under fixed"),
-    (BASE + "effect: -1\n", "effect", "-1"),
-    (BASE + "effect: .nan\n", "effect", "finite"),
+    (BASE + "margin: 0\n", "margin: 0", "greater than 0"),
+    (BASE + "margin: .nan\n", "margin", "finite"),
+    (BASE + "effect: 0.01\n", "effect: there is no key 'effect'", "margin"),
     (BASE + "contrasts: post - pre\n", "contrasts", "list"),
     (BASE + "contrasts: [psot - pre]\n", "contrasts: psot - pre", "did you mean 'post'"),
     (BASE + "contrasts: [post over placement]\n", "pre is no number above zero", "contrasts"),

@@ -21,9 +21,9 @@ from transformer_norms.comparison.sweep_record import PlannedRun, Tuned, read_re
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.grid import Tuning, product
+from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
 from transformer_norms.sweep.planning import Job
-from transformer_norms.sweep.search import Attempt, Tried, refinement, widen
+from transformer_norms.sweep.search import Attempt, Tried, bisection, refinement, steps_outward
 from transformer_norms.sweep.tuning import Tuner, trained_losses
 
 LR, WARMUP, DECAY, INIT = "optimizer.lr", "schedule.warmup", "optimizer.weight_decay", "init"
@@ -31,7 +31,7 @@ RATES = [1e-3, 2e-3, 4e-3]
 UNIGRAM, STAGES = 3.3, ("tune", "result")
 RECORD = Path("runs/mine/sweep-mine.json")
 TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0]\n"
-GRID = TWO + f"tune: {{{LR}: [1e-3, 2e-3, 4e-3], seed: [100, 101]}}\n"
+GRID = TWO + f"margin: 0.01\ntune: {{{LR}: [1e-3, 2e-3, 4e-3], seed: [100, 101]}}\n"
 
 
 # ---------------------------------------------------------------------------- the search
@@ -120,14 +120,68 @@ def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():
     assert [point[LR] for point in points] == pytest.approx([0.5, 1 / 4**0.25], rel=1e-3)
 
 
-def test_the_grid_goes_on_by_its_own_ratio_at_the_ends_where_some_variant_did_best():
-    low, middle, high = (
-        tried_at({rate: abs(log(rate / best)) for rate in RATES}) for best in RATES
-    )
-    grid = {LR: RATES}
-    assert widen(grid, [middle]) == grid
-    assert widen(grid, [middle, high]) == {LR: [*RATES, 8e-3]}
-    assert widen(grid, [low, high]) == {LR: [5e-4, *RATES, 8e-3]}
+@pytest.mark.parametrize(("losses", "beyond", "between"), [
+    ({1e-3: 1, 2e-3: 2, 4e-3: 3}, [5e-4], []),
+    ({1e-3: 2, 2e-3: 1, 4e-3: 2}, [], []),
+    ({1e-3: 3, 2e-3: 2, 4e-3: 1}, [8e-3], []),
+    ({1e-3: 3, 2e-3: 2, 2.828e-3: 1}, [3.999e-3], []),  # after a half step, by its ratio
+    ({1e-3: 2, 2e-3: 1, 4e-3: None, 8e-3: None}, [], [2.828e-3]),
+    ({1e-3: 2, 2e-3: [1, 1], 4e-3: [0.5, None]}, [], [2.828e-3]),
+    ({1e-3: 2, 2e-3: 1, 4e-3: 3, 8e-3: None}, [], []),  # the best is not the last that trains
+    ({1e-3: None, 2e-3: 1, 4e-3: 3}, [], []),
+    ({1e-3: None, 2e-3: None}, [5e-4], []),
+    ({50: 2, 100: 1}, [200], []),  # whole numbers stay whole
+    ({1: 1, 2: None}, [], []),
+])  # fmt: skip
+def test_at_an_edge_a_step_outward_is_tried_and_below_a_failure_half_a_step(
+    losses, beyond, between
+):
+    tuning, tried = Tuning({LR: [*losses]}, [100]), tried_at(losses)
+    assert steps_outward(tuning, tried, everything) == [{LR: value} for value in beyond]
+    assert bisection(tuning, tried, everything) == [{LR: value} for value in between]
+    for step in (steps_outward, bisection):
+        assert step(tuning, tried, lambda point: False) == []
+    tried.outward = MOST_OUTWARD
+    assert steps_outward(tuning, tried, everything) == []
+
+
+def search(loss):
+    """What a variant has tried whose loss at a rate is known, and the lines of its tuner."""
+    tuner = Tuner(Tuning({LR: RATES}, [100]), [{"norm": "a"}], {}, lambda *pair: True, print)
+    (tried,) = tuner.tried
+    for pairs in tuner.rounds():
+        tried.attempts += [attempt(point, loss(point[LR])) for _, point in pairs]
+    return tried, tuner.lines()
+
+
+@pytest.mark.parametrize("steps", [-9, -7, -6, -3, -1, 0, 0.3, 1, 2, 4, 5, 8, 9, 12])
+def test_a_best_rate_outside_the_grid_is_found_or_the_values_to_type_are_named(steps):
+    """Of a valley so many factors of two above the grid's first rate. Six steps outward and half a
+    step of the refinement are in reach; a best is inside once there is a worse value beyond it."""
+    centre = RATES[0] * 2**steps
+    tried, (found, *way_on) = search(lambda rate: 2 + log(rate / centre) ** 2 / 10)
+    beyond = max(-round(steps), round(steps) - 2, -1)
+    assert tried.outward == min(6, beyond + 1)
+    assert found.startswith(f"a: best at {LR}={tried.best[LR]}, of {5 + tried.outward} points")
+    assert tried.edge([LR]) == [LR] * (beyond > 6)
+    assert found.endswith(f"; still the edge of {LR}") == (beyond > 6)
+    if beyond <= 6:
+        assert abs(log(tried.best[LR] / centre)) <= log(2) / 4 + 1e-3
+        assert way_on == []
+    else:
+        start, _, values = way_on[0].rpartition("=")
+        assert start == f"the best {LR} is not found of a; to go on, type {LR}"
+        powers = range(3 + 6 + 2) if steps > 0 else range(-8, 3)
+        expected = [RATES[0] * 2**power for power in powers]
+        assert [float(value) for value in values.split(",")] == pytest.approx(expected, rel=2e-3)
+
+
+def test_below_a_wall_three_points_more_come_near_to_it():
+    """Half a step, and half of that, from the last rate that trains to the first that fails."""
+    tried, _ = search(lambda rate: None if rate > 3.5e-3 else 3 - 100 * rate)
+    later = [point[LR] for point in tried.points[3:]]
+    assert later == pytest.approx([2e-3 * 2**power for power in (-0.5, 0.5, 0.75)], rel=1e-3)
+    assert (tried.best, tried.edge([LR])) == ({LR: later[-1]}, [])
 
 
 @pytest.mark.parametrize("values", [["cosine", "linear"], [1e-3], [0, 0.1, 0.2], [True, False]])
@@ -135,31 +189,24 @@ def test_a_grid_of_words_of_one_value_or_with_a_zero_has_no_steps(values):
     tuning = Tuning({"key": values}, [100])
     assert tuning.stepped == []
     tried = tried_at(dict.fromkeys(values, 1.0), "key")
-    assert widen(tuning.grid, [tried]) == tuning.grid
-    assert refinement(tuning, tried, everything) == []
+    for step in (steps_outward, refinement, bisection):
+        assert step(tuning, tried, everything) == []
+    assert (tuning.most_more, tuning.more_text) == (0, "")
 
 
-def test_whole_numbers_are_widened_to_whole_numbers():
-    tried = tried_at({50: 2.0, 100: 1.0}, WARMUP)
-    assert widen({WARMUP: [50, 100]}, [tried]) == {WARMUP: [50, 100, 200]}
+def some(values, most):
+    return st.lists(values, min_size=1, max_size=most, unique=True)
 
 
 KEYS = st.fixed_dictionaries(
-    {
-        LR: st.lists(
-            st.sampled_from([1e-3, 1.7e-3, 3e-3, 5.2e-3, 9e-3]), min_size=1, max_size=4, unique=True
-        )
-    },
-    optional={
-        WARMUP: st.lists(st.integers(1, 200), min_size=1, max_size=3, unique=True),
-        INIT: st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True),
-    },
+    {LR: some(st.sampled_from([1e-3, 1.7e-3, 3e-3, 5.2e-3, 9e-3]), 4)},
+    optional={WARMUP: some(st.integers(1, 200), 3), INIT: some(st.sampled_from("abc"), 3)},
 )
 
 
 @settings(max_examples=60, deadline=None)
 @given(KEYS, st.integers(0, 3), st.integers(0, 2**32))
-def test_every_variant_gets_the_same_number_of_points_whatever_its_losses(grid, refine, seed):
+def test_grid_and_refinement_have_the_same_number_of_points_whatever_the_losses(grid, refine, seed):
     tuning = Tuning(grid, [100], refine=refine)
     bumpy = lambda point: random.Random(f"{seed} {point}").random()  # noqa: E731
     for loss in (bumpy, lambda point: None):
@@ -202,7 +249,7 @@ class Trainer:
     def launch(self, _, batch, sweep, say):
         if not self.facts:
             plan = Plan(compose(batch[0].overrides))
-            data = Data(identity=plan.data_identity, fingerprint="", ngrams={"val": [UNIGRAM]})
+            data = replace(data_of(UNIGRAM), identity=plan.data_identity)
             self.facts = {"data": data, "source": plan.code}
         return [self.train(job.run, job.folder) for job in batch]
 
@@ -251,8 +298,12 @@ class Harness:
         return tried.points
 
 
+def data_of(*ngrams):
+    return Data(identity={}, fingerprint="", ngrams={"val": [*ngrams]})
+
+
 def summary(loss, status="finished", unigram=UNIGRAM):
-    data = Data(identity={}, fingerprint="", ngrams={"val": [unigram] if unigram else []})
+    data = data_of(*[unigram] if unigram else [])
     return Summary(status=status, identity="0" * 16, data=data, val_loss=loss, initial_loss=5.5)
 
 
@@ -267,9 +318,7 @@ def test_where_the_baseline_passes_the_bigram_a_trial_has_to():
     """rmsnorm, the baseline, ends at 2.0; layernorm at 2.6, between the bigram and the unigram."""
     trainer = Trainer()
     trainer.loss = lambda norm, tuned, seed: 2.0 if norm == "rmsnorm" else 2.6
-    trainer.facts = {
-        "data": Data(identity={}, fingerprint="", ngrams={"val": [UNIGRAM, 2.5]}), "source": {}
-    }  # fmt: skip
+    trainer.facts = {"data": data_of(UNIGRAM, 2.5), "source": {}}
     baseline, stuck = Harness(Tuning({LR: RATES}, [100]), trainer).run().tuner.tried
     assert all(not attempt.failed for attempt in baseline.attempts)
     assert all(attempt.failed for attempt in stuck.attempts)
@@ -278,41 +327,38 @@ def test_where_the_baseline_passes_the_bigram_a_trial_has_to():
 
 def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_learned_most():
     """layernorm passes the bigram between two rates of the grid, and nowhere on it."""
-    short = {1e-3: 2.9, 2e-3: 2.6, 4e-3: UNIGRAM, 0.001414: 2.7, 0.002828: 2.4}
+    short = {1e-3: 2.9, 2e-3: 2.6, 4e-3: UNIGRAM, 0.001414: 2.7, 0.002828: 2.4, 0.003363: 2.6}
     trainer = Trainer()
     trainer.loss = lambda norm, tuned, seed: (
         2 + abs(log(tuned[LR] / 2e-3)) / 10 if norm == "rmsnorm" else short[tuned[LR]]
     )
-    trainer.facts = {
-        "data": Data(identity={}, fingerprint="", ngrams={"val": [UNIGRAM, 2.5]}), "source": {}
-    }  # fmt: skip
+    trainer.facts = {"data": data_of(UNIGRAM, 2.5), "source": {}}
     tuner = Harness(Tuning({LR: RATES}, [100]), trainer).run().tuner
     assert tuner.choices()[1] == Tuned({"norm": "layernorm"}, {LR: 0.002828}, [])
 
 
-def test_a_grid_is_widened_once_for_all_then_refined_around_each_variants_best():
+def test_each_variant_goes_outward_by_itself_and_is_refined_around_its_best():
     harness = Harness(Tuning({LR: RATES}, [100, 101]), Trainer()).run()
-    assert harness.tuner.grid == {LR: [*RATES, 8e-3]}
-    assert harness.points("rmsnorm")[4:] == [{LR: 0.001414}, {LR: 0.002828}]
-    assert harness.points("layernorm")[4:] == [{LR: 0.005657}, {LR: 0.01131}]
+    assert harness.points("rmsnorm")[3:] == [{LR: 0.001414}, {LR: 0.002828}]
+    outward, refined = [{LR: 8e-3}, {LR: 0.016}], [{LR: 0.005657}, {LR: 0.01131}]
+    assert harness.points("layernorm")[3:] == outward + refined
     assert harness.tuner.choices() == [
         Tuned({"norm": "rmsnorm"}, {LR: 0.002828}, []),
         Tuned({"norm": "layernorm"}, {LR: 0.005657}, []),
     ]
-    assert harness.lines[0] == (
-        "optimizer.lr: the grid is now 0.001, 0.002, 0.004, 0.008 for all variants, because one is "
-        "best at its edge or failed at every value"
-    )
+    step = "2 more runs of tuning, a step outward from a best value at the edge: layernorm"
+    assert harness.lines == [step, step]
 
 
-def test_a_variant_that_fails_everywhere_has_nothing_to_tune_and_as_many_points():
+def test_a_variant_that_fails_everywhere_goes_down_and_has_nothing_to_tune():
     trainer = Trainer()
     whole = trainer.loss
     trainer.loss = lambda norm, *rest: UNIGRAM if norm == "layernorm" else whole(norm, *rest)
     harness = Harness(Tuning({LR: RATES}, [100]), trainer).run()
     assert [one.best for one in harness.tuner.choices()] == [{LR: 0.002828}, None]
-    assert harness.points("layernorm")[4:] == [{LR: 2.5e-4}, {LR: 1.25e-4}]
-    assert len(harness.points("rmsnorm")) == 6
+    down = [point[LR] for point in harness.points("layernorm")[3:]]
+    assert down == pytest.approx([1e-3 / 2**step for step in range(1, 9)], rel=2e-3)
+    assert harness.tuner.lines()[1:] == ["layernorm: nothing to tune, every trial failed"]
 
 
 @pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.nightly)])
@@ -331,9 +377,9 @@ def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart, mon
     again = Harness(tuning, trainer).run()
     assert trainer.trained == calm.trainer.trained  # none twice, none more, in the same order
     assert again.tuner.choices() == calm.tuner.choices()
-    counts = {len(again.points(norm)) for norm in ("rmsnorm", "layernorm")}
-    # The rate and the warm-up are each widened by a step, and refined by two.
-    assert counts == {4 * 3 * 2 + 4}
+    assert again.lines == calm.lines
+    assert again.tuner.lines() == calm.tuner.lines()
+    assert again.tuner.tried[1].outward > 1
 
 
 # ---------------------------------------------------------------------------- as a sweep's stage
@@ -347,7 +393,7 @@ def sweep_points(norm):
 
 def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsys, trainer):
     named = write_sweep(GRID)
-    for trainer.stop_after in (4, 20):
+    for trainer.stop_after in (4, 13, 20):  # in the grid, between two steps outward, after them
         with pytest.raises(Killed):
             sweep(capsys, *named)
     trainer.stop_after = 10**9
@@ -358,14 +404,15 @@ def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsy
     assert err.index("24/24 ") < err.index("rmsnorm: best at")  # what ended, then what follows
     seeds = {stage: {run.seed for run in record.runs if run.stage == stage} for stage in STAGES}
     assert seeds == {"tune": {100, 101}, "result": {0}}
-    budget = "5 points (a grid of 3, then 2 around the best; at an edge one step more, for all)"
-    assert f"tuning of 2 variants: {budget} x 2 seeds, equal for all variants; then each" in err
-    assert (record.tune, record.refine) == ({LR: [*RATES, 8e-3]}, 1)
+    budget = "5 points (a grid of 3, then 2 around the best) x 2 seeds, equal for all variants"
+    assert f"tuning of 2 variants: {budget}; then each at its best, 1 other seed\n" in err
+    assert "that failed, adds at most 14 runs of tuning to a variant\n" in err
+    assert (record.tune, record.refine, record.margin) == ({LR: RATES}, 1, 0.01)
     assert set(sweep_points("rmsnorm").values()) == {2}
-    assert len(sweep_points("rmsnorm")) == len(sweep_points("layernorm")) == 6
+    assert [len(sweep_points(norm)) for norm in ("rmsnorm", "layernorm")] == [5, 7]
     results = {run.tuned[LR] for run in record.runs if run.stage == "result"}
     assert results == {0.002828, 0.005657}
-    assert (answer["runs"], len(trainer.trained)) == (2 * (6 * 2 + 1), 26)
+    assert (answer["runs"], len(trainer.trained)) == ((5 + 7) * 2 + 2, 26)
     assert len(set(trainer.trained)) == 26
     before = tree("runs")
     assert sweep(capsys, *named)[:2] == (answer, 0)
@@ -378,11 +425,29 @@ def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(c
     _, code, err = sweep(capsys, *named)  # 100 is the largest rate that a config may have
     record = read_record(RECORD)
     assert code == 0, err
-    assert "not tried: optimizer.lr: 200 is not" in err
+    told = [line for line in err.splitlines() if line.startswith("not tried: ")]
+    assert told[0].startswith("not tried: optimizer.lr: 200 is not")
+    assert len(told) == len(set(told))
     assert record.tune == {LR: [50, 100.0]}
     assert [json.loads(point)[LR] for point in sweep_points("rmsnorm")] == [50, 100, 70.71, 84.09]
     assert [one.edge for one in record.tuned] == [[LR], [LR]]
-    assert "still the edge of optimizer.lr" in err
+    assert "rmsnorm: best at optimizer.lr=100.0, of 4 points; still the edge of optimizer.lr" in err
+    assert "to go on, type" not in err
+
+
+def test_where_a_best_rate_is_not_found_the_values_that_the_sweep_names_go_on(capsys, trainer):
+    whole, far = trainer.loss, RATES[0] * 2**11
+    trainer.loss = lambda norm, tuned, seed: (
+        whole(norm, tuned, seed) if norm == "rmsnorm" else 2 + log(tuned[LR] / far) ** 2 / 50
+    )
+    named = write_sweep(GRID.replace(", 101", ""))
+    _, _, err = sweep(capsys, *named)
+    assert [one.edge for one in read_record(RECORD).tuned] == [[], [LR]]
+    typed = next(line for line in err.splitlines() if "not found" in line).split()[-1]
+    answer, code, err = sweep(capsys, *named, typed)
+    assert ("not found" in err, code) == (False, 0)
+    assert [one.edge for one in read_record(RECORD).tuned] == [[], []]
+    assert len(set(trainer.trained)) == len(trainer.trained)
 
 
 def test_a_variant_whose_trial_could_not_run_waits_and_the_others_go_on(capsys, trainer):

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ from transformer_norms.text_tables import (
     wrapped_table,
 )
 
-INTERVAL = "After ±: half of Student's 95 % interval over seeds."
+INTERVAL = "± 95 %: half of Student's 95 % interval over seeds."
 DIFFERENCES = (
     "Differences are means over paired seeds, with Student's 95 % interval from three seeds on; p "
-    "is adjusted by Holm over all differences here."
+    "is times the number of differences here."
 )
 
 
@@ -118,13 +119,21 @@ def tables(outcome: Outcome) -> list[Table]:
     numbers = shared(analysis.numbers, rows) if several else analysis.numbers
     cells = number_rows(rows, numbers)
     legend = View(MODEL, (), numbers, analysis.legend).explanation(rows)
-    legend += f" {INTERVAL}" * any("±" in cell for row in cells for cell in row)
     found = [Table(cells, legend, 2 * several), Table(difference_rows(outcome), DIFFERENCES, 6)]
     for view in analysis.views:
         if not (several and view.alone):
             by = len(view.columns(rows))
             found.append(Table(view.cells(rows), view.explanation(rows), by))
-    return [table for table in found if len(table.cells) > 1]
+    return [_with_intervals(table) for table in found if len(table.cells) > 1]
+
+
+def _with_intervals(table: Table) -> Table:
+    """The table, in which each column with a ± says what follows it."""
+    heading, *rows = table.cells
+    columns = zip(heading, *rows, strict=True)
+    told = [word + " ± 95 %" * any(" ± " in cell for cell in rest) for word, *rest in columns]
+    legend = " ".join(filter(None, [table.legend, INTERVAL])) if told != heading else table.legend
+    return replace(table, cells=[told, *rows], legend=legend)
 
 
 def number_rows(rows: Rows, numbers: Numbers) -> list[list[str]]:
@@ -153,8 +162,8 @@ def difference_rows(outcome: Outcome) -> list[list[str]]:
         if c.difference is None:
             rows.append([*cells, c.verdict, "", str(len(c.seeds)), ""])
             continue
-        ends = [] if c.low is None or c.high is None else [c.low, c.high]
-        within, p = " to ".join(map(number.show_signed, ends)), c.p_holm
+        ends = c.interval if c.interval and isfinite(c.interval[0]) else ()
+        within, p = " to ".join(map(number.show_signed, ends)), c.p
         cells += [number.show_signed(c.difference), within, str(len(c.seeds))]
         rows.append([*cells, "" if p is None else f"{p:.2g}"])
     return rows

@@ -31,12 +31,14 @@ Terms = list[tuple[int, Words]]  # +1 or -1, and the words of the variant
 class Contrast:
     """A sum of coefficient x loss over variants, by their names. The coefficients sum to zero.
 
-    `over` is the key of a trend; the contrast is then a slope per doubling of the key's value.
+    `over` is the key of a trend; the contrast is then a slope per doubling of the key's value. One
+    that was not `declared` before the runs is only described.
     """
 
     coefficients: Mapping[str, float]
     text: str = ""
     over: str | None = None
+    declared: bool = True
 
     @property
     def pair(self) -> tuple[str, str] | None:

@@ -8,18 +8,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from scipy import special
-
-from transformer_norms.comparison.moderation import Spread
 from transformer_norms.comparison.sequence import half_width_at
-from transformer_norms.comparison.statistics import LEVEL
+from transformer_norms.comparison.shrinkage import Spread
+from transformer_norms.comparison.statistics import LEVEL, student_quantile
 from transformer_norms.comparison.verdict import Comparison, Rules
 
 HOPELESS = "hopeless"
-_OPEN = (
-    "below the effect", "not distinguishable", "not distinguishable from zero", "not decided yet",
-    "too few seeds",
-)  # fmt: skip
+_OPEN = ("not told apart", "not decided yet", "described")
 _STAYS = 0.8  # of the interval in which the mean is taken to stay
 Counts = Mapping[str, int]  # seeds by variant
 Decisions = Mapping[str, str | None]  # by comparison
@@ -64,53 +59,37 @@ def decide(comparisons: Mapping[str, Comparison], rules: Rules, most: int) -> di
     """The decision on each comparison: its verdict, `hopeless`, or None if more seeds may decide.
 
     The comparisons are those of compare() with two looks or more in its rules. One error rate then
-    covers all comparisons and all looks. Let p* be the smallest p that a comparison ever has. It is
-    a p value, since P(p* <= a) <= a by Ville's inequality. At each look p is p* or larger, and Holm
-    rejects no more with larger p. So every better or worse that is ever named is named by Holm from
-    the p*, and one of them is false in at most 5 % of studies, whenever they stop. The same holds
-    for equivalent, which has a family of its own. This is exact for one prior. The prior of a study
-    is fitted anew at each look; simulations show that the 5 % hold with it.
+    covers all comparisons and all looks: each bound is one of a confidence sequence at the level
+    0.05 / k, which leaves out the true difference at any look with at most that probability (Ville
+    1939). This is exact for one usual variance. That of a study is measured at each look;
+    simulations show that the 5 % hold with it.
 
     A run that failed decides: the verdict stays `failed` whatever further seeds do, so they would
-    cost runs and settle nothing about losses.
+    cost runs and settle nothing about losses. A comparison that is only described needs no seeds.
     """
     assert rules.looks > 1, "seeds that are added after a look need tests that allow it"
-    lost = sum(c.verdict == "failed" for c in comparisons.values())
-    different = lost + sum(_is_open(c.p_holm) for c in comparisons.values())
-    near = lost + sum(_is_open(c.p_equivalent) for c in comparisons.values())
-    levels = LEVEL / max(1, different), LEVEL / max(1, near)
-    hopeless = {name for name, c in comparisons.items() if is_hopeless(c, most, *levels)}
-    return {name: HOPELESS if name in hopeless else None for name in comparisons} | verdicts(
-        comparisons
-    )
+    described = {name: "described" for name, c in comparisons.items() if c.verdict == "described"}
+    level = LEVEL / max(1, len(comparisons) - len(described) + rules.to_come)
+    hopeless = {name for name, c in comparisons.items() if is_hopeless(c, most, level)}
+    undecided = {name: HOPELESS if name in hopeless else None for name in comparisons}
+    return {**undecided, **described, **verdicts(comparisons)}
 
 
-def _is_open(p: float | None) -> bool:
-    return p is not None and p >= LEVEL
-
-
-def is_hopeless(c: Comparison, most: int, level: float, level_equivalent: float) -> bool:
-    """Whether `most` seeds would leave a comparison undecided.
-
-    It is hopeless if no mean within the present 80 % interval would be named or be equivalent at
-    `most` seeds. The confidence sequence of that mean has the width that the present moderated
-    variance gives at the levels that Holm's correction leaves now. Stopping for this reason costs
-    power and makes no false claim.
-    """
+def is_hopeless(c: Comparison, most: int, level: float) -> bool:
+    """Whether `most` seeds would leave a comparison undecided: no mean within the present 80 %
+    interval would then be named or be equivalent, with bounds as wide as the present variance
+    makes them. Stopping for this reason costs power and makes no false claim."""
     if c.spread is None or c.difference is None:
         return False
-    reach = float(special.stdtrit(c.spread.freedom, (1 + _STAYS) / 2))
+    reach = student_quantile(c.spread.freedom, 1 - _STAYS)
     reach *= c.spread.sd / math.sqrt(len(c.seeds))
     low, high = c.difference - reach, c.difference + reach
-    below, above = c.gains
+    below, above = c.slack
     then = Spread(c.spread.variance, c.spread.freedom + most - len(c.seeds))
     half = half_width_at(then, most, level)
-    worse = high >= c.effect and high - below > half
-    better = -low >= c.effect and -low - above > half
     nearest = min(max((below - above) / 2, low), high)
-    half = half_width_at(then, most, level_equivalent)
-    equivalent = max(nearest + above, below - nearest) + half < c.effect
-    return not (worse or better or equivalent)
+    equivalent = max(nearest + above, below - nearest) + half < c.margin
+    return not (high - below > half or -low - above > half or equivalent)
 
 
 def _more(

@@ -7,6 +7,27 @@ from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.statistics import FEWEST, LEVEL
 from transformer_norms.comparison.verdict import Comparison
 
+_OF_A_PAIR = {
+    "better": "{variant} is better than {baseline} by {size} {unit} ({evidence})",
+    "worse": "{variant} is worse than {baseline} by {size} {unit} ({evidence})",
+    "equivalent": "{variant} is equivalent to {baseline} within {margin:g} {unit} "
+    "(difference {value}, {evidence})",
+    "not told apart": "{variant} is not told apart from {baseline}: difference {value} {unit} "
+    "({evidence}){found}{tuning}",
+    "described": "{variant} - {baseline} is {value} {unit} ({interval}, not tested)",
+    "best rate not found": "{variant} is not compared with {baseline}: the best value"
+    "{edges} tried is the first or the last; more values are needed beyond it",
+}
+_OF_A_SUM = {
+    "better": "{variant} is below zero: {value} {unit} ({evidence})",
+    "worse": "{variant} is above zero: {value} {unit} ({evidence})",
+    "equivalent": "{variant} is zero within {margin:g} {unit} ({value}, {evidence})",
+    "not told apart": "{variant} is not told apart from zero: {value} {unit} ({evidence}){found}",
+    "described": "{variant} is {value} {unit} ({interval}, not tested)",
+    "best rate not found": "{variant} has no value: the best value{edges} tried is the first or "
+    "the last; more values are needed beyond it",
+}
+
 
 def comparison_sentence(
     variant: str,
@@ -14,72 +35,77 @@ def comparison_sentence(
     comparison: Comparison,
     outcomes: Outcomes,
     baseline_outcomes: Outcomes,
+    edges: Sequence[str] = (),
 ) -> str:
-    """The verdict on `variant` against `baseline`, in nats per token and without a full stop. It
-    claims what its numbers carry, and no more."""
+    """The verdict on `variant` against `baseline`, in nats per token and without a full stop.
+    `edges` are the variants whose best rate was not found."""
+    both = {variant: outcomes, baseline: baseline_outcomes}
     match comparison.verdict:
-        case "better" | "worse" | "below the effect":
-            claim = _difference_claim(variant, baseline, comparison)
-        case "equivalent":
-            claim = _equivalence_claim(variant, baseline, "difference ", "nats", comparison)
-        case "not distinguishable":
-            claim = _undecided_claim(variant, baseline, "difference ", "nats", comparison)
-            claim += _tuning_note(variant, baseline, comparison)
-        case "identical":
-            seeds = plural(len(comparison.seeds), "seed")
-            claim = f"{variant} has exactly the losses of {baseline} with {seeds}"
         case "failed":
-            sides = [(variant, outcomes), (baseline, baseline_outcomes)]
-            claim = _failure_claim(sides if outcomes.failed else sides[::-1], comparison)
+            order = list(both) if outcomes.failed else [baseline, variant]
+            claim = _failure_claim([(name, both[name]) for name in order], comparison)
         case "not decided yet":
             claim = f"{variant} against {baseline} is {_waiting_text(comparison, 'pair')}"
-        case "too few seeds":
-            claim = _too_few_claim(variant, baseline, comparison)
-    return claim + _missing_note(variant, outcomes) + _missing_note(baseline, baseline_outcomes)
+        case word:
+            tuning = _tuning_note(variant, baseline, comparison)
+            numbers = _numbers(comparison, "nats", edges, sign=-1 if word == "better" else 1)
+            claim = _OF_A_PAIR[word].format(
+                variant=variant, baseline=baseline, tuning=tuning, **numbers
+            )
+    return claim + "".join(_missing_note(name, one) for name, one in both.items())
 
 
-def _difference_claim(variant: str, baseline: str, c: Comparison) -> str:
-    difference, interval = difference_and_interval(c, sign=-1 if c.verdict == "better" else 1)
-    numbers = f"by {difference} nats ({interval}, {_evidence(c)})"
-    if c.verdict == "below the effect":
-        return (
-            f"{variant} differs from {baseline} {numbers}, less than the {c.effect:g} worth naming"
-        )
-    return f"{variant} is {c.verdict} than {baseline} {numbers}"
+def sum_sentence(
+    text: str,
+    unit: str,
+    comparison: Comparison,
+    outcomes: Mapping[str, Outcomes],
+    edges: Sequence[str] = (),
+) -> str:
+    """The verdict on an interaction or a trend, which is called by its `text`. `outcomes` are those
+    of its variants."""
+    match comparison.verdict:
+        case "failed":
+            failed = [f"{name} in {o.failure_text}" for name, o in outcomes.items() if o.failed]
+            claim = f"{text} has no value: runs failed to train, {' and '.join(failed)}"
+        case "not decided yet":
+            claim = f"{text} is {_waiting_text(comparison, 'seed')}"
+        case word:
+            claim = _OF_A_SUM[word].format(variant=text, **_numbers(comparison, unit, edges))
+    return claim + "".join(_missing_note(name, one) for name, one in outcomes.items())
 
 
-def _equivalence_claim(name: str, second: str, what: str, unit: str, c: Comparison) -> str:
-    """The claim on two variants, or on a sum and zero. `what` is empty for a sum."""
-    assert c.p_equivalent is not None
+def _numbers(c: Comparison, unit: str, edges: Sequence[str], sign: int = 1) -> dict[str, object]:
+    """The numbers that the lines above name: `size` and `evidence` times `sign`."""
     value, interval = difference_and_interval(c)
-    return (
-        f"{name} is equivalent to {second} within {c.effect:g} {unit} ({what}{value}, {interval}, "
-        f"{_p_text(c.p_equivalent)} after Holm, {plural(len(c.seeds), 'seed')})"
-    )
-
-
-def _undecided_claim(name: str, second: str, what: str, unit: str, c: Comparison) -> str:
-    assert c.p_holm is not None
-    value, interval = difference_and_interval(c)
-    power = ""
+    size, evidence = difference_and_interval(c, sign)
+    p = "" if c.p is None else f"{_p_text(c.p)}, "
+    found = "; no difference is found yet, however large" if math.isfinite(max(c.slack)) else ""
     if c.detectable is not None:
-        size = f"{what and 'difference of '}{_two_digit_text(c.detectable)}"
-        power = f" (90 % power to detect a true {size})"
-    return (
-        f"{name} is not distinguishable from {second} with {plural(len(c.seeds), 'seed')}{power}: "
-        f"{what}{value} {unit}, {interval}, {_p_text(c.p_holm)} after Holm"
-    )
+        found = f"; a true difference of {_two_digit_text(c.detectable)} is found nine times in ten"
+    return {
+        "unit": unit,
+        "margin": c.margin,
+        "value": value,
+        "size": size,
+        "interval": interval,
+        "evidence": f"{evidence}, {p}{plural(len(c.seeds), 'seed')}",
+        "found": found,
+        "edges": f" that {' and '.join(edges)}" if edges else "",
+    }
 
 
 def _tuning_note(variant: str, baseline: str, c: Comparison) -> str:
-    """Says how large the tuning errors may be, where they are most of the interval."""
-    unknown = [n for n, gain in zip((variant, baseline), c.gains, strict=True) if math.isinf(gain)]
+    """Says how large the tuning errors may be, where they are most of the bounds."""
+    unknown = [
+        n for n, slack in zip((variant, baseline), c.slack, strict=True) if math.isinf(slack)
+    ]
     if unknown:
         return f"; nothing bounds the tuning error of {' and '.join(unknown)}"
-    if c.low is None or c.high is None or 2 * sum(c.gains) < c.high - c.low:
+    if c.bounds is None or 2 * sum(c.slack) < c.bounds[1] - c.bounds[0]:
         return ""
-    gain, baseline_gain = map(_two_digit_text, c.gains)
-    return f"; tuning error up to {gain} nats of {variant} and {baseline_gain} of {baseline}"
+    slack, baseline_slack = map(_two_digit_text, c.slack)
+    return f"; tuning error up to {slack} nats of {variant} and {baseline_slack} of {baseline}"
 
 
 def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
@@ -87,81 +113,30 @@ def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
     (name, outcomes), (second, rest) = sides
     share = outcomes.failure_text.replace(" (", f" run{'s' * (outcomes.ended != 1)} (", 1)
     claim = f"{name} failed to train in {share}, {second} in {rest.failure_text}"
-    return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)} after Holm"
+    return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)}"
 
 
 def _waiting_text(c: Comparison, what: str) -> str:
     """`not decided yet: 3 of 5 pairs have ended (difference so far 0.0012 nats, ...)`"""
-    verb = "has" if len(c.seeds) == 1 else "have"
-    ended = f"not decided yet: {len(c.seeds)} of {plural(c.planned, what)} {verb} ended"
+    words = f"not decided yet: {_ended_text(c, what)}"
     if c.difference is None:
-        return ended
-    if c.low is None and c.high is None:
-        return f"{ended} ({_two_digit_text(c.difference)} nats so far)"
+        return words
+    if c.interval is None or math.isinf(c.interval[0]):
+        return f"{words} ({_two_digit_text(c.difference)} nats so far)"
     difference, interval = difference_and_interval(c)
-    return f"{ended} ({difference} so far, {interval} at any look)"
+    return f"{words} ({difference} so far, {interval} at any look)"
 
 
-def _too_few_claim(variant: str, baseline: str, c: Comparison) -> str:
-    claim = f"{variant} cannot be compared with {baseline}"
-    if c.difference is None:
-        return f"{claim}: {_no_pair(c, 'they have')}"
-    difference = _two_digit_text(c.difference)
-    if len(c.seeds) == 1:
-        return f"{claim} with 1 seed (difference {difference} nats)"
-    if len(c.seeds) < FEWEST:
-        by_seed = " and ".join(map(_two_digit_text, c.differences))
-        return (
-            f"{claim} with {len(c.seeds)} seeds, {FEWEST} are the fewest (mean difference "
-            f"{difference} nats, by seed {by_seed})"
-        )
-    return (
-        f"{claim}: the difference is the same {difference} nats with each of {len(c.seeds)} seeds, "
-        "which therefore count as one"
-    )
-
-
-def _no_pair(c: Comparison, they_have: str) -> str:
-    return "no pair has ended yet" if c.planned else f"{they_have} no seed in common"
-
-
-def sum_sentence(
-    text: str, unit: str, comparison: Comparison, outcomes: Mapping[str, Outcomes]
-) -> str:
-    """The verdict on an interaction or a trend, which is called by its `text`. `outcomes` are those
-    of its variants."""
-    c, seeds = comparison, plural(len(comparison.seeds), "seed")
-    match c.verdict:
-        case "failed":
-            failed = [f"{name} in {o.failure_text}" for name, o in outcomes.items() if o.failed]
-            claim = f"{text} has no value: runs failed to train, {' and '.join(failed)}"
-        case "not decided yet":
-            claim = f"{text} is {_waiting_text(c, 'seed')}"
-        case "too few seeds":
-            claim = _too_few_of_a_sum(text, unit, c)
-        case "equivalent to zero" if c.low is None:
-            claim = f"{text} is exactly zero with {seeds}"
-        case "equivalent to zero":
-            claim = _equivalence_claim(text, "zero", "", unit, c)
-        case "not distinguishable from zero":
-            claim = _undecided_claim(text, "zero", "", unit, c)
-        case _:
-            value, interval = difference_and_interval(c)
-            small = c.verdict == "below the effect"
-            verdict = "" if small else f"{c.verdict}: "
-            claim = f"{text} is {verdict}{value} {unit} ({interval}, {_evidence(c)})"
-            claim += f", less than the {c.effect:g} worth naming" * small
-    return claim + "".join(_missing_note(name, one) for name, one in outcomes.items())
-
-
-def _too_few_of_a_sum(text: str, unit: str, c: Comparison) -> str:
-    claim = f"{text} cannot be told from zero"
-    if c.difference is None:
-        return f"{claim}: {_no_pair(c, 'its variants have')}"
-    value = f"{_two_digit_text(c.difference)} {unit}"
-    if len(c.seeds) < FEWEST:
-        return f"{claim} with {plural(len(c.seeds), 'seed')}, {FEWEST} are the fewest ({value})"
-    return f"{claim}: it is the same {value} with each of {len(c.seeds)} seeds"
+def _ended_text(c: Comparison, what: str) -> str:
+    ended = len(c.seeds)
+    if not c.planned:
+        return "its variants have no seed in common"
+    if ended < c.planned:
+        one = 1 in (ended, c.planned)
+        return f"{ended} of {plural(c.planned, what)} {'has' if one else 'have'} ended"
+    if ended < FEWEST:
+        return f"it has {plural(ended, what)}, and {FEWEST} are the fewest"
+    return f"the difference is the same with each of {ended} seeds, which therefore count as one"
 
 
 def _missing_note(name: str, outcomes: Outcomes) -> str:
@@ -174,21 +149,14 @@ def _missing_note(name: str, outcomes: Outcomes) -> str:
 
 def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:
     """The difference, times `sign`, and its interval, to two digits of its half-width."""
-    assert c.difference is not None
-    ends = [None if end is None else sign * end for end in (c.low, c.high)][::sign]
-    known = [end for end in ends if end is not None]
-    if not known:
+    if c.difference is None:
+        return "", ""
+    if c.interval is None or math.isinf(c.interval[0]):
         return f"{sign * c.difference:z.4f}", "no interval yet"
-    width = known[-1] - known[0] or 2 * abs(known[0] - sign * c.difference)
-    decimals = max(0, -math.floor(math.log10(width / 20)))
-    low, high = ("no bound" if end is None else f"{end:z.{decimals}f}" for end in ends)
-    return f"{sign * c.difference:z.{decimals}f}", f"95 % interval {low} to {high}"
-
-
-def _evidence(c: Comparison) -> str:
-    assert c.p_holm is not None
-    exact = "" if c.sign_flip is None else f", sign-flip {_p_text(c.sign_flip)}"
-    return f"{_p_text(c.p_holm)} after Holm{exact}, {plural(len(c.seeds), 'seed')}"
+    low, high = sorted(sign * end for end in c.interval)
+    decimals = max(0, -math.floor(math.log10((high - low) / 20)))
+    interval = f"95 % interval {low:z.{decimals}f} to {high:z.{decimals}f}"
+    return f"{sign * c.difference:z.{decimals}f}", interval
 
 
 def _p_text(p: float) -> str:

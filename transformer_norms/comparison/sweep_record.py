@@ -101,12 +101,12 @@ class Asked:
 class SweepRecord:
     """A sweep: its question, what it varies (`axes`), tunes and repeats, and every run it needs.
 
-    `tune` has the values of each tuned key that all variants tried, extensions included. `refine`
-    is the number of refinements of each variant's best. `most` is the largest number of seeds of a
-    variant where seeds are added until it is decided. `looks` are kept whatever is
-    typed next: those at other runs count where these are asked for again. `asked` tells what an
-    earlier, wider command planned from what is asked now.
-    `unbegun` are the folders of runs that failed before their first step, and so left none.
+    `tune` has the values of each tuned key in the grid that all variants try. `refine` is the
+    number of refinements of each variant's best. `most` is the largest number of seeds of a variant
+    where seeds are added until it is decided. `looks` are kept whatever is typed next: those at
+    other runs count where these are asked for again. `asked` tells what an earlier, wider command
+    planned from what is asked now. `unbegun` are the folders of runs that failed before their
+    first step, and so left none.
     """
 
     name: FolderName
@@ -116,7 +116,7 @@ class SweepRecord:
     tune: dict[str, list[Any]]
     tune_seeds: list[int]
     seeds: list[int]
-    effect: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    margin: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     runs: Annotated[list[PlannedRun], Field(max_length=MOST_PLANNED)]
     tuned: list[Tuned]
     contrasts: list[str] = field(default_factory=list)

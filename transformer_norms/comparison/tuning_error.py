@@ -20,7 +20,7 @@ import numpy as np
 from numpy import ndarray
 from scipy import special
 
-from transformer_norms.comparison.moderation import Spread
+from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.comparison.statistics import deviation
 
 Key = TypeVar("Key")

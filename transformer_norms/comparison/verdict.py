@@ -1,87 +1,82 @@
 """The verdict on a variant: what the paired losses of two variants allow to be said.
 
-Seeds make pairs: with one seed, a variant and its baseline see the same batches and draw the same
-numbers for their weights, so that their difference varies less than either loss. Variances are
-shrunk toward the study's (moderation.py), the tuning error widens each interval
-(tuning_error.py), and where seeds were added after a look the tests are those of sequence.py.
+1. Seeds make pairs. With one seed a variant and its baseline see the same batches and draw the same
+   numbers for their weights, so that their difference varies less than either loss. The variance of
+   the differences is shrunk toward the study's (shrinkage.py).
+2. One interval decides. It holds for all comparisons of the study at once (each has the level
+   0.05 / k), and it is widened by what tuning may have missed (tuning_error.py). Where seeds are
+   added after a look it is a confidence sequence (sequence.py).
+3. The word follows from the interval: `better` below zero, `worse` above zero, `equivalent` within
+   the study's margin on both sides, else `not told apart`. Runs that failed, a best rate at the
+   edge of what was tried, and pairs that are missing come first: then no word on the loss is given.
 
 A plan with a fixed number of seeds is tested once, when all of its pairs have ended. A test before
-that, besides the planned one, would be a second chance to be wrong in 5 % of studies. Nothing is
-named before that but runs that failed: more seeds do not undo a failure.
+that, in addition to the planned one, would be a second chance to be wrong in 5 % of studies.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from transformer_norms.comparison.contrasts import is_pair
-from transformer_norms.comparison.moderation import Prior, Spread, fit_prior, moderate
 from transformer_norms.comparison.outcomes import Outcomes, fisher_p
 from transformer_norms.comparison.sequence import (
     always_valid_p,
     confidence_sequence,
-    detectable_in_sequence,
+    sequence_quantile,
 )
+from transformer_norms.comparison.shrinkage import Spread, shrink, usual_spread
 from transformer_norms.comparison.statistics import (
     FEWEST,
     LEVEL,
-    correlation,
     detectable_difference,
     deviation,
     difference_p,
     half_width,
-    holm,
-    sign_flip,
-    upper_p,
+    student_quantile,
 )
-from transformer_norms.run.failure import EFFECT
 
+MARGIN = 0.02  # nats per token: a difference below it is negligible, unless a sweep says another
 Verdict = Literal[
-    "better", "worse", "failed", "equivalent", "identical", "below the effect",
-    "not distinguishable", "not decided yet", "too few seeds",
-    "below zero", "above zero", "equivalent to zero", "not distinguishable from zero",
+    "better", "worse", "equivalent", "not told apart", "failed", "not decided yet",
+    "best rate not found", "described",
 ]  # fmt: skip
-# The words for a sum that is no difference of two variants: an interaction, or a trend.
-_OF_A_SUM: dict[Verdict, Verdict] = {
-    "better": "below zero",
-    "worse": "above zero",
-    "equivalent": "equivalent to zero",
-    "identical": "equivalent to zero",
-    "not distinguishable": "not distinguishable from zero",
-}
+Interval = tuple[float, float]
 
 
 class Side(NamedTuple):
     """A variant's part in a comparison: `coefficient` x loss. `tuning_slack` is the bound, in
-    nats, of what a better point of the tuned keys could lower the loss."""
+    nats, of what a better point of the tuned keys could lower the loss. `at_edge`: the best value
+    of a tuned key is the first or the last that was tried."""
 
     coefficient: float
     outcomes: Outcomes
     tuning_slack: float = 0.0
+    at_edge: bool = False
 
 
 Sides = Sequence[Side]  # their coefficients sum to zero
 
 
-def pair(variant: Outcomes, baseline: Outcomes, gains: tuple[float, float] = (0, 0)) -> Sides:
-    """The sides of variant - baseline, and the gain of each."""
-    return Side(1.0, variant, gains[0]), Side(-1.0, baseline, gains[1])
+def pair(variant: Outcomes, baseline: Outcomes, slack: tuple[float, float] = (0, 0)) -> Sides:
+    """The sides of variant - baseline, and the tuning slack of each."""
+    return Side(1.0, variant, slack[0]), Side(-1.0, baseline, slack[1])
 
 
 @dataclass(frozen=True)
 class Rules:
     """The rules that all comparisons of a study share.
 
-    `effect`: the smallest difference that is named, in nats per token. `prior`: of the variances of
-    differences of two variants. `looks`: how often the results were looked at, each time with more
-    seeds; from the second look on, intervals and tests are those that hold at every look.
+    `margin`: the bound of a negligible difference, in nats per token. `usual`: the usual variance
+    of the difference of two variants. `looks`: how often the results were looked at, each time with
+    more seeds; from the second look on, intervals and tests are those that hold at every look.
     `order` are seeds in the order in which they were added; seeds that it lacks come last.
-    `to_come`: the comparisons that will be made beside these, of variants that have no results yet.
+    `to_come`: the comparisons of variants that have no results yet.
     """
 
-    effect: float = EFFECT
-    prior: Prior | None = None
+    margin: float = MARGIN
+    usual: Spread | None = None
     looks: int = 1
     order: Sequence[int] = ()
     to_come: int = 0
@@ -93,71 +88,52 @@ class Comparison:
     its variants have.
 
     A number that these seeds cannot give is None. Fewer than FEWEST seeds give only differences. So
-    do seeds whose differences are all equal: they are no repetitions, and nothing measures the
-    noise. A comparison in which a run failed gives no difference: it is the failures of a pair that
-    are compared. A comparison that `waits` for planned pairs is not tested, and its interval is the
-    one that holds at every look.
+    do seeds whose differences are all equal: they do not repeat the measurement. A comparison in
+    which a run failed gives no difference: the failures of the pair are compared. A comparison that
+    `waits` for planned pairs is not tested, and its interval is the one that holds at every look.
     """
 
     seeds: tuple[int, ...]  # in which all trained
     planned: int = 0  # the seeds that were planned for all
     waits: bool = False  # for seeds of a fixed plan that have not ended
-    squares: float = 2.0  # the sum of the squared coefficients: the variance, if losses had 1 each
     difference: float | None = None  # mean of variant - baseline: below zero the variant is better
     differences: tuple[float, ...] = ()  # by seed
-    gains: tuple[float, float] = (0.0, 0.0)  # of tuning: what the difference may be below, above
-    low: float | None = None  # of the 95 % interval of the difference of the variants at their best
-    high: float | None = None
+    slack: Interval = (0.0, 0.0)  # of tuning: by how much the difference may be lower, higher
     sd: float | None = None  # of the differences
-    spread: Spread | None = None  # their variance, moderated
-    correlation: float | None = None  # of the pairs, from 3 seeds: how much pairing helps
-    p: float | None = None  # that no difference is beyond the gains, two-sided
-    p_holm: float | None = None  # over all comparisons made together
-    sign_flip: float | None = None  # exact, two-sided, of 6 to 30 seeds of a plan that has ended
-    p_equivalent: float | None = None  # two one-sided tests against +-effect, Holm over all
+    spread: Spread | None = None  # their variance, shrunk
+    interval: Interval | None = None  # 95 %, of this difference alone, without tuning
+    bounds: Interval | None = None  # 95 %, of all comparisons at once, with tuning: they decide
+    p: float | None = None  # that no difference is beyond the slack, times the comparisons
     detectable: float | None = None  # the smallest true difference detected with 90 % power
-    fisher: float | None = None  # exact p of the failures, Holm over all pairs with failures
-    verdict: Verdict = "too few seeds"
-    effect: float = EFFECT  # the smallest difference that is named
+    fisher: float | None = None  # exact p of the failures, times the pairs with failures
+    verdict: Verdict = "not decided yet"
+    margin: float = MARGIN
 
 
-def compare(asked: Mapping[str, Sides], rules: Rules) -> dict[str, Comparison]:
-    """Compares the sides of each comparison, by its name. All are tested together.
+def compare(
+    asked: Mapping[str, Sides], rules: Rules, described: Collection[str] = ()
+) -> dict[str, Comparison]:
+    """Compares the sides of each comparison, by its name.
 
-    Holm's family are the comparisons that have a p and, as if their p were 1, those in which a run
-    failed, that wait for pairs, or that are to come. That holds whatever makes runs fail. Leaving
-    those out would hold only if a failure told nothing of the differences. A run fails because its
-    loss is high, so the pairs that are left would be a choice of those that agree, and too much
-    would be claimed. What is named while others wait stays named: Holm's p only fall when theirs
-    are known.
+    The comparisons form one family, but for those that are only `described`: these have an
+    interval, and neither bounds nor p. Those in which a run failed, that wait for pairs, or that
+    are to come belong to the family. Leaving them out would hold only if a failure told nothing of
+    the differences. A run fails because its loss is high, so the pairs that are left would be a
+    choice of those that agree, and too much would be claimed.
     """
-    comparisons = {name: _numbers(sides, rules) for name, sides in asked.items()}
-    different, near = {}, {}
-    for name, c in comparisons.items():
-        if c.p is not None and c.p_equivalent is not None:
-            different[name], near[name] = c.p, c.p_equivalent
-    others = rules.to_come + sum(
-        _failed(asked[name]) or is_awaited(c, rules) for name, c in comparisons.items()
+    comparisons = {name: _measure(sides, rules) for name, sides in asked.items()}
+    family = {name: c for name, c in comparisons.items() if name not in described}
+    count = rules.to_come + sum(
+        c.interval is not None or _failed(asked[name]) or is_awaited(c, rules)
+        for name, c in family.items()
     )
-    p, p_equivalent = holm(different, others), holm(near, others)
-    fisher = holm(
-        {
-            name: 1.0 if c.fisher is None else c.fisher
-            for name, c in comparisons.items()
-            if is_awaited(c, rules) or c.fisher is not None  # runs that are to come may fail yet
-        },
-        rules.to_come,
-    )
-    for name, c in comparisons.items():
-        if c.p is not None:
-            detectable = _detectable(c, rules, len(p) + others)
-            c = replace(c, p_holm=p[name], p_equivalent=p_equivalent[name], detectable=detectable)
-        c = replace(c, fisher=None if c.fisher is None else fisher[name])
-        verdict = _verdict(c, asked[name])
-        if not is_pair(side.coefficient for side in asked[name]):
-            verdict = _OF_A_SUM.get(verdict, verdict)
-        comparisons[name] = replace(c, verdict=verdict)
-    return comparisons
+    failures = rules.to_come + sum(
+        c.fisher is not None or is_awaited(c, rules) for c in family.values()
+    )  # runs that are to come may fail yet
+    return {
+        name: _judge(c, asked[name], rules, name in family and count, failures)
+        for name, c in comparisons.items()
+    }
 
 
 def is_awaited(c: Comparison, rules: Rules) -> bool:
@@ -165,26 +141,19 @@ def is_awaited(c: Comparison, rules: Rules) -> bool:
     return c.waits or (rules.looks > 1 and len(c.seeds) < FEWEST)
 
 
+def usual_variance(asked: Mapping[str, Sides]) -> Spread | None:
+    """The usual variance of the pairs of a study. Variants that are one run count once."""
+    variances = set()
+    for sides in asked.values():
+        seeds, differences = _differences(sides, ())
+        plain = is_pair(side.coefficient for side in sides)
+        if plain and len(seeds) >= FEWEST and not _failed(sides):
+            variances.add(deviation(differences) ** 2)
+    return usual_spread(sorted(variances))
+
+
 def _failed(sides: Sides) -> bool:
     return any(side.outcomes.failed for side in sides)
-
-
-def usual_variance(asked: Iterable[Sides], origin: str, fewest: int) -> Prior | None:
-    """The prior of the variances of these comparisons, for a difference of two variants. Variants
-    that are one run count once. None below `fewest` comparisons with FEWEST seeds each."""
-    spreads = set()
-    for sides in asked:
-        seeds, differences = _differences(sides, ())
-        if len(seeds) >= FEWEST and not _failed(sides):
-            unit = _squares(sides) / 2
-            spreads.add(Spread(deviation(differences) ** 2 / unit, len(seeds) - 1))
-    if len(spreads) < fewest:
-        return None
-    return fit_prior(sorted(spreads, key=lambda spread: spread.variance), origin)
-
-
-def _squares(sides: Sides) -> float:
-    return math.fsum(side.coefficient**2 for side in sides)
 
 
 def _differences(sides: Sides, order: Sequence[int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -198,14 +167,13 @@ def _differences(sides: Sides, order: Sequence[int]) -> tuple[tuple[int, ...], t
     )
 
 
-def _numbers(sides: Sides, rules: Rules) -> Comparison:
-    """One comparison, before Holm's correction and the verdict."""
+def _measure(sides: Sides, rules: Rules) -> Comparison:
+    """One comparison by itself, before it is judged as one of the study's."""
     seeds, differences = _differences(sides, rules.order)
     planned = set.intersection(*(side.outcomes.seeds for side in sides))
     missing = planned & set().union(*(side.outcomes.missing for side in sides))
     waits = rules.looks < 2 and len(planned) >= FEWEST and bool(missing)
-    c = Comparison(seeds, len(planned), waits, _squares(sides), gains=_gains(sides))
-    c = replace(c, effect=rules.effect)
+    c = Comparison(seeds, len(planned), waits, slack=_slack(sides), margin=rules.margin)
     if _failed(sides):
         return c if waits else replace(c, fisher=_failure_p(sides))
     if not seeds:
@@ -214,93 +182,69 @@ def _numbers(sides: Sides, rules: Rules) -> Comparison:
     if len(seeds) < FEWEST:
         return c
     c = replace(c, sd=deviation(differences))
-    # A spread that the losses' own rounding can make is none.
+    # Differences that are equal but for the losses' own rounding do not measure a spread.
     largest = max(abs(s.coefficient * s.outcomes.losses[seed]) for s in sides for seed in seeds)
     if max(differences) - min(differences) <= 1e-12 * largest:
         return c
-    together = _pair_correlation(sides, seeds)
-    c = replace(c, correlation=together)
-    prior = _prior_of(c, rules)
-    if waits:
-        return replace(_test_in_sequence(c, prior), p=None, p_equivalent=None)
-    return _test_once(c, prior) if rules.looks < 2 else _test_in_sequence(c, prior)
+    c = replace(
+        c, spread=shrink(Spread(deviation(differences) ** 2, len(seeds) - 1), _usual(sides, rules))
+    )
+    return replace(c, interval=_interval(c, sides, rules, LEVEL))
 
 
-def _gains(sides: Sides) -> tuple[float, float]:
-    """Returns by how much the difference of the variants at their best may lie below that of the
-    measured runs, and above it: better points lower the losses on either side."""
-    below = math.fsum(
-        side.coefficient * side.tuning_slack for side in sides if side.coefficient > 0
-    )
-    above = math.fsum(
-        -side.coefficient * side.tuning_slack for side in sides if side.coefficient < 0
-    )
+def _slack(sides: Sides) -> Interval:
+    """By how much the difference of the variants at their best may lie below that of the measured
+    runs, and above it: better points lower the losses on either side."""
+    below = math.fsum(s.coefficient * s.tuning_slack for s in sides if s.coefficient > 0)
+    above = math.fsum(-s.coefficient * s.tuning_slack for s in sides if s.coefficient < 0)
     return below, above
 
 
-def _prior_of(c: Comparison, rules: Rules) -> Prior | None:
-    """The prior of a comparison whose coefficients are not those of a pair: its variance is in
-    proportion to the sum of the squared coefficients."""
-    prior = rules.prior
-    return prior and replace(prior, variance=prior.variance * c.squares / 2)
+def _usual(sides: Sides, rules: Rules) -> Spread | None:
+    """The usual variance of these sides: in proportion to the sum of the squared coefficients."""
+    squares = math.fsum(side.coefficient**2 for side in sides)
+    return rules.usual and rules.usual._replace(variance=rules.usual.variance * squares / 2)
 
 
-def _test_once(c: Comparison, prior: Prior | None) -> Comparison:
-    """Interval and tests of a number of seeds that was planned: the moderated t."""
+def _interval(c: Comparison, sides: Sides, rules: Rules, level: float) -> Interval:
+    """The interval of the difference: Student's, or one that holds at every look."""
     assert c.difference is not None
-    assert c.sd is not None
-    spread = moderate(Spread(c.sd**2, len(c.seeds) - 1), prior)
-    mean, (below, above) = c.difference, c.gains
-    error, freedom = spread.sd / math.sqrt(len(c.seeds)), spread.freedom
-    half = half_width(error, freedom)
-    low, high = _ends(mean - half - below, mean + half + above)
-    return replace(
-        c,
-        spread=spread,
-        low=low,
-        high=high,
-        sign_flip=sign_flip(c.differences),
-        p=difference_p(max(mean - below, -mean - above, 0.0), error, freedom),
-        p_equivalent=upper_p(c.effect - max(mean + above, below - mean), error, freedom),
-    )
-
-
-def _ends(low: float, high: float) -> tuple[float | None, float | None]:
-    """The ends of an interval, None where there is no bound: in a sequence of few seeds, and where
-    nothing bounds the tuning error of a variant."""
-    return low if math.isfinite(low) else None, high if math.isfinite(high) else None
-
-
-def _test_in_sequence(c: Comparison, prior: Prior | None) -> Comparison:
-    """Interval and tests that hold however often more seeds were added."""
-    assert c.sd is not None
-    below, above = c.gains
-    low, high = confidence_sequence(c.differences, LEVEL, prior)
-    ends = _ends(low - below, high + above)
-    too_high = always_valid_p(c.differences, (c.effect - above, math.inf), prior)
-    too_low = always_valid_p(c.differences, (-math.inf, below - c.effect), prior)
-    return replace(
-        c,
-        spread=moderate(Spread(c.sd**2, len(c.seeds) - 1), prior),
-        low=ends[0],
-        high=ends[1],
-        p=always_valid_p(c.differences, (-above, below), prior),
-        p_equivalent=max(too_high, too_low),
-    )
-
-
-def _detectable(c: Comparison, rules: Rules, compared: int) -> float | None:
-    """The smallest true difference that as many seeds detect with 90 % power, on the side of the
-    larger tuning error. None if nothing can be detected."""
     assert c.spread is not None
-    gain = max(c.gains)
-    if math.isinf(gain):
-        return None
-    if rules.looks < 2:
-        return detectable_difference(c.spread, len(c.seeds), compared, c.effect, gain)
-    level, prior = LEVEL / compared, _prior_of(c, rules)
-    found = detectable_in_sequence(c.differences, level, prior, c.effect, gain)
-    return found if math.isfinite(found) else None
+    if c.waits or rules.looks > 1:
+        return confidence_sequence(c.differences, level, _usual(sides, rules))
+    half = half_width(c.spread, len(c.seeds), level)
+    return c.difference - half, c.difference + half
+
+
+def _judge(c: Comparison, sides: Sides, rules: Rules, count: int, failures: int) -> Comparison:
+    """The comparison with its bounds, p and verdict, as one of `count` that are judged together; 0
+    if it is only described. `failures` pairs are tested for their failures."""
+    if c.fisher is not None:
+        c = replace(c, fisher=min(1.0, c.fisher * failures) if count else None)
+    if count and not c.waits and c.interval and c.spread:
+        (below, above), level = c.slack, LEVEL / count
+        low, high = _interval(c, sides, rules, level)
+        p, quantile = _p_and_quantile(c, sides, rules, level)
+        found = detectable_difference(quantile, c.spread, len(c.seeds), max(c.slack))
+        c = replace(
+            c,
+            bounds=(low - below, high + above),
+            p=min(1.0, p * count),
+            detectable=found if math.isfinite(found) else None,
+        )
+    return replace(c, verdict=_verdict(c, sides, described=not count))
+
+
+def _p_and_quantile(c: Comparison, sides: Sides, rules: Rules, level: float) -> tuple[float, float]:
+    """The p of this comparison alone, and half the width of its bounds in standard errors."""
+    assert c.difference is not None
+    assert c.spread is not None
+    (below, above), seeds = c.slack, len(c.seeds)
+    if rules.looks > 1:
+        p = always_valid_p(c.differences, (-above, below), _usual(sides, rules))
+        return p, sequence_quantile(c.spread.freedom, seeds, level)
+    beyond = max(c.difference - below, -c.difference - above, 0.0)
+    return difference_p(beyond, c.spread, seeds), student_quantile(c.spread.freedom, level)
 
 
 def _failure_p(sides: Sides) -> float | None:
@@ -310,29 +254,19 @@ def _failure_p(sides: Sides) -> float | None:
     return fisher_p(*(side.outcomes.failure for side in sides))
 
 
-def _pair_correlation(sides: Sides, seeds: Sequence[int]) -> float | None:
-    """The correlation of the losses of two sides; None for more sides."""
-    if len(sides) != 2:
-        return None
-    return correlation(*([side.outcomes.losses[seed] for seed in seeds] for side in sides))
-
-
-def _verdict(c: Comparison, sides: Sides) -> Verdict:
-    """A run that failed, on any side, outranks all numbers, and so do pairs that are missing of a
-    fixed plan. Better or worse: p after Holm
-    below 0.05, and a mean difference of `effect` or more. Equivalent: the p of the two one-sided
-    tests below 0.05, and the 95 % interval within +-effect. Below the effect: p below 0.05, and
-    neither."""
+def _verdict(c: Comparison, sides: Sides, described: bool) -> Verdict:
     if _failed(sides):
         return "failed"
-    if c.waits:
-        return "not decided yet"
-    if c.p_holm is None or c.p_equivalent is None:
-        return "identical" if c.difference == c.sd == 0 else "too few seeds"
-    assert c.difference is not None
-    if c.p_holm < LEVEL and abs(c.difference) >= c.effect:
-        return "better" if c.difference < 0 else "worse"
-    bounded = c.low is not None and c.high is not None and max(-c.low, c.high) < c.effect
-    if bounded and c.p_equivalent < LEVEL:
+    if any(side.at_edge for side in sides):
+        return "best rate not found"
+    if described and c.interval:
+        return "described"
+    return word_of(c.bounds, c.margin) if c.bounds else "not decided yet"
+
+
+def word_of(bounds: Interval, margin: float) -> Verdict:
+    """The word that follows from the interval that decides."""
+    low, high = bounds
+    if -margin < low and high < margin:
         return "equivalent"
-    return "below the effect" if c.p_holm < LEVEL else "not distinguishable"
+    return "better" if high < 0 else "worse" if low > 0 else "not told apart"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.errors import ConfigError
+from transformer_norms.judge.decision import EFFECT
 from transformer_norms.judge.ledger import (
     FIRST,
     MOST_PAIRS,
@@ -28,7 +29,6 @@ from transformer_norms.judge.ledger import (
 from transformer_norms.judge.pairs import train_pair
 from transformer_norms.judge.parties import read_parties
 from transformer_norms.progress import clock, say
-from transformer_norms.run.failure import EFFECT
 from transformer_norms.signals import AGAIN, Preempted, Stopping
 
 CODES = {"better": 0, "not better": 6, "undecided": 7}

@@ -26,11 +26,12 @@ from typing import Literal
 
 from scipy import special
 
-from transformer_norms.comparison.moderation import Spread
 from transformer_norms.comparison.sequence import confidence_sequence, half_width_at
+from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.comparison.statistics import FEWEST, deviation
 
 Word = Literal["better", "not better", "undecided"]
+EFFECT = 0.005  # nats per token: the smallest difference worth taking, unless one is typed
 MISSED = 0.05  # how often a candidate that is better by `effect` may be called not better
 _UNLIKELY = 0.05  # what the pairs to come are not trusted to do
 _ROUNDING = 1e-12  # nats: the spread of differences that are the same but for their last digits

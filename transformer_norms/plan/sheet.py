@@ -97,9 +97,8 @@ def sweep_lines(plan: SweepPlan, capacity: float | None) -> list[str]:
 
 def _sweep_notes(plan: SweepPlan) -> list[str]:
     question, notes = plan.request.question, [*plan.request.remarks]
-    if question.tune and question.tune.stepped:
-        runs = len(question.variants) * len(question.tune_seeds)
-        notes.append(f"a best rate at an edge of the grid adds {runs} runs of tuning")
+    if question.tune and (more := question.tune.more_text):
+        notes.append(more)
     if question.until_decided:
         notes.append(f"the results are at most these: {question.until_decided}")
     return notes

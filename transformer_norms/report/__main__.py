@@ -41,13 +41,17 @@ def make_parser() -> Parser:
         "--out", type=typed_path, metavar="DIR", help="where to (default: first FOLDER)"
     )
     parser.add_argument(
-        "--effect", type=float, metavar="NATS",
-        help="smallest difference worth naming (default: the sweep's, else 0.005)",
+        "--margin", type=float, metavar="NATS",
+        help="bound of a negligible difference (default: the sweep's, else 0.02)",
     )  # fmt: skip
     parser.add_argument(
         "--contrast", action="append", default=[], metavar="TEXT",
         help='one more comparison, such as "post - sandwich" or "(post - pre) under gpt2 - '
         '(post - pre) under xavier" or "post - pre over model.depth"; may repeat',
+    )  # fmt: skip
+    parser.add_argument(
+        "--join", action="store_true",
+        help="one estimate over studies: each FOLDER is one, and all have the same contrast",
     )  # fmt: skip
     add_flags(parser)
     return parser
@@ -55,8 +59,8 @@ def make_parser() -> Parser:
 
 def _report(arguments: Sequence[str] | None) -> int:
     typed = make_parser().parse_args(arguments)
-    if typed.effect is not None and not (isfinite(typed.effect) and typed.effect >= 0):
-        raise ConfigError(f"--effect {typed.effect}: a number of nats, 0 or more, is wanted")
+    if typed.margin is not None and not (isfinite(typed.margin) and typed.margin > 0):
+        raise ConfigError(f"--margin {typed.margin}: a number of nats above 0 is wanted")
     sheet = typed_sheet(typed)
     baseline = typed.baseline
     if baseline is not None:
@@ -69,7 +73,17 @@ def _report(arguments: Sequence[str] | None) -> int:
     from transformer_norms.report.writing import write_figures, write_report
 
     folders = [find_study(text) for text in typed.folders]
-    path, findings = write_report(folders, typed.out, baseline, typed.effect, typed.contrast)
+    if typed.join:
+        if sheet is not None:
+            raise ConfigError("--figures: is not for --join, which writes joined.svg")
+        from transformer_norms.report.joined_report import write_joined
+        from transformer_norms.text_tables import wrap_text
+
+        path, sentences = write_joined(folders, typed.out, baseline, typed.margin, typed.contrast)
+        print("\n".join(line for one in sentences for line in wrap_text(one)), file=sys.stderr)
+        print(json.dumps({"report": str(path), "joined": len(sentences)}), flush=True)
+        return 0
+    path, findings = write_report(folders, typed.out, baseline, typed.margin, typed.contrast)
     print("\n".join(summary_lines(findings)), file=sys.stderr)
     if sheet is not None:
         with Live() as live:

@@ -1,7 +1,8 @@
 """The answer of a study in sentences: which variants are better, and which it cannot tell apart."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from transformer_norms.comparison.contrasts import Contrast
@@ -45,7 +46,7 @@ def answer(findings: Findings) -> Answer:
         _lead(findings, groups),
         groups,
         [f"{contrast_sentence(findings, contrast)}." for contrast in findings.study.contrasts],
-        _notes(findings, groups),
+        _notes(findings),
     )
 
 
@@ -67,8 +68,10 @@ def sentence(findings: Findings, variant: Variant) -> str:
         findings.comparisons[variant.name],
         outcomes,
         findings.outcomes[baseline.name],
+        _edges([variant, baseline]),
     )
-    return "; ".join([verdict, *caveats(variant, baseline)])
+    notes = [*_alone_note(findings, variant.name), *caveats(findings.study, variant, baseline)]
+    return "; ".join([verdict, *notes])
 
 
 def contrast_sentence(findings: Findings, contrast: Contrast) -> str:
@@ -81,11 +84,23 @@ def contrast_sentence(findings: Findings, contrast: Contrast) -> str:
     outcomes = {variant.name: findings.outcomes[variant.name] for variant in variants}
     if contrast.pair:
         name, baseline = contrast.pair
-        claim = comparison_sentence(name, baseline, comparison, outcomes[name], outcomes[baseline])
+        claim = comparison_sentence(
+            name, baseline, comparison, outcomes[name], outcomes[baseline], _edges(variants)
+        )
     else:
-        claim = sum_sentence(contrast.text, contrast.unit, comparison, outcomes)
-    unfair = [line for sides in pairs_within(study, contrast) for line in caveats(*sides)]
-    return "; ".join([claim, *dict.fromkeys(unfair)])
+        claim = sum_sentence(contrast.text, contrast.unit, comparison, outcomes, _edges(variants))
+    unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
+    return "; ".join([claim, *_alone_note(findings, contrast.text), *dict.fromkeys(unfair)])
+
+
+def _edges(variants: Sequence[Variant]) -> list[str]:
+    return [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
+
+
+def _alone_note(findings: Findings, name: str) -> list[str]:
+    """Says that a verdict follows from the comparisons that are judged together with it."""
+    word = findings.alone.get(name)
+    return [f"judged alone, by its own variance, it would be {word}"] if word else []
 
 
 def _ending_text(outcomes: Outcomes) -> str:
@@ -107,22 +122,33 @@ def _lost_variants(findings: Findings) -> list[Variant]:
 
 
 def _lead(findings: Findings, groups: Groups) -> str:
-    """The best variant that is better than its baseline, else the number of each verdict."""
-    compared = findings.compared
+    """The declared contrasts, if there are any; the best variant that is better than its baseline;
+    else the number of each verdict."""
+    study, compared = findings.study, findings.compared
+    if declared := [c for c in study.contrasts if c.declared and c.text in findings.contrasts]:
+        words = Counter(findings.contrasts[c.text].verdict for c in declared)
+        pairs = [pair for contrast in declared for pair in pairs_within(study, contrast)]
+        sides = [replace(variant, baseline=baseline.name) for variant, baseline in pairs]
+        claim = f"{len(declared)} contrasts were declared before the runs ({_counts(words)})"
+        claim = claim if len(declared) > 1 else contrast_sentence(findings, declared[0])
+        return f"{claim}{_different_starts(findings, sides)}."
     if said := groups.get("better", compared if len(compared) == 1 else [])[:1]:
         return f"{sentence(findings, said[0])}{_different_starts(findings, said)}."
     if compared:
-        verdicts = ", ".join(f"{verdict} {len(members)}" for verdict, members in groups.items())
-        claim = f"No variant is shown to be better than its baseline ({verdicts})"
+        words = Counter({verdict: len(members) for verdict, members in groups.items()})
+        claim = f"No variant is shown to be better than its baseline ({_counts(words)})"
         failures = f"{_failed_baselines(findings)}{_most_failing(findings)}"
         return f"{failures}{claim}{_different_starts(findings, compared)}."
     if lost := _lost_variants(findings):
         return f"{'; '.join(sentence(findings, v) for v in lost)}."
-    variants = findings.study.variants
-    count = sum(any(run.ended for run in (*v.results, *v.trials)) for v in variants)
+    count = sum(any(run.ended for run in (*v.results, *v.trials)) for v in study.variants)
     contrasts = plural(len(findings.contrasts), "contrast")
     what = f"compared in {contrasts}" if findings.contrasts else "nothing is compared"
     return f"{plural(count, 'variant')} ran; {what}."
+
+
+def _counts(words: Counter[Verdict]) -> str:
+    return ", ".join(f"{word} {count}" for word, count in words.items())
 
 
 def _different_starts(findings: Findings, variants: Sequence[Variant]) -> str:
@@ -165,17 +191,11 @@ def _failed_baselines(findings: Findings) -> str:
     )
 
 
-def _notes(findings: Findings, groups: Groups) -> list[str]:
-    more = ", or a finer tuning with more seeds," if findings.gains else ""
-    beside = "; the contrasts are all else that is compared" if findings.contrasts else ""
-    notes = {
-        findings.study.unasked: True,
-        f"Not distinguishable is no finding of equality: more seeds{more} might tell.": (
-            "not distinguishable" in groups
-        ),
-        f"Each variant is compared with its baseline, and not with the others{beside}.": (
-            len(findings.compared) > 1
-        ),
-        same_data_note(findings.study): True,
-    }
-    return [note for note, holds in notes.items() if note and holds]
+def _notes(findings: Findings) -> list[str]:
+    others = len(findings.compared) > 1 and not findings.contrasts
+    notes = [
+        findings.study.unasked,
+        "Each variant is compared with its baseline, and not with the others." * others,
+        same_data_note(findings.study),
+    ]
+    return [note for note in notes if note]

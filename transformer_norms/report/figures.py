@@ -239,6 +239,7 @@ def fit_margins(figure: Any) -> None:
             text.update_positions(renderer)
             boxes.append(Text.get_window_extent(text, renderer))  # without its arrow
         boxes += [line.get_window_extent(renderer) for line in axes.lines if not line.get_clip_on()]
+        boxes += [legend.get_window_extent(renderer)] if (legend := axes.get_legend()) else []
     outside, pad = Bbox.union([box for box in boxes if box]), _PAD * figure.dpi
     width, height = figure.bbox.size
     figure.subplots_adjust(

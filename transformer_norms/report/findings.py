@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_norms.comparison.contrasts import Contrast
-from transformer_norms.comparison.moderation import ENOUGH, Prior
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.tuning_error import Trial, plain_point, possible_gains
 from transformer_norms.comparison.verdict import (
@@ -15,6 +14,7 @@ from transformer_norms.comparison.verdict import (
     Rules,
     Side,
     Sides,
+    Verdict,
     compare,
     is_awaited,
     usual_variance,
@@ -33,18 +33,20 @@ if TYPE_CHECKING:
 class Findings:
     """`rules` are shared by all comparisons.
 
-    By the variant's name: `outcomes` of every variant, `gains` of those that were tuned, in nats,
+    By the variant's name: `outcomes` of every variant, `slack` of those that were tuned, in nats,
     `comparisons` of those that have a baseline, `differences` from the baseline beyond what was
-    asked, in words. By their texts: the `contrasts` of which every variant has results.
+    asked, in words. By their texts: the `contrasts` of which every variant has results. `alone`:
+    the verdict that a comparison would have without the others, where it is another word.
     """
 
     study: Study
     outcomes: Mapping[str, Outcomes]
-    gains: Mapping[str, float]
+    slack: Mapping[str, float]
     rules: Rules
     comparisons: Mapping[str, Comparison]
     differences: Mapping[str, Sequence[str]]
     contrasts: Mapping[str, Comparison]
+    alone: Mapping[str, Verdict]
 
     @cached_property
     def table(self) -> "DataFrame":
@@ -79,12 +81,30 @@ class Findings:
         return [v for v in self.study.variants if v.name in self.comparisons]
 
     @property
+    def every(self) -> dict[str, Comparison]:
+        """Every comparison by its name."""
+        return {**self.comparisons, **self.contrasts}
+
+    @property
+    def family(self) -> dict[str, Comparison]:
+        """The comparisons that are judged together, by their names."""
+        names = _family(self.study)
+        return {name: c for name, c in self.every.items() if name in names}
+
+    def contrast(self, name: str) -> Contrast:
+        """The contrast of this text, or that of a variant with its baseline."""
+        for contrast in self.study.contrasts:
+            if contrast.text == name:
+                return contrast
+        baseline = self.study.baseline_of(self.study.variant(name)).name
+        return Contrast({name: 1.0, baseline: -1.0}, f"{name} - {baseline}")
+
+    @property
     def compared_together(self) -> int:
-        """The number of comparisons over which Holm's correction runs."""
-        comparisons = [*self.comparisons.values(), *self.contrasts.values()]
+        """The number of comparisons that are judged together."""
         return self.rules.to_come + sum(
             c.p is not None or c.verdict == "failed" or is_awaited(c, self.rules)
-            for c in comparisons
+            for c in self.family.values()
         )
 
     def passed(self, name: str) -> str | None:
@@ -106,37 +126,54 @@ class Findings:
         return "baseline" if variant.baseline == variant.name else ""
 
 
-def findings(study: Study, noise: Study | None = None) -> Findings:
-    """The findings of a study. `noise` is a study beside it that measured how losses scatter; it
-    counts where the study itself has too few comparisons to say so. Raises ConfigError if runs
-    would be compared that must not be."""
+def findings(study: Study) -> Findings:
+    """The findings of a study. Raises ConfigError if runs would be compared that must not be."""
     check_comparable(study)
     outcomes = result_outcomes(study)
-    gains = _tuning_slack(study, outcomes)
-    asked = asked_comparisons(study, outcomes, gains)
+    slack = _tuning_slack(study, outcomes)
+    asked = asked_comparisons(study, outcomes, slack)
     looks = max(2, study.looks) if study.sequential else 1
-    prior = _usual_variance(study, asked, noise)
-    rules = Rules(study.effect, prior, looks, study.order, _count_to_come(study))
-    comparisons = compare(asked, rules)
+    usual = usual_variance({v.name: asked[v.name] for v in study.variants if v.name in asked})
+    rules = Rules(study.margin, usual, looks, study.order, _count_to_come(study))
+    family = _family(study) & asked.keys()
+    comparisons = compare(asked, rules, described=asked.keys() - family)
+    by_itself = replace(rules, usual=None, to_come=0)
+    alone = {name: compare({name: asked[name]}, by_itself)[name].verdict for name in family}
+    # A sum that stands twice, typed or as a pair, is the one comparison that is judged.
+    sums = _sums(study)
+    judged = {sums[name]: comparisons[name] for name in family}
+    comparisons = {name: judged.get(sums[name], c) for name, c in comparisons.items()}
     compared = [v for v in study.variants if v.name in comparisons]
     return Findings(
         study=study,
         outcomes=outcomes,
-        gains=gains,
+        slack=slack,
         rules=rules,
         comparisons={v.name: comparisons[v.name] for v in compared},
         differences={v.name: differences(study, v) for v in compared},
         contrasts={c.text: comparisons[c.text] for c in study.contrasts if c.text in comparisons},
+        alone={name: word for name, word in alone.items() if word != comparisons[name].verdict},
     )
 
 
-def compare_also(findings: Findings, contrast: Contrast) -> Comparison | None:
-    """One more contrast, compared beside all comparisons of a study by the same rules. None if one
-    of its variants has no results."""
+def _sums(study: Study) -> dict[str, frozenset[tuple[str, float]]]:
+    """The variants with their coefficients, of each comparison by its name."""
+    pairs = {v.name: {v.name: 1.0, study.baseline_of(v).name: -1.0} for v in study.variants}
+    contrasts = {contrast.text: contrast.coefficients for contrast in study.contrasts}
+    return {name: frozenset(one.items()) for name, one in {**pairs, **contrasts}.items()}
+
+
+def comparison_of(findings: Findings, contrast: Contrast) -> Comparison | None:
+    """The comparison of a study that has these coefficients, or else one more, which is described.
+    None if one of its variants has no results."""
+    sums, key = _sums(findings.study), frozenset(contrast.coefficients.items())
+    for name, comparison in findings.every.items():
+        if sums[name] == key:
+            return comparison
     study = replace(findings.study, contrasts=[*findings.study.contrasts, contrast])
     check_comparable(study)
-    asked = asked_comparisons(study, findings.outcomes, findings.gains)
-    return compare(asked, findings.rules).get(contrast.text)
+    asked = asked_comparisons(study, findings.outcomes, findings.slack)
+    return compare(asked, findings.rules, described=asked).get(contrast.text)
 
 
 def _tuning_slack(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, float]:
@@ -158,13 +195,14 @@ def _tuning_slack(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, f
 
 
 def asked_comparisons(
-    study: Study, outcomes: Mapping[str, Outcomes], gains: Mapping[str, float]
+    study: Study, outcomes: Mapping[str, Outcomes], slack: Mapping[str, float]
 ) -> dict[str, Sides]:
     """The comparisons that a study asks for: of variants with their baselines by the variants'
     names, and contrasts by their texts."""
 
     def side(name: str, coefficient: float) -> Side:
-        return Side(coefficient, outcomes[name], gains.get(name, 0.0))
+        at_edge = bool(study.variant(name).at_edge)
+        return Side(coefficient, outcomes[name], slack.get(name, 0.0), at_edge)
 
     pairs = {
         v.name: [side(v.name, 1.0), side(study.baseline_of(v).name, -1.0)]
@@ -179,22 +217,17 @@ def asked_comparisons(
     return {**contrasts, **pairs}
 
 
+def _family(study: Study) -> set[str]:
+    """The names of the comparisons that are judged together: the contrasts that were declared, or,
+    without any, each variant against its baseline. All others are described."""
+    declared = {contrast.text for contrast in study.contrasts if contrast.declared}
+    return declared or {variant.name for variant in study.variants if variant.compared}
+
+
 def _count_to_come(study: Study) -> int:
-    """How many comparisons wait for a variant that has no results planned yet."""
-    pairs = [(v.name, study.baseline_of(v).name) for v in study.variants if v.compared]
-    contrasts = [tuple(contrast.coefficients) for contrast in study.contrasts]
-    return sum(any(map(study.awaits, names)) for names in (*pairs, *contrasts))
-
-
-def _usual_variance(study: Study, asked: Mapping[str, Sides], noise: Study | None) -> Prior | None:
-    """The prior of the variances: the study's own, if it has ENOUGH comparisons, or that of the
-    noise beside it."""
-    pairs = [asked[v.name] for v in study.variants if v.name in asked]
-    own = usual_variance(pairs, "the comparisons of this study", fewest=ENOUGH)
-    if own or noise is None:
-        return own
-    beside = asked_comparisons(noise, result_outcomes(noise), {})
-    return usual_variance(beside.values(), f"the study {noise.home.name}", fewest=1)
+    """How many comparisons of the family wait for a variant without planned results."""
+    sums = _sums(study)
+    return sum(any(study.awaits(variant) for variant, _ in sums[name]) for name in _family(study))
 
 
 def result_outcomes(study: Study) -> dict[str, Outcomes]:

@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.sweep_record import FAILED_AT_START, Tuned, Values, grouped
+from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.errors import ConfigError
-from transformer_norms.run.failure import EFFECT, bigram_horizons, failure, ngram_losses
+from transformer_norms.run.failure import bigram_horizons, failure, ngram_losses
 from transformer_norms.run.reader import SavedRun
 
 RATE = "optimizer.lr"
@@ -80,6 +81,15 @@ class Variant:
         return self.tuned is not None and self.tuned.best is None
 
     @property
+    def at_edge(self) -> str:
+        """`optimizer.lr=0.009`: the best of the tuned values that are the first or the last that
+        were tried; empty if there are none."""
+        best = self.tuned and self.tuned.best
+        if not (self.tuned and best):
+            return ""
+        return ", ".join(f"{key}={best[key]}" if key in best else key for key in self.tuned.edge)
+
+    @property
     def ended(self) -> list[SavedRun]:
         """The runs that have a result."""
         return ended_runs(self.results)
@@ -109,7 +119,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """`home`: the folder of its report. `effect`: the smallest difference worth naming, in nats per
+    """`home`: the folder of its report. `margin`: the bound of a negligible difference, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
     for beside those with a baseline; `left_out`: why a comparison is not among them. `damaged`: a
     line for each file that could not be read.
@@ -123,7 +133,7 @@ class Study:
     axes: list[str]
     runs: list[StudyRun]
     variants: list[Variant]
-    effect: float = EFFECT
+    margin: float = MARGIN
     question: str = ""
     tune: dict[str, list[Any]] = field(default_factory=dict)
     contrasts: list[Contrast] = field(default_factory=list)

@@ -4,16 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import isinf
 
-from transformer_norms.comparison.moderation import Spread
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.statistics import detectable_difference
-from transformer_norms.comparison.verdict import Comparison
+from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
 from transformer_norms.report.study import Study, Variant
-from transformer_norms.run.failure import EFFECT
+from transformer_norms.run.failure import NGRAM_LEAD
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import (
     Table,
@@ -26,16 +24,16 @@ from transformer_norms.text_tables import (
 from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
-    "variant tuned tuning_error seeds failed missing loss median difference interval p sign-flip "
-    "correlation detectable verdict"
+    "variant tuned tuning_error seeds failed missing loss median difference interval bounds p "
+    "detectable verdict"
 ).split()
-_HEADINGS = {"tuning_error": "tuning error", "interval": "95 % interval", "p": "p (Holm)"}
+_HEADINGS = {"tuning_error": "tuning error", "interval": "95 % interval"}
+AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
 CONTRAST_NOTE = (
     "The value of a contrast is the sum of coefficient x loss over its variants, for a trend the "
-    "least-squares slope per doubling. It is tested as a difference is, in the same family of Holm."
+    "least-squares slope per doubling. It is judged as a difference is."
 )
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
-_SEEDS = (3, 5, 8, 10)  # for which the smallest difference that is found is given
 
 
 def number(value: float | None, infinite: str = "failed") -> str:
@@ -68,7 +66,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
     row = {
         "variant": variant.name,
         "tuned": variant.best_text(findings.study.rate or ""),
-        "tuning_error": number(findings.gains.get(variant.name), infinite="unknown"),
+        "tuning_error": number(findings.slack.get(variant.name), infinite="unknown"),
         "seeds": str(outcomes.ended),
         "failed": str(outcomes.failure) if outcomes.failed else "0",
         "missing": str(len(outcomes.missing)),
@@ -76,7 +74,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "median": number(outcomes.median),
         "verdict": verdict_words(findings, variant),
     }
-    return row | (_numbers(comparison) if comparison else {})
+    return row | (comparison_cells(comparison) if comparison else {})
 
 
 def mean_text(outcomes: Outcomes) -> str:
@@ -84,18 +82,22 @@ def mean_text(outcomes: Outcomes) -> str:
     return number(outcomes.mean) + ("" if outcomes.sd is None else f" ± {outcomes.sd:.4f}")
 
 
-def _numbers(comparison: Comparison) -> dict[str, str]:
+def comparison_cells(comparison: Comparison) -> dict[str, str]:
     """The cells of a comparison."""
-    ends = comparison.low, comparison.high
-    interval = ["no bound" if end is None else f"{end:+.4f}" for end in ends]
     return {
         "difference": show(comparison.difference, "+.4f"),
-        "interval": "" if ends == (None, None) else " to ".join(interval),
-        "p": _probability(comparison.p_holm),
-        "sign-flip": _probability(comparison.sign_flip),
-        "correlation": show(comparison.correlation, ".2f"),
+        "interval": _ends_text(comparison.interval),
+        "bounds": _ends_text(comparison.bounds),
+        "p": _probability(comparison.p),
         "detectable": number(comparison.detectable),
     }
+
+
+def _ends_text(ends: Interval | None) -> str:
+    """`-0.0225 to -0.0149`; nothing where neither end is known."""
+    if not ends or all(map(isinf, ends)):
+        return ""
+    return " to ".join("no bound" if isinf(end) else f"{end:+.4f}" for end in ends)
 
 
 def verdict_words(findings: Findings, variant: Variant) -> str:
@@ -112,8 +114,8 @@ def contrast_table(findings: Findings) -> Table:
         c = findings.contrasts.get(contrast.text)
         seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, "no results")
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
-        rows.append(row | (_numbers(c) if c else {}))
-    names = "contrast seeds difference interval p sign-flip detectable verdict".split()
+        rows.append(row | (comparison_cells(c) if c else {}))
+    names = "contrast seeds difference interval bounds p detectable verdict".split()
     return _filled_columns(rows, _HEADINGS | {"difference": "value"}, names)
 
 
@@ -151,36 +153,37 @@ def summary_lines(findings: Findings) -> list[str]:
 def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
     """`difference: variant - baseline, mean over ...`: says what each of the `columns` holds."""
     study, loss, shown = findings.study, findings.study.loss_name, {*columns}
-    tested = not shown.isdisjoint({_HEADINGS["interval"], _HEADINGS["p"]})
-    fisher = any(c.fisher is not None for c in findings.comparisons.values())
+    tested = not shown.isdisjoint({_HEADINGS["interval"], "p"})
+    fisher = any(c.fisher is not None for c in findings.every.values())
+    described = any(c.verdict == "described" for c in findings.every.values())
     together = plural(findings.compared_together, "comparison")
-    corrected = f"after Holm's correction for {together} made together"
     meanings = {
         "tuned": "the value that tuning chose; (edge): it is the lowest or highest that was tried",
         "tuning_error": "an upper 95 % bound of what a better tuned value could still gain, from "
-        "the curve through the trials. It is a part of every interval and p",
+        "the curve through the trials. It widens the bounds",
         "seeds": "runs that ended",
-        "failed": f"runs that diverged or are not {EFFECT:g} nats better than the unigram, or than "
-        "the bigram where most runs of a baseline pass it. No mean includes them, and no "
+        "failed": f"runs that diverged or are not {NGRAM_LEAD:g} nats better than the unigram, or "
+        "than the bigram where most runs of a baseline pass it. No mean includes them, and no "
         "difference is given where a run failed"
-        + f". Fisher's p compares the failures of a pair, {corrected}"
+        + ". Fisher's p compares the failures of a pair, times the pairs with failures"
         * fisher,
         "missing": "planned runs without a result",
-        "loss": f"final {loss} in nats per token, mean ± standard deviation over seeds"
-        + _test_part(findings),
+        "loss": f"final {loss} in nats per token, {AFTER_MEAN}" + _test_part(findings),
         "median": "of the loss over all seeds; a failed run counts as infinity",
         "difference": "variant - baseline, mean over the seeds that both have"
         + "; too few seeds for an interval and a p" * (not tested),
         "interval": _interval_note(findings),
-        "p": f"the p of the same test, {corrected}. An interval may leave out zero where p is "
-        "above 0.05",
-        "sign-flip": "the exact p of the measured differences of one comparison, without tuning "
-        "error and Holm's correction",
-        "correlation": "of the losses of variant and baseline, over pairs of one seed",
+        "bounds": f"the interval that decides: it holds for {together} at once, and is widened by "
+        "the tuning error. Each comparison that is added widens it, and changes the usual variance",
+        "p": f"that no difference is beyond the tuning error, times {together}",
         "detectable": "the smallest true difference that such a comparison detects with 90 % power",
-        "verdict": f"better or worse: p below 0.05 and a difference of {study.effect:g} or more. "
-        "equivalent: two one-sided tests show that the difference is smaller than that. below the "
-        "effect: p below 0.05, but neither of these" * tested,
+        "verdict": (
+            f"equivalent: the bounds lie within -{study.margin:g} and {study.margin:g}. better or "
+            "worse: they lie below or above zero"
+            + ". described: not one of the declared comparisons, and so not tested"
+            * described
+        )
+        * tested,
     }
     headings = _headings(findings)
     return [
@@ -199,30 +202,31 @@ def _test_part(findings: Findings) -> str:
 
 
 def _interval_note(findings: Findings) -> str:
-    """Which test gives intervals and p, and where its variances come from."""
-    study, prior = findings.study, findings.rules.prior
+    """Which test gives the interval, and where its variance comes from."""
+    study, usual = findings.study, findings.rules.usual
+    test = "of this difference alone, by a paired t test"
     if study.sequential:
         more = "with more seeds at each" if study.looks > 1 else "after which seeds can be added"
         test = (
-            "of the difference. Interval and p hold at every look (Wang & Ramdas 2024): "
-            f"{plural(study.looks, 'look')}, {more}"
+            "of this difference alone. Interval, bounds and p hold at every look (Wang & Ramdas "
+            f"2024): {plural(study.looks, 'look')}, {more}"
         )
-    else:
-        test = "of the difference, by a paired t test, for each comparison by itself"
+    elif not study.recorded:
         test += (
             ". No sweep planned these runs: if some were added after a look at the others, "
             "interval and p claim too much"
-        ) * (not study.recorded)
+        )
+    if any(c.waits for c in findings.every.values()):
         test += (
             ". A comparison is tested once, when all planned pairs have ended; until then its "
             "interval holds at every look (Wang & Ramdas 2024)"
-        ) * any(c.waits for c in (*findings.comparisons.values(), *findings.contrasts.values()))
-    if prior is None:
+        )
+    if usual is None:
         return f"{test}. Each variance is that of the comparison alone"
     return (
-        f"{test}. Each variance is shrunk toward a standard deviation of "
-        f"{prior.variance**0.5:.4f}, measured in {prior.origin}, with the weight of "
-        f"{prior.weight:.1f} more seeds (Smyth 2004)"
+        f"{test}. Each variance is shrunk toward a standard deviation of {usual.sd:.4f}, that of "
+        f"the study's comparisons, with the weight of {plural(int(usual.freedom), 'more seed')} "
+        "(Smyth 2004)"
     )
 
 
@@ -253,40 +257,9 @@ def evidence_notes(findings: Findings) -> dict[str, list[str]]:
     """Returns the evidence for the answer: notes by heading."""
     return {
         "Starts": start_notes(findings),
-        "Noise": noise_notes(findings),
         "Warnings of the runs": run_warnings(findings.study),
         "Missing and left out": left_out_notes(findings.study),
     }
-
-
-def noise_notes(findings: Findings) -> list[str]:
-    """How much losses vary over seeds, and how small a difference is found in such noise."""
-    deviations = [
-        f"{name} {outcomes.sd:.4f}"
-        for name, outcomes in findings.outcomes.items()
-        if outcomes.sd is not None and not outcomes.failed
-    ]
-    notes = []
-    if deviations:
-        notes.append(f"standard deviation over seeds, in nats: {', '.join(deviations)}")
-    together = findings.compared_together
-    for name, c in findings.comparisons.items():
-        if c.correlation is None or not c.sd or isinf(max(c.gains)):
-            continue
-        sizes = [f"{_detectable_with(c, n, together):.4f} with {n}" for n in _SEEDS]
-        notes.append(
-            f"{name} and its baseline: pairs of one seed correlate at {c.correlation:.2f}, "
-            f"their differences have a standard deviation of {c.sd:.4f}; true difference that is "
-            f"detected with 90 % power: {', '.join(sizes)} seeds"
-        )
-    return notes
-
-
-def _detectable_with(c: Comparison, seeds: int, compared: int) -> float:
-    """The smallest true difference that another number of seeds, planned at once, would find."""
-    assert c.spread is not None
-    spread = Spread(c.spread.variance, c.spread.freedom - len(c.seeds) + seeds)
-    return detectable_difference(spread, seeds, compared, c.effect, max(c.gains))
 
 
 def start_notes(findings: Findings) -> list[str]:

@@ -135,15 +135,17 @@ def shared_seeds(variants: Sequence[Variant]) -> str:
     return ", ".join(map(str, sorted(seeds)))
 
 
-def caveats(variant: Variant, baseline: Variant) -> list[str]:
-    """The remarks that belong to a verdict: tuning gave the two unequal chances, or may have
-    stopped before the best value."""
-    lines = [
-        f"the best {', '.join(side.tuned.edge)} of {side.name} is the last that was tried"
-        for side in (variant, baseline)
-        if side.tuned and side.tuned.edge
-    ]
-    points, baseline_points = len(variant.points), len(baseline.points)
+def grid_points(study: Study, variant: Variant) -> int:
+    """The number of points of the grid, which all variants share, that a variant tried. Its search
+    beyond them goes on until its best is inside."""
+    points = (trials[0].tuned for trials in variant.points)
+    return sum(all(v in study.tune.get(k, ()) for k, v in point.items()) for point in points)
+
+
+def caveats(study: Study, variant: Variant, baseline: Variant) -> list[str]:
+    """The remarks that belong to a verdict: tuning gave the two unequal chances."""
+    lines = []
+    points, baseline_points = grid_points(study, variant), grid_points(study, baseline)
     if points != baseline_points:
         lines.append(
             f"{variant.name} was tuned at {points} points and {baseline.name} at {baseline_points}"
@@ -179,9 +181,9 @@ def audit_lines(study: Study) -> list[str]:
         f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
         "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each and train "
         "at one",
-        _budget_line(rows),
+        _budget_line(study, rows),
         *[fault for audit in rows for fault in _faults(audit)],
-        "every best value lies inside the grid" if inside else "",
+        "every best value lies inside those that were tried" if inside else "",
         f"seeds of tuning: {', '.join(map(str, seeds))}",
         f"SHARED: seeds of tuning and of results: {shared}"
         if shared
@@ -191,9 +193,9 @@ def audit_lines(study: Study) -> list[str]:
     return [line for line in lines if line]
 
 
-def _budget_line(rows: Sequence[Audit]) -> str:
-    """The number of points and of seeds that every variant had, or that they were not equal."""
-    points, seeds = [len(row.variant.points) for row in rows], [row.seeds for row in rows]
+def _budget_line(study: Study, rows: Sequence[Audit]) -> str:
+    """The points of the grid and the seeds that every variant had, or that they were not equal."""
+    points, seeds = [grid_points(study, row.variant) for row in rows], [row.seeds for row in rows]
     counts = {"points": points, "seeds": seeds}.items()
     texts = [f"{min(of)} to {max(of)} {what}" for what, of in counts if min(of) < max(of)]
     if texts:
@@ -202,19 +204,14 @@ def _budget_line(rows: Sequence[Audit]) -> str:
 
 
 def _faults(audit: Audit) -> list[str]:
-    name, tuned = audit.variant.name, audit.variant.tuned
+    name, edge = audit.variant.name, audit.variant.at_edge
     missing = sum(not trial.ended for trial in audit.variant.trials)
     lines = [f"{name}: {missing} of its tuning runs are missing"] if missing else []
     if points := audit.failed_points:
         more = f" and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
         lines.append(f"{name}: trials failed at {', '.join(points[:_NAMED])}{more}")
-    if tuned and tuned.edge:
-        edge = ", ".join(tuned.edge)
-        if tuned.best is None:
-            lines.append(f"{name}: EDGE: it failed at every {edge} that was tried")
-        else:
-            lines.append(f"{name}: EDGE: its best {edge} is the last that was tried")
-    return lines
+    text = f"{name}: EDGE: its best {edge} is the first or the last that was tried"
+    return [*lines, text] if edge else lines
 
 
 def audit_table(study: Study) -> Table:

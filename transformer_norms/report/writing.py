@@ -14,7 +14,7 @@ from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.fairness import contrast_differences
 from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings, findings
-from transformer_norms.report.gathering import noise_beside, read_study
+from transformer_norms.report.gathering import read_study
 from transformer_norms.report.left_out import left_out_summary
 from transformer_norms.report.page import render_page
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
@@ -48,7 +48,7 @@ def write_report(
     folders: Sequence[str | Path],
     out: str | Path | None = None,
     baseline: dict[str, Any] | None = None,
-    effect: float | None = None,
+    margin: float | None = None,
     contrasts: Sequence[str] = (),
 ) -> tuple[Path, Findings]:
     """Writes report.html, results.csv, table.md, tables for LaTeX with their sources, and curves
@@ -63,11 +63,11 @@ def write_report(
         )
     with Live() as live:
         places = [Path(folder) for folder in folders]
-        study = read_study(places, baseline, effect, contrasts, live)
+        study = read_study(places, baseline, margin, contrasts, live)
         runs = list({member.folder: member.run for member in study.runs if member.run}.values())
         rows, damaged = read_rows(track(live, "reading curves {:.0f}/{:.0f}", runs))
         study = replace(study, damaged=[*study.damaged, *damaged])
-        results = findings(study, noise_beside(study))
+        results = findings(study)
         files = _report_files(results, rows, live)
         folder = study.home if out is None else Path(out)
         write_files(folder, files)

@@ -1,7 +1,7 @@
 """When a run has failed to train: one rule, for sweeps and for reports.
 
-A run failed if it diverged, or if its loss is not better, by EFFECT, than that of n-grams that were
-counted on the same training tokens: the unigram, and the bigram at a horizon where a baseline
+A run failed if it diverged, or if its loss is not better, by NGRAM_LEAD, than that of n-grams that
+were counted on the same training tokens: the unigram, and the bigram at a horizon where a baseline
 passes the bigram. A run whose record has no n-grams can only have diverged.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.run.summary import Summary
 
-EFFECT = 0.005  # nats per token: the smallest difference worth naming, unless a sweep says another
+NGRAM_LEAD = 0.005  # nats per token
 
 Horizon = tuple[str, int | None]  # the fingerprint of the data, and the tokens of training
 
@@ -22,10 +22,9 @@ def ngram_losses(summary: Summary, loss: str) -> list[float]:
 
 
 def passes(loss: float, ngram: float) -> bool:
-    """Returns whether a loss is better than that of an n-gram. A difference below EFFECT, the
-    smallest worth naming, is none: a model that knows only the frequencies of tokens ends a little
-    above or below the unigram."""
-    return loss <= ngram - EFFECT
+    """Returns whether a loss is better than that of an n-gram by NGRAM_LEAD: a model that knows
+    only the frequencies of tokens ends a little above or below the unigram."""
+    return loss <= ngram - NGRAM_LEAD
 
 
 def best_ngram(summary: Summary, loss: str) -> int | None:

@@ -25,7 +25,6 @@ from transformer_norms.comparison.sweep_record import (
     Values,
     add_looks,
     distinct,
-    label,
     merge_records,
     path_of,
     read_record,
@@ -105,6 +104,7 @@ class Sweep:
         self.tuner: Tuner | None = None
         self.failed: dict[Path, str] = {}
         self.tracebacks: set[str] = set()  # that were printed
+        self.refusals: set[str] = set()  # of points, that were printed
         self.awaited: set[Path] = set()  # the runs that another process had
         self.stopped = self.refused = False
 
@@ -222,21 +222,15 @@ class Sweep:
                 return
             tuner.read(self.jobs)
         self.tuned = tuner.choices()
-        for tried in tuner.tried:
-            if tried.waits:
-                self.board.say(f"{label(tried.variant)}: not all of its tuning runs have ended")
-        for one in self.tuned:
-            if one.best is None:
-                self.board.say(f"{label(one.variant)}: nothing to tune, every trial failed")
-                continue
-            best = ", ".join(f"{key}={value}" for key, value in one.best.items())
-            edge = f"; still the edge of {', '.join(one.edge)}" if one.edge else ""
-            self.board.say(f"{label(one.variant)}: best at {best}{edge}")
+        for line in tuner.lines():
+            self.board.say(line)
 
     def _allows(self, variant: Values, point: Values) -> bool:
         """Whether the config of a point can be composed; a line says why not."""
-        if refusal := self.planner.refusal(variant, point):
+        refusal = self.planner.refusal(variant, point)
+        if refusal and refusal not in self.refusals:
             self.board.say(f"not tried: {refusal}")
+            self.refusals.add(refusal)
         return not refusal
 
     @property
@@ -314,19 +308,19 @@ class Sweep:
 
     def _record(self) -> None:
         """Writes sweep-NAME.json."""
-        tuning, grid = self.question.tune, self.tuner.grid if self.tuner else {}
+        tuning = self.question.tune
         record = SweepRecord(
             name=self.request.name,
             question=self.question.question,
             axes=self.question.axes,
             baseline=self.question.baseline,
-            tune=grid,
+            tune=tuning.grid if tuning else {},
             tune_seeds=self.question.tune_seeds,
             refine=tuning.refine if tuning else 0,
             seeds=self.question.first_seeds,
             most=self.question.most_seeds if self.question.until_decided else None,
             looks=self.looks,
-            effect=self.question.effect,
+            margin=self.question.margin,
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
             contrasts=self.question.contrasts,

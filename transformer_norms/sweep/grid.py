@@ -13,6 +13,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
 
 MOST_RUNS = 10_000
+MOST_OUTWARD = 6  # steps of a variant beyond the grid, while its best is the first or last value
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 _SETTINGS = ("seed", "refine")  # the keys of `tune` that are no tuned keys
 
@@ -34,16 +35,30 @@ class Tuning:
 
     @property
     def budget(self) -> int:
-        """The number of points of every variant; one more step at an edge is not in it."""
+        """The number of points of every variant, without those of `most_more`."""
         return math.prod(map(len, self.grid.values())) + self.refine * 2 * len(self.stepped)
+
+    @property
+    def most_more(self) -> int:
+        """The largest number of further points of a variant: steps outward from an edge, and one
+        half way to a value that failed."""
+        return (MOST_OUTWARD + 1) * len(self.stepped)
+
+    @property
+    def more_text(self) -> str:
+        """Says what `most_more` may cost; empty if no key has steps."""
+        runs = self.most_more * len(self.seed)
+        if not runs:
+            return ""
+        where = "a best at an edge of the grid, or below a value that failed"
+        return f"{where}, adds at most {runs} runs of tuning to a variant"
 
     @property
     def description(self) -> str:
         """The budget in words: `7 points (a grid of 5, then 2 around the best)`."""
         whole = math.prod(map(len, self.grid.values()))
         around = f", then {self.budget - whole} around the best" if self.budget > whole else ""
-        wider = "; at an edge one step more, for all" if self.stepped else ""
-        return f"{self.budget} points (a grid of {whole}{around}{wider})"
+        return f"{self.budget} points (a grid of {whole}{around})"
 
 
 def read_tuning(tune: Any) -> Any:

@@ -9,7 +9,7 @@ from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, R
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_record
 from transformer_norms.report.findings import Findings, findings
-from transformer_norms.report.gathering import count_looks, noise_beside, read_study
+from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Study
 from transformer_norms.sweep.question import Question
 from transformer_norms.sweep.seeds import seed_order
@@ -27,7 +27,7 @@ def read_findings(record: Path) -> Findings:
     ConfigError if its runs must not be compared."""
     study = read_study([record])
     looks = [*read_record(record).own_looks, look_at(study, {})]
-    return findings(replace(study, looks=count_looks(looks, study.variants)), noise_beside(study))
+    return findings(replace(study, looks=count_looks(looks, study.variants)))
 
 
 def take_look(found: Findings, *, unfinished: bool = False) -> Look:

@@ -25,12 +25,14 @@ from transformer_norms.kinds import plain
 from transformer_norms.run.folder import hold_run, state_of
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.reading import is_there
-from transformer_norms.sweep.grid import MOST_RUNS
+from transformer_norms.sweep.grid import MOST_RUNS, Tuning
 from transformer_norms.sweep.question import Request
+from transformer_norms.sweep.seeds import seed_order
 from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
 FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
+_TUNED_BY_ONE = 5  # result seeds, at most, whose rate one seed may choose
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,15 @@ class Jobs:
         Raises ConfigError or InputError if one cannot be run. Nothing has been written then.
         """
         question = self.request.question
-        points, variants = question.points, question.variants
-        budget = question.tune.budget if question.tune else 1
-        tuning, results = budget * len(question.tune_seeds), question.most_seeds
-        if len(variants) * max(tuning, results) > MOST_RUNS:
+        points, variants, tune = question.points, question.variants, question.tune
+        tuning = (tune.budget + tune.most_more) * len(tune.seed) if tune else 0
+        if len(variants) * max(tuning, question.most_seeds) > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")
         # Options that do not exist are refused before any job is composed.
         pairs = [pair for one in (question.fixed, *variants, *points) for pair in one.items()]
         check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
         at_points = [(variant, point) for variant in variants for point in points]
-        if question.tune is None:
+        if tune is None:
             return self.make_all("result", at_points)
         for seed in question.first_seeds:
             self.make("result", variants[0], points[0], seed)
@@ -171,7 +172,8 @@ class Jobs:
             lines += [
                 f"tuning of {plural(len(question.variants), 'variant')}: {tuning.description} x "
                 f"{plural(len(tuning.seed), 'seed')}, equal for all variants; then each at its "
-                f"best, {results}"
+                f"best, {results}",
+                *filter(None, [tuning.more_text, self._more_tuning_seeds(tuning)]),
             ]
         elif question.until_decided:
             lines += [str(question.until_decided)]
@@ -187,6 +189,17 @@ class Jobs:
                 "mix them, and study=NAME keeps them apart"
             )
         return lines
+
+    def _more_tuning_seeds(self, tuning: Tuning) -> str:
+        """Says that one seed tunes what many decide, and what to write; empty if it does not."""
+        question = self.request.question
+        if question.most_seeds <= _TUNED_BY_ONE or len(tuning.seed) > 1:
+            return ""
+        two = seed_order(2, question.first_seeds, tuning.seed)
+        return (
+            f"warning: {question.most_seeds} seeds decide and 1 tunes, but the best value moves "
+            f"from seed to seed; write seed: {two} under tune in the sweep's file"
+        )
 
     def _starts(self, first: Sequence[Job]) -> str:
         """Says which starts the variants bring, if they differ and the sweep does not ask about

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.sweep_record import Values, baseline_of, distinct, names_of
+from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.overrides import (
     HORIZONS,
     as_typed,
@@ -22,7 +23,6 @@ from transformer_norms.config.plugins import check_plugins
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
-from transformer_norms.run.failure import EFFECT
 from transformer_norms.storage.reading import read_yaml, real_path
 from transformer_norms.sweep.grid import MOST_RUNS, Grid, Tuning, product, read_tuning
 from transformer_norms.sweep.seeds import (
@@ -35,7 +35,7 @@ from transformer_norms.sweep.seeds import (
 from transformer_norms.validation import check
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
-_INSTEAD = {"seeds": "did you mean seed=0,1,2? ", "effect": "the report takes --effect NATS; "}
+_INSTEAD = {"seeds": "did you mean seed=0,1,2? ", "margin": "the report takes --margin NATS; "}
 ONE_VALUE = ("study", "config", "plugins", "tracking", "continue_from")  # with their own keys
 
 
@@ -45,7 +45,7 @@ class Question:
     each variant at its best point on `seeds`, a list or a plan. Without `tune` there is one stage.
 
     `vary` is a grid. `together` lists whole variants besides those of the grid. `fixed`
-    are settings of every run. `effect` is the smallest difference worth naming, in nats per token.
+    are settings of every run. `margin` is the bound of a negligible difference, in nats per token.
     `contrasts` are comparisons beside those with the baseline, in the words of
     comparison/contrasts.py.
     """
@@ -57,7 +57,7 @@ class Question:
     tune: Annotated[Tuning | None, BeforeValidator(read_tuning)] = None
     seeds: Seeds = field(default_factory=lambda: [0])
     fixed: Values = field(default_factory=dict)
-    effect: Annotated[Number, Field(ge=0)] = EFFECT
+    margin: Annotated[Number, Field(gt=0)] = MARGIN
     contrasts: list[str] = field(default_factory=list)
 
     @property
@@ -95,11 +95,24 @@ class Question:
         return self.seeds.most if isinstance(self.seeds, UntilDecided) else len(self.seeds)
 
     @property
-    def compared(self) -> int:
-        """The number of comparisons: of variants with their baselines, and contrasts."""
+    def pairs(self) -> int:
+        """The number of variants that are compared with their baselines."""
         baselines = [baseline_of(one, self.baseline, self.variants) for one in self.variants]
         pairs = zip(self.variants, baselines, strict=True)
-        return sum(base not in (None, one) for one, base in pairs) + len(self.contrasts)
+        return sum(base not in (None, one) for one, base in pairs)
+
+    @property
+    def compared(self) -> int:
+        """The number of comparisons that are judged together: of contrasts, or, without any, of
+        variants with their baselines."""
+        return len(self.contrasts) or self.pairs
+
+    @property
+    def squares(self) -> float:
+        """The largest sum of squared coefficients of a comparison: 2 of two variants."""
+        named = _named(self)
+        contrasts = [find_contrast(text, named).coefficients for text in self.contrasts]
+        return max((sum(c**2 for c in one.values()) for one in contrasts), default=2.0)
 
     @property
     def axes(self) -> list[str]:

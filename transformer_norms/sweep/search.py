@@ -4,7 +4,7 @@ A point has a value for each tuned key. Nothing here reads a file or draws a ran
 same losses always lead to the same points, and a sweep that was stopped finds its path again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
@@ -13,10 +13,10 @@ from typing import Any
 
 from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.comparison.tuning_error import Trial, choose_point, plain_point
-from transformer_norms.sweep.grid import Tuning, has_steps
+from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning
 
 Allowed = Callable[[Values], bool]  # whether the config of a point can be composed
-_OUTWARD = 8  # steps beyond the last value that are looked at, where nothing is left within
+_OUTWARD = 10  # steps beyond the last value that are looked at, where nothing is left within
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,13 @@ class Attempt:
 
 @dataclass
 class Tried:
-    """The points that one variant has tried, in order. `waits`: some of its runs have not ended."""
+    """The points that one variant has tried, in order. `waits`: some of its runs have not ended.
+    `outward` is the number of its steps beyond the grid."""
 
     variant: Values
     attempts: list[Attempt] = field(default_factory=list)
     waits: bool = False
+    outward: int = 0
 
     @property
     def points(self) -> list[Values]:
@@ -86,22 +88,36 @@ class Tried:
         return [key for key in stepped if best[key] in (self.values(key)[0], self.values(key)[-1])]
 
 
-def widen(grid: Mapping[str, Sequence[Any]], tried: Sequence[Tried]) -> dict[str, list[Any]]:
-    """Returns the grid, for all variants alike, with one more step at each end where some variant
-    was best, or came nearest to training. A variant of which no point came near adds a step at the
-    lower end: rates that are too high are what fails."""
-    wider = {key: list(values) for key, values in grid.items()}
-    for key, values in grid.items():
-        if not has_steps(values):
-            continue
-        steps = sorted(values)
-        bests = [one.centre[key] if one.centre else steps[0] for one in tried]
-        if steps[-1] in bests:
-            wider[key].append(_next_step(steps[-2], steps[-1]))
-        if steps[0] in bests:
-            wider[key].insert(0, _next_step(steps[1], steps[0]))
-        wider[key] = list(dict.fromkeys(wider[key]))
-    return wider
+def steps_outward(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
+    """Returns, for each key with steps, the point one step beyond the first or last value, if the
+    variant is best there, or came nearest to training. A variant of which no point came near goes
+    down: rates that are too high are what fails. After MOST_OUTWARD steps it stops."""
+    near = tried.centre
+    found: list[Values] = []
+    for key in tuning.stepped if tried.outward < MOST_OUTWARD else ():
+        values = tried.values(key)
+        centre = near or min(tried.points, key=lambda point: point[key])
+        edges = {values[0]: _next_step(values[1], values[0])}
+        if near:
+            edges[values[-1]] = _next_step(values[-2], values[-1])
+        if step := edges.get(centre[key]):
+            found += _new([{**centre, key: step}], tried, allowed)
+    return found
+
+
+def bisection(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
+    """Returns, for each key with steps, the point half way between the best value and the next one
+    above it, if runs failed there: a variant may be best just below what it can bear."""
+    best = tried.best
+    found: list[Values] = []
+    for key in tuning.stepped if best else ():
+        assert best is not None
+        along = [a for a in tried.attempts if {**a.point, key: None} == {**best, key: None}]
+        above = sorted((a for a in along if a.point[key] > best[key]), key=lambda a: a.point[key])
+        if above and above[0].failed:
+            value = _between(best[key], above[0].point[key], 1 / 2)
+            found += _new([{**best, key: value}], tried, allowed)
+    return found
 
 
 def refinement(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
@@ -119,9 +135,24 @@ def refinement(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
         else:
             around = chain(lower, upper)
         points = ({**centre, key: value} for value in dict.fromkeys(around))
-        new = (point for point in points if point not in tried.points and allowed(point))
-        found += islice(new, 2)
+        found += islice(_new(points, tried, allowed), 2)
     return found
+
+
+def _new(points: Iterable[Values], tried: Tried, allowed: Allowed) -> Iterator[Values]:
+    return (point for point in points if point not in tried.points and allowed(point))
+
+
+def values_to_go_on(values: Sequence[float], bests: Sequence[float]) -> list[float]:
+    """Returns the values of a grid, continued to two steps beyond those bests that lie at its first
+    or last value, or farther outward."""
+    values = sorted(values)
+    for before, last in ((values[-2], values[-1]), (values[1], values[0])):
+        span = [last, *(best for best in bests if (best - last) * (last - before) >= 0)]
+        steps = list(_steps_beyond(before, last))
+        passed = sum(min(span) <= step <= max(span) for step in steps)
+        values += steps[: passed + 2] if len(span) > 1 else []
+    return sorted(set(values))
 
 
 def _values_between(values: Sequence[float], centre: float) -> Iterator[float]:

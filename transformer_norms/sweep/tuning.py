@@ -1,5 +1,6 @@
-"""Tuning, which is stage 1: all variants search in step, and every variant gets the same number of
-points. search.py says which points, and this file reads from the run folders how they ended.
+"""Tuning, which is stage 1: all variants search in step. Each tries the grid and as many points
+around its best; where its best is at an edge or below a failure, it goes on by itself. search.py
+says which points, and this file reads from the run folders how they ended.
 """
 
 import json
@@ -8,20 +9,30 @@ from functools import partial
 from math import inf
 from statistics import fmean
 
-from transformer_norms.comparison.sweep_record import Tuned, Values, distinct
+from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.sweep_record import Tuned, Values, distinct, label
 from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
-from transformer_norms.sweep.grid import Tuning, product
+from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
 from transformer_norms.sweep.planning import Job
-from transformer_norms.sweep.search import Attempt, Tried, refinement, widen
+from transformer_norms.sweep.search import (
+    Allowed,
+    Attempt,
+    Tried,
+    bisection,
+    refinement,
+    steps_outward,
+    values_to_go_on,
+)
 
 Pair = tuple[Values, Values]  # a variant, and a point that it tries
+Search = Callable[[Tuning, Tried, Allowed], list[Values]]
 
 
 class Tuner:
     """The tuning of a study. `baseline` has the values of the variants that set the bar which a run
     must pass, `allowed` says whether a variant's config can be composed at a point, and `say`
-    prints a line. `grid` has the values that all variants try."""
+    prints a line."""
 
     def __init__(
         self,
@@ -32,37 +43,43 @@ class Tuner:
         say: Callable[[str], None],
     ) -> None:
         self.tuning, self.baseline, self.allowed, self.say = tuning, baseline, allowed, say
-        self.grid = {key: list(values) for key, values in tuning.grid.items()}
         self.tried = [Tried(variant) for variant in variants]
 
     def rounds(self) -> Iterator[list[Pair]]:
         """Yields the points of each round, of all variants together, so that workers stay busy: the
-        whole grid, once one step more at an edge, and the refinement of each variant. The caller
-        runs them and calls `read` before it asks for more. A variant whose runs have not all ended
-        waits for the next command."""
-        yield self._everywhere(product(self.grid))
-        wider = widen(self.grid, [tried for tried in self.tried if not tried.waits])
-        points = [point for point in product(wider) if point not in product(self.grid)]
-        if points and all(self.allowed(*pair) for pair in self._everywhere(points)):
-            for key in wider:
-                if wider[key] != self.grid[key]:
-                    steps = ", ".join(str(value) for value in wider[key])
-                    self.say(
-                        f"{key}: the grid is now {steps} for all variants, because one is best at "
-                        "its edge or failed at every value"
-                    )
-            self.grid = wider
-            yield self._everywhere(points)
+        whole grid; for a variant that is best at its edge, steps outward until it is not; the
+        refinement of each variant; and a point between the best value and one that failed. The
+        caller runs them and calls `read` before it asks for more. A variant whose runs have not all
+        ended waits for the next command."""
+        yield [(tried.variant, at) for tried in self.tried for at in product(self.tuning.grid)]
+        yield from self._outward()
         for _ in range(self.tuning.refine):
-            yield [
-                (tried.variant, point)
-                for tried in self.tried
-                if not tried.waits
-                for point in refinement(self.tuning, tried, partial(self.allowed, tried.variant))
-            ]
+            yield self._searching(refinement)
+        yield from self._outward()
+        if pairs := self._searching(bisection):
+            self._tell(pairs, "half way from the best value to one that failed")
+            yield pairs
 
-    def _everywhere(self, points: Sequence[Values]) -> list[Pair]:
-        return [(tried.variant, point) for tried in self.tried for point in points]
+    def _outward(self) -> Iterator[list[Pair]]:
+        while pairs := self._searching(steps_outward):
+            self._tell(pairs, "a step outward from a best value at the edge")
+            for tried in self.tried:
+                tried.outward += any(variant == tried.variant for variant, _ in pairs)
+            yield pairs
+
+    def _searching(self, search: Search) -> list[Pair]:
+        """The points of a search, of each variant whose runs have all ended."""
+        return [
+            (tried.variant, point)
+            for tried in self.tried
+            if not tried.waits
+            for point in search(self.tuning, tried, partial(self.allowed, tried.variant))
+        ]
+
+    def _tell(self, pairs: Sequence[Pair], step: str) -> None:
+        runs = plural(len(pairs) * len(self.tuning.seed), "more run")
+        names = ", ".join(dict.fromkeys(label(variant) for variant, _ in pairs))
+        self.say(f"{runs} of tuning, {step}: {names}")
 
     def read(self, jobs: Sequence[Job]) -> None:
         """Reads how the points that these jobs have tried ended."""
@@ -97,11 +114,38 @@ class Tuner:
 
     def choices(self) -> list[Tuned]:
         """The best points of the variants whose trials have all ended."""
-        return [
-            Tuned(variant=one.variant, best=one.best, edge=one.edge(self.tuning.stepped))
-            for one in self.tried
-            if not one.waits
+        stepped = self.tuning.stepped
+        return [Tuned(t.variant, t.best, t.edge(stepped)) for t in self.tried if not t.waits]
+
+    def lines(self) -> list[str]:
+        """Says what was chosen after how many points, and what to type if a best is at an edge."""
+        lines = []
+        for tried in self.tried:
+            name, best, edge = label(tried.variant), tried.best, tried.edge(self.tuning.stepped)
+            if tried.waits:
+                lines.append(f"{name}: not all of its tuning runs have ended")
+            elif best is None:
+                lines.append(f"{name}: nothing to tune, every trial failed")
+            else:
+                pairs = ", ".join(f"{key}={value}" for key, value in best.items())
+                still = f"; still the edge of {', '.join(edge)}" if edge else ""
+                lines.append(
+                    f"{name}: best at {pairs}, of {plural(len(tried.points), 'point')}{still}"
+                )
+        return lines + [line for key in self.tuning.stepped if (line := self._way_on(key))]
+
+    def _way_on(self, key: str) -> str:
+        """Says what to type for a key whose best is at an edge after MOST_OUTWARD steps."""
+        at_edge = [
+            (label(tried.variant), best[key])
+            for tried in self.tried
+            if tried.outward == MOST_OUTWARD and (best := tried.best) and tried.edge([key])
         ]
+        if not at_edge:
+            return ""
+        names, bests = zip(*at_edge, strict=True)
+        values = ",".join(map(str, values_to_go_on(self.tuning.grid[key], bests)))
+        return f"the best {key} is not found of {', '.join(names)}; to go on, type {key}={values}"
 
 
 def _loss_past_unigram(summary: Summary) -> float:

@@ -1,8 +1,8 @@
 """The differences of variants over paired seeds.
 
-Intervals and tests are those of comparison/: Student's on the differences of pairs, Holm over all
+Intervals and tests are those of comparison/: Student's on the differences of pairs, and p times the
 differences of one command. A variant with a run that did not finish has no difference, since the
-runs that are left are no sample of all.
+runs that are left are not a sample of all.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def compare_numbers(
     if study is None or not asked:
         return {}
     looks = max(2, study.looks) if study.sequential else 1
-    found = compare(asked, Rules(effect=0.0, looks=looks, order=study.order))
+    found = compare(asked, Rules(margin=0.0, looks=looks, order=study.order))
     return {places[name]: comparison for name, comparison in found.items()}
 
 

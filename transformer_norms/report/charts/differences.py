@@ -1,8 +1,11 @@
-"""A row for each difference from a baseline: the seeds, their mean and its interval."""
+"""A row for each difference: the seeds, their mean, its interval and the bounds that decide."""
 
+from collections.abc import Sequence
+from math import isfinite
 from statistics import median
 from typing import Any
 
+from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.report.figures import (
     GREY,
@@ -14,63 +17,84 @@ from transformer_norms.report.figures import (
     text_size,
 )
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import printable
 
-BAND = "#eeeeee"  # of differences too small to count
-_LONGEST = 14  # characters of a baseline's name below the axis
+BAND = "#eeeeee"  # of differences within the margin
+LEGEND = 0.34  # inches above the axes
+_BOUNDS = "bounds: for all comparisons at once,\nwith the tuning error; they decide"
+_THICK, _THIN = 2.4, 0.8
 _FAR = 4  # times the median of the rows' extents: a difference beyond this is drawn at the edge
+Row = tuple[int, str, Comparison]  # the place that sets its style, its name
 
 
-def limit_of(findings: Findings) -> float:
+def difference_rows(findings: Findings) -> list[Row]:
+    """The variants that have a baseline, and the contrasts that are differences in nats."""
+    study = findings.study
+    contrasts = [c.text for c in study.contrasts if not c.over and c.text in findings.contrasts]
+    rows = [(study.variants.index(v), v.name) for v in findings.compared]
+    rows += enumerate(contrasts, start=len(study.variants))
+    return [(place, name, findings.every[name]) for place, name in rows]
+
+
+def limit_of(rows: Sequence[Row], margin: float) -> float:
     """The difference at either end of the axis, in nats per token. A row with much larger
     differences goes on beyond the edge, so that the dots of the other rows stay apart."""
     extents = []
-    for variant in findings.compared:
-        compared = findings.comparisons[variant.name]
-        ends = [compared.low, compared.high, compared.difference]
-        if sizes := [abs(x) for x in (*ends, *compared.differences) if x]:
+    for _, _, c in rows:
+        every = [*(c.interval or ()), *(c.bounds or ()), *c.differences]
+        if sizes := [abs(x) for x in every if x and isfinite(x)]:
             extents.append(max(sizes))
     limit = min(_FAR * median(extents), max(extents)) if extents else 0.0
-    return 1.1 * max(findings.study.effect, limit) or 1.0
+    return 1.1 * max(margin, limit) or 1.0
 
 
-def draw_difference_rows(axes: Any, findings: Findings) -> None:
-    """Draws a dot for every seed above the mean with its 95 % interval, zero, and the band of
-    differences too small to count. An arrow at the edge is an interval that goes on. A variant with
-    failed runs has words only: no difference is known."""
-    study, limit = findings.study, limit_of(findings)
-    axes.set(xlim=(-limit, limit), ylim=(len(findings.compared) - 0.5, -0.5))
+def draw_difference_rows(axes: Any, rows: Sequence[Row], margin: float) -> None:
+    """Draws a dot for every seed above the mean, a thick bar for its 95 % interval and a thin one
+    for the bounds that decide, zero, and the band of the margin. An arrow at the edge is an
+    interval that goes on. A comparison with failed runs has words only: no difference is known."""
+    limit = limit_of(rows, margin)
+    axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.ticklabel_format(axis="x", useOffset=False)
-    axes.axvspan(-study.effect, study.effect, color=BAND, linewidth=0, zorder=0)
+    axes.axvspan(-margin, margin, color=BAND, linewidth=0, zorder=0)
     axes.axvline(0, color=LINE, linewidth=0.8, zorder=1)
-    names = [printable(variant.name) for variant in findings.compared]
-    axes.set_yticks(range(len(names)), names, parse_math=False)
-    for row, (variant, label) in enumerate(
-        zip(findings.compared, axes.get_yticklabels(), strict=True)
-    ):
-        place, compared = study.variants.index(variant), findings.comparisons[variant.name]
-        tag([label], place, variant.name)
-        with tagging(axes, place, f"{variant.name}: {_difference_words(compared)}"):
-            _draw_row(axes, row, place, variant, compared, limit)
-    baselines = {variant.baseline for variant in findings.compared}
-    name = (baselines.pop() or "") if len(baselines) == 1 else ""
-    # A long name would leave no room for the words beside it.
-    of = f"loss of {name}" if 0 < len(name) <= _LONGEST else "baseline's"
-    axes.set_xlabel(f"loss \N{MINUS SIGN} {of}, nats per token", loc="right", parse_math=False)
+    axes.set_yticks(range(len(rows)), [printable(name) for _, name, _ in rows], parse_math=False)
+    for at, ((place, name, c), label) in enumerate(zip(rows, axes.get_yticklabels(), strict=True)):
+        tag([label], place, name)
+        with tagging(axes, place, f"{name}: {_difference_words(c)}"):
+            _draw_row(axes, at, place, name, c, limit)
+    _draw_legend(axes, rows)
+    axes.set_xlabel("difference, nats per token", loc="right")
     style_axes(axes)
+
+
+def _draw_legend(axes: Any, rows: Sequence[Row]) -> None:
+    """Draws the legend above the axes, as wide as the figure, of what the rows have."""
+    from matplotlib.lines import Line2D
+
+    dot = Line2D([], [], marker="o", linestyle="", markersize=2.8, color=GREY)
+    thick, thin = (Line2D([], [], color=GREY, linewidth=width) for width in (_THICK, _THIN))
+    marks = {
+        "a seed": (dot, any(c.differences for *_, c in rows)),
+        "95 % interval": (thick, any(c.interval for *_, c in rows)),
+        _BOUNDS: (thin, any(c.bounds for *_, c in rows)),
+    }
+    shown = {words: mark for words, (mark, there) in marks.items() if there}
+    axes.legend(
+        shown.values(), shown.keys(), loc="lower right", bbox_to_anchor=(1, 1), ncols=2,
+        frameon=False, borderpad=0, borderaxespad=0.2, columnspacing=1, handlelength=1.6,
+        fontsize=text_size() - 1, labelcolor=GREY,
+    )  # fmt: skip
 
 
 def _difference_words(compared: Comparison) -> str:
     if compared.difference is None:
         return "runs failed" if compared.verdict == "failed" else "no pair of seeds"
-    ends = (compared.low, compared.high)
-    low, high = ("no bound" if end is None else f"{end:+.4f}" for end in ends)
-    return f"{compared.difference:+.4f} nats, 95 % interval {low} to {high}"
+    difference, interval = difference_and_interval(compared)
+    return f"{difference} nats, {interval}"
 
 
 def _draw_row(
-    axes: Any, row: int, place: int, variant: Variant, compared: Comparison, limit: float
+    axes: Any, row: int, place: int, name: str, compared: Comparison, limit: float
 ) -> None:
     colour, _ = line_style(place)
     at_edge = {"clip_on": False, "color": colour, "linestyle": "", "markeredgewidth": 0}
@@ -84,12 +108,12 @@ def _draw_row(
     inside = {seed: x for seed, x in pairs if abs(x) <= limit}
     dots = axes.plot([*inside.values()], [row - 0.18] * len(inside), "o", color=colour,
                      markersize=2.8, markeredgewidth=0, alpha=0.7)  # fmt: skip
-    tag(dots, place, variant.name,
-        [f"{variant.name}, seed {seed}: {x:+.4f} nats" for seed, x in inside.items()])  # fmt: skip
-    if (compared.low, compared.high) != (None, None):
-        low = -limit if compared.low is None else max(-limit, compared.low)
-        high = limit if compared.high is None else min(limit, compared.high)
-        axes.plot([low, high], [row + 0.14] * 2, color=colour, linewidth=1.2)
+    tag(dots, place, name, [f"{name}, seed {seed}: {x:+.4f} nats" for seed, x in inside.items()])
+    for interval, width in ((compared.bounds, _THIN), (compared.interval, _THICK)):
+        if interval is None:
+            continue
+        low, high = max(-limit, interval[0]), min(limit, interval[1])
+        axes.plot([low, high], [row + 0.14] * 2, color=colour, linewidth=width)
         for end, edge, mark in ((low, -limit, "<"), (high, limit, ">")):
             if end == edge:
                 axes.plot([edge], [row + 0.14], marker=mark, markersize=4, **at_edge)

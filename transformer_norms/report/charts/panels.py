@@ -8,7 +8,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from transformer_norms.report.charts.differences import draw_difference_rows
+from transformer_norms.report.charts.differences import (
+    LEGEND,
+    Row,
+    difference_rows,
+    draw_difference_rows,
+)
 from transformer_norms.report.charts.lines import against_panels
 from transformer_norms.report.charts.profiles import probe_profiles
 from transformer_norms.report.curves import ALONG, View, curves_of, draw_finals, draw_training
@@ -28,7 +33,8 @@ _NAMES = 0.4  # of the width, for names of rows
 @dataclass(frozen=True)
 class Panel:
     """`section` is one of SECTIONS of a page, which shows `title` and `note`. `rows` are the names
-    of its rows, for a panel that has rows instead of a number upwards."""
+    of its rows, for a panel that has rows instead of a number upwards, and `above` the inches of
+    what it draws above them."""
 
     section: str
     name: str
@@ -36,6 +42,7 @@ class Panel:
     draw: Callable[[Any], None]
     rows: Sequence[str] = ()
     note: str = ""
+    above: float = 0.0
 
 
 def panel_files(panel: Panel, sheet: Sheet) -> dict[str, bytes]:
@@ -52,7 +59,7 @@ def draw_panel(panel: Panel, width: float, height: float | None = None) -> Any:
     names = [fill(printable(name), letters) for name in panel.rows]
     lines = sum(1 + name.count("\n") for name in names)
     if names:
-        height = max(1.3, _FRAME + _ROW * lines)
+        height = max(1.3, _FRAME + _ROW * lines) + panel.above
     figure, axes = pyplot().subplots(figsize=(width, height or 1.2 + width / 3))
     panel.draw(axes)
     if names:
@@ -66,10 +73,8 @@ def panels(
 ) -> Iterator[Panel]:
     """Yields the panels for which there are numbers. A curve has at most `most` points."""
     study = findings.study
-    if findings.compared:
-        compared = [variant.name for variant in findings.compared]
-        yield Panel("differences", "differences", "Differences from the baseline, by seed",
-                    lambda axes: draw_difference_rows(axes, findings), compared)  # fmt: skip
+    if compared := difference_rows(findings):
+        yield difference_panel("Differences from the baseline, by seed", compared, study.margin)
     if ended := [variant for variant in study.variants if variant.ended]:
         names = [variant.name for variant in ended]
         yield Panel("finals", "final-loss", "The final loss of every seed, by variant",
@@ -87,6 +92,12 @@ def panels(
         yield Panel("probes", name, f"{title}, by block", profile.draw_blocks, note=note)
         yield Panel("probes", f"{name}-by-step", f"{title}, over training", profile.draw_training,
                     note=note)  # fmt: skip
+
+
+def difference_panel(title: str, rows: Sequence[Row], margin: float) -> Panel:
+    draw = partial(draw_difference_rows, rows=rows, margin=margin)
+    names = [name for _, name, _ in rows]
+    return Panel("differences", "differences", title, draw, names, above=LEGEND)
 
 
 def _training_panels(

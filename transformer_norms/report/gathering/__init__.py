@@ -18,6 +18,7 @@ from transformer_norms.comparison.sweep_record import (
     baseline_of,
     label,
 )
+from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell, tell_nobody
@@ -32,7 +33,6 @@ from transformer_norms.report.gathering.grouping import (
 )
 from transformer_norms.report.gathering.sources import Sources, home_of
 from transformer_norms.report.study import Study, StudyRun, Variant
-from transformer_norms.run.failure import EFFECT
 from transformer_norms.storage.reading import real_path
 from transformer_norms.text_tables import show
 
@@ -46,13 +46,13 @@ _SAME = (
 def read_study(
     folders: Sequence[Path],
     baseline: Values | None = None,
-    effect: float | None = None,
+    margin: float | None = None,
     contrasts: Sequence[str] = (),
     tell: Tell = tell_nobody,
 ) -> Study:
     """The study in `folders`: run folders, folders of runs, or sweep-*.json files.
 
-    `baseline` and `effect` overrule what a sweep recorded; the baseline {} compares nothing.
+    `baseline` and `margin` overrule what a sweep recorded; the baseline {} compares nothing.
     `contrasts` are added to those that a sweep asked for. Raises ConfigError, one line, if a folder
     or file is not what it should be, or if the folders ask different questions.
     """
@@ -64,7 +64,7 @@ def read_study(
             sources.add(real_path(folder), str(folder))
         except OSError as error:
             raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
-    study = _study_of(sources, home_of(folders), baseline, effect)
+    study = _study_of(sources, home_of(folders), baseline, margin)
     if baseline and not any(variant.baseline for variant in study.variants):
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
@@ -72,9 +72,9 @@ def read_study(
     return replace(study, damaged=sources.damage_lines())
 
 
-def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float | None) -> Study:
+def _study_of(sources: Sources, home: Path, typed: Values | None, margin: float | None) -> Study:
     records = list(sources.records.values())
-    _check_one_question(sources.records, effect)
+    _check_one_question(sources.records, margin)
     planned = [run for path in sources.records for run in planned_runs(sources, path)]
     axes = records[0].axes if records else []
     added = typed_runs(sources, planned, axes, list(typed or {}))
@@ -96,7 +96,7 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
         axes,
         runs + left_out_runs(sources, axes, runs),
         variants,
-        effect if effect is not None else records[0].effect if records else EFFECT,
+        margin if margin is not None else records[0].margin if records else MARGIN,
         " ".join(dict.fromkeys(record.question for record in records if record.question)),
         _common_tune(records),
         looks=count_looks(looks, variants),
@@ -112,9 +112,9 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, effect: float 
 
 
 def _check_one_question(records: Mapping[Path, SweepRecord], typed: float | None) -> None:
-    """Raises ConfigError where sweeps vary other keys, or name another smallest difference."""
+    """Raises ConfigError where sweeps vary other keys, or have another margin."""
     questions: dict[Path, dict[str, Any]] = {
-        path: {"axes": sorted(one.axes), "effect": one.effect if typed is None else typed}
+        path: {"axes": sorted(one.axes), "margin": one.margin if typed is None else typed}
         for path, one in records.items()
     }
     first = next(iter(questions), Path())
@@ -165,7 +165,8 @@ def _with_contrasts(study: Study, sources: Sources, typed: Sequence[str]) -> Stu
     contrasts, left_out = {}, []
     for text in dict.fromkeys([*recorded, *typed]):
         try:
-            contrasts[text] = find_contrast(text, variants)
+            found = find_contrast(text, variants)
+            contrasts[text] = replace(found, declared=text in recorded)
         except ConfigError as error:
             if text in typed:
                 raise ConfigError(f"--contrast {error}") from None
@@ -213,15 +214,6 @@ def _seen_seeds(look: Look, variant: Variant) -> set[int]:
 
 
 # ------------------------------------------------------------------------------- the study of noise
-
-
-def noise_beside(study: Study) -> Study | None:
-    """The study `noise` in the folder that holds the study, if its runs have the same data, size
-    and horizon; None if there is no such study, or if it cannot be read."""
-    home = study.home.resolve()
-    if home.name == _NOISE or not study.results:
-        return None
-    return noise_in(home.parent, study.results[0].settings)
 
 
 def noise_in(folder: Path, settings: Mapping[str, Any]) -> Study | None:

@@ -84,14 +84,13 @@ def _content(findings: Findings) -> dict[str, Any]:
 
 
 def _results(columns: Table) -> Table:
-    """The table with the verdict in front, without columns of zeros, and without the correlation,
-    which stands in the section on noise."""
+    """The table with the verdict in front, and without columns of zeros."""
     zeros = {
         name
         for name in ("failed", "missing")
         if all(cell in ("0", "") for cell in columns.get(name, ()))
     }
-    left_out = {"correlation", *zeros, *(["median"] if "failed" in zeros else [])}
+    left_out = {*zeros, *(["median"] if "failed" in zeros else [])}
     order = ["variant", "verdict", *columns]
     return {name: columns[name] for name in order if name in columns and name not in left_out}
 

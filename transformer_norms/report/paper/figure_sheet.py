@@ -30,6 +30,7 @@ class Sheet:
             "font.family": [FONTS[self.font], FONTS["sans"]],  # the second has what the first lacks
             "mathtext.fontset": "stix" if self.font == "serif" else "dejavusans",
             "pdf.fonttype": 42,
+            "text.hinting": "none",  # as wide when margins are measured as in the file
             "axes.linewidth": 0.6,
         }
 

@@ -2,11 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.verdict import Sides, compare, pair
 from transformer_norms.report import table as tables
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.paper.citations import bibliography, choices_of, keys_of
@@ -36,47 +34,26 @@ def _short_table(findings: Findings) -> str:
     best = best_variants(findings)
     rows = [_short_row(findings, variant, best) for variant in findings.study.variants]
     shown = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    words = _caption_words(findings, best)
+    words = _caption_words(findings) + ["bold: the lowest mean, which is not a verdict"] * bool(
+        best
+    )
     return _float(findings, "", [shown, *([row[name] for name in shown] for row in rows)], words)
 
 
-def best_variants(findings: Findings) -> Mapping[str, list[str]]:
-    """The variant of the lowest mean among those that have the same baseline, with the names of
-    those that it is not shown to be better than, by the tests of the study, Holm's correction over
-    all pairs of them: any of them could have been the lowest.
-
-    A variant of which a run failed or is missing stands beside no other. Nothing is returned where
-    one variant would stand alone.
+def best_variants(findings: Findings) -> set[str]:
+    """The variant of the lowest mean among those that have the same baseline, if there are several.
+    A variant of which a run failed or is missing, or whose best rate was not found, does not count.
     """
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, float]] = {}
     for variant in findings.study.variants:
         outcomes = findings.outcomes[variant.name]
-        if variant.baseline and outcomes.losses and not (outcomes.failed or outcomes.missing):
-            groups.setdefault(variant.baseline, []).append(variant.name)
-    ordered = [
-        sorted(names, key=lambda name: findings.outcomes[name].mean or 0.0)
-        for names in groups.values()
-        if len(names) > 1
-    ]
-    asked: dict[str, Sides] = {
-        f"{lower} - {name}": pair(
-            findings.outcomes[lower],
-            findings.outcomes[name],
-            (findings.gains.get(lower, 0.0), findings.gains.get(name, 0.0)),
-        )
-        for names in ordered
-        for lower, name in combinations(names, 2)
-    }
-    compared = compare(asked, findings.rules)
-    return {
-        first: [name for name in rest if compared[f"{first} - {name}"].verdict != "better"]
-        for first, *rest in ordered
-    }
+        lacks = outcomes.failed or outcomes.missing or variant.at_edge
+        if variant.baseline and outcomes.mean is not None and not lacks:
+            groups.setdefault(variant.baseline, {})[variant.name] = outcomes.mean
+    return {min(means, key=means.__getitem__) for means in groups.values() if len(means) > 1}
 
 
-def _short_row(
-    findings: Findings, variant: Variant, best: Mapping[str, Sequence[str]]
-) -> dict[str, str]:
+def _short_row(findings: Findings, variant: Variant, best: set[str]) -> dict[str, str]:
     outcomes = findings.outcomes[variant.name]
     mean, loss = tables.number(outcomes.mean), latex_cell(tables.mean_text(outcomes))
     if outcomes.failed:
@@ -94,22 +71,17 @@ def _short_row(
     }
 
 
-def _caption_words(findings: Findings, best: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns the sentences that say what loss, difference, verdict and bold are."""
+def _caption_words(findings: Findings) -> list[str]:
+    """Returns the sentences that say what loss, difference and verdict are."""
     loss = f"final {findings.study.loss_name} in nats per token"
-    words = [f"{loss}, mean ± standard deviation (sd) over seeds"]
+    words = [f"{loss}, {tables.AFTER_MEAN}"]
     names = {variant.baseline for variant in findings.compared}
     if names:
         baseline = names.pop() if len(names) == 1 else "its baseline"
         words += [f"difference: the loss - that of {baseline}, over the seeds that both have"]
     if count := findings.compared_together:
-        test = f"a paired test with Holm's correction for {plural(count, 'comparison')}"
-        words += [f"verdict: by {test}"]
-    if len(best) > 1:
-        words += ["bold: the lowest mean beside each baseline, which is no verdict"]
-    for close in best.values() if len(best) == 1 else ():
-        lower = f", which is not shown to be lower than {', '.join(close)}" if close else ""
-        words += [f"bold: the lowest mean{lower}"]
+        together = plural(count, "comparison")
+        words += [f"verdict: by an interval for {together} at once, tuning error included"]
     return words
 
 

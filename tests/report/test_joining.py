@@ -1,0 +1,106 @@
+"""Studies that ask the same are joined into one estimate, by numpy and scipy alone."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_folder import own_folder  # noqa: F401
+from run_folders import make_study, tree
+from scipy import optimize, stats
+
+from transformer_norms.report.__main__ import main
+from transformer_norms.report.joined_report import write_joined
+
+NOISE = np.array([0.004, -0.006, 0.001, -0.002, 0.003])
+
+
+def study(name, difference, first, **changed):
+    """A study of five pairs with fresh seeds; their differences scatter as NOISE does."""
+    seeds = range(first, first + len(NOISE))
+    pre = {seed: 2.3 + 0.01 * n for n, seed in enumerate(seeds)}
+    post = {seed: pre[seed] + difference + x for seed, x in zip(seeds, NOISE, strict=True)}
+    return make_study(f"runs/{name}", {"pre": pre, "post": post}, **changed).parent
+
+
+def joined(*found):
+    """(theta, half width of 95 %, tau, p of Cochran's Q) of means with one variance."""
+    v = np.full(len(found), NOISE.var(ddof=1) / len(NOISE))
+    y = np.array(found) + NOISE.mean()
+
+    def excess(tau2):
+        w = 1 / (v + tau2)
+        return np.sum(w * (y - np.sum(w * y) / np.sum(w)) ** 2) - (len(y) - 1)
+
+    tau2 = optimize.brentq(excess, 0, 10) if excess(0) > 0 else 0.0
+    half = stats.t.ppf(0.975, len(y) - 1) * np.sqrt((v[0] + tau2) / len(y))
+    return y.mean(), half, np.sqrt(tau2), stats.chi2.sf(excess(0) + len(y) - 1, len(y) - 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        ((0.030, 0.031, 0.032), "worse"),  # they scatter less than their seeds do
+        ((0.030, 0.090, 0.055), "not told apart"),
+        ((-0.05, -0.0505, -0.051, -0.052), "better"),
+        ((0.001, -0.001, 0.002, 0.0), "equivalent"),
+    ],
+)
+def test_studies_of_one_contrast_have_one_estimate_with_the_scatter_between_them(
+    found, word, capsys
+):
+    folders = [study(f"s{n}", d, 10 * n) for n, d in enumerate(found)]
+    assert main([*map(str, folders), "--join"]) == 0
+    theta, half, tau, p = joined(*found)
+    assert (tau > 0) == (word == "not told apart")
+    out, err = capsys.readouterr()
+    path = Path(json.loads(out)["report"])
+    assert path.parent == Path("runs", "-".join(["report", *(f.name for f in folders)]))
+    text = path.read_text()
+    cells = [cell.strip() for cell in text.split("| joined ")[1].split("\n")[0].split("|")]
+    interval = f"{theta - half:+.4f} to {theta + half:+.4f}"
+    assert cells[3:6] == [f"{theta:+.4f}", interval, interval]  # one comparison, and no tuning
+    assert cells[7] == word
+    assert f"deviation between studies {tau:.4f} nats, p of Cochran's Q {p:.2g}" in text
+    assert "deviation between studies" in " ".join(err.split())
+    assert path.with_name("joined.svg").read_text().count("<svg") == 1
+
+
+def test_several_contrasts_are_judged_together_and_a_typed_one_alone():
+    places = ("pre", "post", "peri")
+    folders = []
+    for n in range(3):
+        seeds = range(10 * n, 10 * n + 5)
+        losses = {p: {s: 2.3 + 0.02 * places.index(p) + NOISE[s % 5] * (places.index(p) + 1)
+                      for s in seeds} for p in places}  # fmt: skip
+        folders.append(make_study(f"runs/s{n}", losses).parent)
+    _, sentences = write_joined(folders)
+    assert [one.split(" is ")[0] for one in sentences] == ["post - pre", "peri - pre"]
+    path, typed = write_joined(folders, contrasts=["peri - post"])
+    assert [one.split(" is ")[0] for one in typed] == ["peri - post"]
+    assert "holds for 1 at once" in path.read_text()
+
+
+def test_studies_that_must_not_be_joined_are_refused_in_one_line(capsys):
+    one, two = study("one", 0.03, 0), study("two", 0.03, 10)
+    shutil.copytree(one, "runs/copy")
+    wide, edge = study("wide", 0.03, 20, margin=0.1), study("few", 0.03, 30)
+    for folder in sorted(edge.glob("*-s3[0-2]-*")):
+        shutil.rmtree(folder)
+    before = tree()
+    refused = {
+        (one,): "--join: name the FOLDERs of two studies or more; each is one study",
+        (one, Path("runs/copy")): "--join: one and copy share 10 runs, such as ",
+        (one, wide): "--join: the margin is 0.02 in one and 0.1 in wide; type --margin NATS",
+        (one, edge): "--join: post - pre has no value in few: not decided yet",
+        (one, two, "--contrast", "peri - pre"): "--contrast peri - pre: ",
+        (one, two, "--figures", "x"): "--figures: is not for --join, which writes joined.svg",
+    }
+    for typed, said in refused.items():
+        assert main([*map(str, typed), "--join"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.strip().count("\n")) == ("", 0)
+        assert err.strip().removeprefix("error: ").startswith(said), err
+    assert tree() == before
+    assert main([str(one), str(wide), "--join", "--margin", "0.05"]) == 0

@@ -1,0 +1,214 @@
+"""Joins studies that ask the same: one estimate of each comparison that all of them have."""
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.comparison.joining import Joined, join
+from transformer_norms.comparison.sentences import plural, sum_sentence
+from transformer_norms.comparison.verdict import Comparison
+from transformer_norms.errors import ConfigError
+from transformer_norms.progress import Live
+from transformer_norms.report.charts.differences import Row
+from transformer_norms.report.charts.panels import difference_panel, panel_files
+from transformer_norms.report.figures import drawn_with
+from transformer_norms.report.findings import Findings, findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.gathering.sources import home_of
+from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
+from transformer_norms.report.scope import regime
+from transformer_norms.report.table import comparison_cells
+from transformer_norms.report.writing import write_files
+from transformer_norms.text_tables import (
+    Table,
+    escape_markdown,
+    markdown_list,
+    markdown_table,
+    rows_of,
+    shorten,
+)
+
+_SHEET = Sheet(("svg",), width=7.0)
+_HOW = (
+    "the true difference of a study is taken as a draw around one mean: deviation between studies "
+    "by Paule & Mandel (1982), interval by Hartung & Knapp (2001). doi:10.6028/jres.087.022, "
+    "doi:10.1002/sim.1009"
+)
+
+
+class JoinedContrast(NamedTuple):
+    """`studies` are the comparisons that are joined, by the names of their studies."""
+
+    contrast: Contrast
+    studies: dict[str, Comparison]
+    joined: Joined
+
+
+def write_joined(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    baseline: dict[str, Any] | None = None,
+    margin: float | None = None,
+    contrasts: Sequence[str] = (),
+) -> tuple[Path, list[str]]:
+    """Writes joined.md and joined.svg of the studies in `folders`, one each. Returns the path of
+    joined.md, and a sentence for each comparison that is joined.
+
+    Those are the typed `contrasts`; without them what every study declared or compared. Raises
+    ConfigError, one line and nothing written, where studies must not be joined.
+    """
+    if len(folders) < 2:
+        raise ConfigError("--join: name the FOLDERs of two studies or more; each is one study")
+    names = [str(folder) for folder in folders]
+    if len({folder.name for folder in folders}) == len(names):
+        names = [folder.name for folder in folders]
+    with Live() as live:
+        found = {
+            name: findings(read_study([folder], baseline, margin, contrasts, live))
+            for name, folder in zip(names, folders, strict=True)
+        }
+        every = join_findings(found, contrasts)
+    files = {"joined.md": _text(found, every).encode(), "joined.svg": _figure(every)}
+    home = home_of(folders) if out is None else out
+    write_files(home, files)
+    return home / "joined.md", [_sentence(one) for one in every]
+
+
+def join_findings(found: dict[str, Findings], typed: Sequence[str] = ()) -> list[JoinedContrast]:
+    """The comparisons that are joined, of findings by the names of their studies."""
+    _check_alike(found)
+    asked = [typed or [*f.family] for f in found.values()]
+    texts = [text for text in dict.fromkeys(asked[0]) if all(text in other for other in asked)]
+    if not texts:
+        listed = "; ".join(f"{n} has {', '.join(f.family)}" for n, f in found.items())
+        raise ConfigError(f"--join: no comparison is in every study; {shorten(listed, 200)}")
+    _check_apart(found, texts)
+    studies = {text: {n: _measured(n, f, text) for n, f in found.items()} for text in texts}
+    first = next(iter(found.values()))
+    return [
+        JoinedContrast(first.contrast(text), one, join([*one.values()], len(texts)))
+        for text, one in studies.items()
+    ]
+
+
+def _check_alike(found: dict[str, Findings]) -> None:
+    """Nats per token are another unit with another tokenizer, and a margin decides words."""
+    for (one, first), (other, second) in combinations(found.items(), 2):
+        if first.study.margin != second.study.margin:
+            margins = f"{first.study.margin:g} in {one} and {second.study.margin:g} in {other}"
+            raise ConfigError(f"--join: the margin is {margins}; type --margin NATS")
+        units = [{str(r.choice("tokenizer")) for r in f.study.results} for f in (first, second)]
+        if units[0] != units[1]:
+            kinds = " and ".join("+".join(sorted(unit)) for unit in units)
+            raise ConfigError(f"--join: {one} and {other} have other tokenizers ({kinds})")
+
+
+def _check_apart(found: dict[str, Findings], texts: Iterable[str]) -> None:
+    """A run that is in two studies would be counted twice."""
+    runs = {
+        name: {
+            member.identity: member.folder.name
+            for text in texts
+            for variant in f.contrast(text).coefficients
+            for member in f.study.variant(variant).results
+        }
+        for name, f in found.items()
+    }
+    for (one, first), (other, second) in combinations(runs.items(), 2):
+        if shared := first.keys() & second.keys():
+            run = min(first[identity] for identity in shared)
+            raise ConfigError(
+                f"--join: {one} and {other} share {plural(len(shared), 'run')}, such as {run}: "
+                "they are one measurement"
+            )
+
+
+def _measured(name: str, f: Findings, text: str) -> Comparison:
+    """The comparison of a study, which can be joined if it has a difference and its variance."""
+    c = f.every.get(text)
+    if c is None or c.spread is None or c.waits or c.verdict == "best rate not found":
+        word = "it has no results" if c is None else c.verdict
+        raise ConfigError(f"--join: {f.contrast(text).text} has no value in {name}: {word}")
+    return c
+
+
+def _sentence(one: JoinedContrast) -> str:
+    """The verdict on what is joined, with how much the studies differ."""
+    tau, p = one.joined.tau, one.joined.heterogeneity
+    claim = sum_sentence(one.contrast.text, one.contrast.unit, one.joined.comparison, {})
+    agree = f"deviation between studies {tau:.4f} nats, p of Cochran's Q {p:.2g}"
+    return f"{claim}, joined over {len(one.studies)} studies; {agree}"
+
+
+def _text(found: dict[str, Findings], every: Sequence[JoinedContrast]) -> str:
+    """joined.md: a sentence and a table for each comparison, and what joining takes for granted."""
+    parts = [
+        f"# {plural(len(every), 'comparison')} over {len(found)} studies",
+        markdown_list(map(_sentence, every)),
+    ]
+    for one in every:
+        parts.append(f"## {escape_markdown(one.contrast.text)}")
+        parts.append(markdown_table(rows_of(_table(found, one)), straight=True))
+    return "\n\n".join([*parts, markdown_list(_notes(found, every))]) + "\n"
+
+
+def _table(found: dict[str, Findings], one: JoinedContrast) -> Table:
+    """A row for each study, and one for all of them."""
+    rows = []
+    for name, c in one.studies.items():
+        f = found[name]
+        scope = regime(f, one.contrast.coefficients)
+        rows.append({"study": name, "text": _texts(f), "regime": scope} | _cells(c))
+    rows.append({"study": "joined"} | _cells(one.joined.comparison))
+    return {name: [row.get(name, "") for row in rows] for name in rows[0]}
+
+
+def _cells(c: Comparison) -> dict[str, str]:
+    cells = comparison_cells(c) | {"verdict": c.verdict}
+    named = {"value": "difference", "95 % interval": "interval"}
+    kept = ("value", "95 % interval", "bounds", "detectable", "verdict")
+    return {heading: cells[named.get(heading, heading)] for heading in kept}
+
+
+def _texts(f: Findings) -> str:
+    runs = f.study.results
+    named = {f"{r.choice('data')} {r.summary.data.fingerprint[:8]}" for r in runs}
+    return ", ".join(sorted(named))
+
+
+def _notes(found: dict[str, Findings], every: Sequence[JoinedContrast]) -> list[str]:
+    studies, count = len(found), len(every)
+    notes = [
+        _HOW,
+        f"bounds: the interval that decides. In the row joined it holds for {count} at once, with "
+        f"Student's t of {studies - 1} degrees of freedom, and is wider by the mean tuning error",
+    ]
+    by_text: dict[str, list[str]] = {}
+    for name, f in found.items():
+        by_text.setdefault(_texts(f), []).append(name)
+    notes += [
+        f"{' and '.join(names)} have one text: what another text changes is known from "
+        f"{len(by_text)} texts only"
+        for names in by_text.values()
+        if len(names) > 1
+    ]
+    if grown := [name for name, f in found.items() if f.study.looks > 1]:
+        notes.append(
+            f"seeds of {' and '.join(grown)} were added after a look: the mean of such a study is "
+            "on average somewhat too far from zero"
+        )
+    return notes
+
+
+def _figure(every: Sequence[JoinedContrast]) -> bytes:
+    rows: list[Row] = []
+    for place, one in enumerate(every):
+        what = f"{one.contrast.text}, " if len(every) > 1 else ""
+        rows += [(place, f"{what}{name}", c) for name, c in one.studies.items()]
+        rows.append((place, f"{what}joined", one.joined.comparison))
+    margin = every[0].joined.comparison.margin
+    with drawn_with(TEXT, _SHEET.settings()):
+        (data,) = panel_files(difference_panel("", rows, margin), _SHEET).values()
+    return data
