@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -337,6 +338,9 @@ def test_a_test_part_of_the_tail_split_is_evaluated_at_the_end():
     ]  # fmt: skip
     assert data["ngrams"].keys() == {"val", "test"}
     assert 0 < done["test_loss"] != done["val_loss"]
+    summary = json.loads((Path(done["folder"]) / "summary.json").read_text())
+    for part in ("val", "test"):
+        assert fmean(summary[f"{part}_blocks"]) == pytest.approx(done[f"{part}_loss"], rel=0.05)
 
 
 @pytest.mark.draws

@@ -75,6 +75,39 @@ def test_a_sweep_says_which_starts_its_variants_bring_and_what_to_type_for_one(t
     assert [line for line in said if "for one start" in line] == lines
 
 
+def test_seeds_of_weights_and_order_are_crossed_and_a_rate_is_tuned_once_for_all_orders(mine):
+    crossed = TUNED.replace("[0, 1]", "{init: [0, 1, 2], order: [7, 8]}")
+    request = mine(crossed, "model=nano", "data=stories", "tracking=none")
+    jobs, question = Jobs(request), request.question
+    grid = [(p, o) for p in ("pre", "post") for o in (7, 8)]
+    assert [(v["placement"], v["data.seed"]) for v in question.variants] == grid
+    assert (question.first_seeds, question.compared) == ([0, 1, 2], 0)
+    tuning = jobs.first_stage()
+    assert len({job.run.identity for job in tuning}) == 2 * 2  # placements x rates
+    assert not any("data.seed" in text for job in tuning for text in job.overrides)
+    results = [jobs.make("result", v, {"optimizer.lr": 1e-3}, s) for v in question.variants
+               for s in question.first_seeds]  # fmt: skip
+    assert len({job.run.identity for job in results}) == 4 * 3
+    assert {text for job in results for text in job.overrides if text.startswith("data.seed")} == {
+        "data.seed=7", "data.seed=8"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seeds", "more", "said"),
+    [
+        ("{init: [0, 1]}", "", "order"),
+        ("{init: [0], order: [7, 8]}", "", "init"),
+        ("{init: [0, 1], order: [7, 8]}", "fixed: {data.seed: 3}", "data.seed"),
+        ("{init: [0, 1], order: [7, 8], most: 9}", "", "most"),
+    ],
+)
+def test_crossed_seeds_that_are_incomplete_or_set_twice_are_refused(mine, seeds, more, said):
+    with pytest.raises(ConfigError, match=rf"sweep=mine: .*{said}") as refused:
+        mine(TUNED.replace("[0, 1]", seeds) + more)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize(("tuning", "results", "two"), [
     ("[100]", "[0, 1, 2, 3, 4, 5]", "[100, 101]"),
     ("[3]", "{first: 3, until: decided, most: 6}", "[3, 4]"),

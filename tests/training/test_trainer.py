@@ -68,6 +68,29 @@ def test_an_evaluation_is_the_same_each_time_and_in_batches_of_any_size(measured
     measured(f"10 times one loss, bitwise; batches of 1 and of 64 differ by {difference:.0e} nats")
 
 
+@pytest.mark.parametrize("count", [40, 64, 150])  # windows: at most 64 blocks of as many each
+def test_the_losses_by_blocks_are_those_of_the_model_on_each_part_of_the_text(count):
+    trainer = trainer_of("norm=layernorm", "trainer.precision=fp64")
+    losses(trainer, 3)
+    tokens = np.random.default_rng(0).integers(0, 31, 16 * count + 6)  # the last has five tokens
+    nats, _ = trainer.evaluate(windows(tokens, 16, 10**6, 1))
+    blocks, size = trainer.block_losses(), 1 + count // 64
+    assert len(blocks) == -(-(count + 1) // size) <= 64
+    starts = range(0, len(tokens) - 1, 16 * size)
+    assert blocks == pytest.approx([_loss(trainer, tokens[s : s + 16 * size + 1]) for s in starts])
+    tokens_of = [min(16 * size, len(tokens) - 1 - start) for start in starts]
+    assert np.dot(blocks, tokens_of) == pytest.approx(nats, abs=1e-3)
+
+
+def _loss(trainer, tokens):
+    """The mean cross-entropy of tokens that are read in windows of 16."""
+    parts = [torch.as_tensor(tokens[n : n + 17])[None] for n in range(0, len(tokens) - 1, 16)]
+    with torch.no_grad():
+        found = [trainer.model(part[:, :-1]).log_softmax(-1) for part in parts]
+    values = [-a.gather(-1, b[:, 1:, None]) for a, b in zip(found, parts, strict=True)]
+    return torch.cat([value.flatten() for value in values]).mean().item()
+
+
 COMPILED = """
 import torch._dynamo.utils as dynamo
 import trainers as t

@@ -168,7 +168,8 @@ def words_of(key: str, value: Any) -> tuple[str, ...]:
     word with the short key and the word with the whole key, `model.depth=16`."""
     text = show(value)
     alone = key in AXES or key == "placement.equation"
-    words = (f"{key.rpartition('.')[2]}={text}", f"{key}={text}")
+    short = key if key == "data.seed" else key.rpartition(".")[2]  # `seed` is that of the weights
+    words = (f"{short}={text}", f"{key}={text}")
     return (text, *words) if alone else words
 
 

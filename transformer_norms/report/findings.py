@@ -21,7 +21,7 @@ from transformer_norms.comparison.verdict import (
 )
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
-from transformer_norms.report.study import TUNED_ON, Study, StudyRun, Variant, ended_runs
+from transformer_norms.report.study import ORDER, TUNED_ON, Study, StudyRun, Variant, ended_runs
 from transformer_norms.run.failure import best_ngram, passed_orders
 from transformer_norms.run.reader import make_table, run_row
 
@@ -219,9 +219,11 @@ def asked_comparisons(
 
 def _family(study: Study) -> set[str]:
     """The names of the comparisons that are judged together: the contrasts that were declared, or,
-    without any, each variant against its baseline. All others are described."""
+    without any, each variant against its baseline. All others are described, and so are those of
+    one order of the batches: their seeds do not have the scatter of the order."""
     declared = {contrast.text for contrast in study.contrasts if contrast.declared}
-    return declared or {variant.name for variant in study.variants if variant.compared}
+    compared = {variant.name for variant in study.variants if variant.compared}
+    return declared or (set() if ORDER in study.axes else compared)
 
 
 def _count_to_come(study: Study) -> int:

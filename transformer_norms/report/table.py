@@ -10,6 +10,7 @@ from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
+from transformer_norms.report.scatter import scatter_notes
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.failure import NGRAM_LEAD
 from transformer_norms.run.reader import SavedRun
@@ -180,7 +181,7 @@ def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
         "verdict": (
             f"equivalent: the bounds lie within -{study.margin:g} and {study.margin:g}. better or "
             "worse: they lie below or above zero"
-            + ". described: not one of the declared comparisons, and so not tested"
+            + ". described: not tested, as it was not declared, or has one order of the batches"
             * described
         )
         * tested,
@@ -256,6 +257,7 @@ def _regime_note(lines: Sequence[float], passing: Mapping[str, Sequence[str]]) -
 def evidence_notes(findings: Findings) -> dict[str, list[str]]:
     """Returns the evidence for the answer: notes by heading."""
     return {
+        "Where the scatter comes from": scatter_notes(findings),
         "Starts": start_notes(findings),
         "Warnings of the runs": run_warnings(findings.study),
         "Missing and left out": left_out_notes(findings.study),

@@ -343,6 +343,8 @@ class Run:
         if record.diverged:
             results["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")
+        if results["status"] == "finished":
+            results["val_blocks"] = trainer.block_losses()
         if results["status"] == "finished" and len(self.tokens.test) > 1:
             results |= self._test()
         if results["status"] in ENDED:
@@ -395,7 +397,12 @@ class Run:
         if nats is None:
             return {"status": "preempted"}
         losses = self.record.losses("test", *nats)
-        return {"test_loss": losses["test/loss"], "test_bpb": losses["test/bpb"]}
+        blocks = self.trainer.block_losses()
+        return {
+            "test_loss": losses["test/loss"],
+            "test_bpb": losses["test/bpb"],
+            "test_blocks": blocks,
+        }
 
     def _draw(self, summary: Summary) -> None:
         try:

@@ -81,6 +81,8 @@ class Summary:
     best_val_loss: Measured | None = None
     test_loss: Measured | None = None
     test_bpb: Measured | None = None
+    val_blocks: list[Measured] = field(default_factory=list)  # losses by blocks of the text
+    test_blocks: list[Measured] = field(default_factory=list)
     initial_loss: Measured | None = None
     start: tuple[Measured | None, Measured | None, Measured | None] | None = (
         None  # of training/probes.py

@@ -27,7 +27,7 @@ from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.reading import is_there
 from transformer_norms.sweep.grid import MOST_RUNS, Tuning
 from transformer_norms.sweep.question import Request
-from transformer_norms.sweep.seeds import seed_order
+from transformer_norms.sweep.seeds import ORDER, seed_order
 from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
@@ -122,7 +122,9 @@ class Jobs:
         ]
 
     def make(self, stage: Stage, variant: Values, tuned: Values, seed: int) -> Job:
-        overrides = self._overrides(variant, tuned, seed)
+        # Variants that differ in the order of their batches are tuned once, on other orders.
+        values = {k: v for k, v in variant.items() if stage != "tune" or k != ORDER}
+        overrides = self._overrides(values, tuned, seed)
         if overrides not in self._plans:
             self._plans[overrides] = self._plan(overrides, variant)
         plan = self._plans[overrides]

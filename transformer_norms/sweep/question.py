@@ -26,8 +26,10 @@ from transformer_norms.names import option_files, unknown
 from transformer_norms.storage.reading import read_yaml, real_path
 from transformer_norms.sweep.grid import MOST_RUNS, Grid, Tuning, product, read_tuning
 from transformer_norms.sweep.seeds import (
+    ORDER,
     Seeds,
     UntilDecided,
+    cross,
     read_typed_seeds,
     seed_order,
     typed_seeds,
@@ -104,8 +106,8 @@ class Question:
     @property
     def compared(self) -> int:
         """The number of comparisons that are judged together: of contrasts, or, without any, of
-        variants with their baselines."""
-        return len(self.contrasts) or self.pairs
+        variants with their baselines. Where seeds are crossed, these are described."""
+        return len(self.contrasts) or (0 if ORDER in self.axes else self.pairs)
 
     @property
     def squares(self) -> float:
@@ -187,7 +189,7 @@ def read_question(name: str, plugins: str = "none") -> Question:
         if not isinstance(content, dict):
             raise ConfigError("a list is not allowed; it should be keys")
         keys = {str(key): value for key, value in content.items()}
-        question = Question(**check("", keys, Question))
+        question = Question(**check("", cross(keys), Question))
     except (ValueError, OSError) as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)

@@ -15,6 +15,7 @@ from transformer_norms.kinds import Integer, Seed
 from transformer_norms.validation import check
 
 MOST_SEEDS = 1000
+ORDER = "data.seed"  # the seed of the order of the batches; `seed` is then that of the weights
 _TYPED = re.compile(r"(\d{1,9})\.\.(\d{1,9})")  # 3..20
 
 
@@ -29,6 +30,26 @@ class UntilDecided:
 
     def __str__(self) -> str:
         return f"{self.first} to {self.most} seeds each, until decided"
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Crossed:
+    """Every seed of the weights with every seed of the order of the batches."""
+
+    init: Annotated[list[Seed], Field(min_length=2)]
+    order: Annotated[list[Seed], Field(min_length=2)]
+
+
+def cross(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the content of a sweep's file, with the seeds of the order as an axis where `seeds`
+    crosses them with those of the weights."""
+    seeds, vary = content.get("seeds"), content.get("vary", {})
+    if not (isinstance(seeds, Mapping) and {"init", "order"} & {*seeds}):
+        return dict(content)
+    crossed = Crossed(**check("seeds", dict(seeds), Crossed))
+    if ORDER in {**vary, **content.get("fixed", {})}:
+        raise ConfigError(f"{ORDER}: stands elsewhere, and seeds.order sets it")
+    return {**content, "seeds": crossed.init, "vary": {**vary, ORDER: crossed.order}}
 
 
 def read_seeds(seeds: Any) -> Any:

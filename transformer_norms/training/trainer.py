@@ -31,6 +31,7 @@ from transformer_norms.training.tensors import (
     whole,
 )
 
+MOST_BLOCKS = 64  # of a held-out text whose losses a run records
 Windows = Callable[[], Iterable[Batch]]
 # The attributes of a trainer that a checkpoint keeps besides tensors.
 SAVED = (
@@ -80,6 +81,8 @@ class Trainer:
         self.probed: dict[str, Any] = {}  # what was measured in the last step
         self.chain = ""  # hash of every batch so far: equal chains mean equal data
         self.final = self.best = float("nan")
+        # The nats and the number of tokens of each window of the last evaluation.
+        self.windows: list[tuple[Tensor, int]] = []
 
     def fit(self, record: Any, stopping: Stopping, overflowed: Overflowed | None = None) -> str:
         """Trains to the last step, and gives `record` rows and checkpoints. Returns how the run
@@ -261,25 +264,36 @@ class Trainer:
         self, windows: Iterable[Batch], stopping: Stopping | None
     ) -> tuple[float, int] | None:
         begun = time.perf_counter()
-        nats, tokens = torch.zeros((), dtype=torch.float64, device=self.settings.device), 0
+        nats = torch.zeros((), dtype=torch.float64, device=self.settings.device)
+        sums: list[Tensor] = []
+        counts: list[int] = []
 
         def counted() -> Iterator[Batch]:
-            nonlocal tokens
             for window in windows:
-                tokens += window[:, 1:].numel()
+                counts.append(window[:, 1:].numel())
                 yield window
 
         self.model.eval()
         try:
             for sum_of_window in self.micro_batches.sums(counted()):
-                nats += sum_of_window.detach().double()
+                sums.append(sum_of_window.detach().to(torch.float64, copy=True))
+                nats += sums[-1]
                 if stopping is not None and self.ranks.stop(stopping.stop_requested):
                     return None
         finally:
             self.model.train()
+        self.windows = [*zip(sums, counts, strict=True)]
         summed = nats.item()
         self.evaluation_seconds += time.perf_counter() - begun
-        return summed, tokens
+        return summed, sum(counts)
+
+    def block_losses(self) -> list[float]:
+        """The losses of the last evaluation by blocks of the text, in order: at most MOST_BLOCKS,
+        of as many windows each."""
+        size = -(-len(self.windows) // MOST_BLOCKS) or 1
+        starts = range(0, len(self.windows), size)
+        blocks = [zip(*self.windows[start : start + size], strict=True) for start in starts]
+        return [round(torch.stack(sums).sum().item() / sum(counts), 6) for sums, counts in blocks]
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
