@@ -10,7 +10,7 @@ losses are drawn. They follow what was measured in the studies here:
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from math import inf, log, pi, sqrt
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from judge_series import simulate_series, skewed, summarize
 
+from transformer_norms.comparison.joining import join
 from transformer_norms.comparison.outcomes import Outcomes, Share
 from transformer_norms.comparison.tuning_error import Trial, possible_gains
 from transformer_norms.comparison.verdict import (
@@ -78,7 +79,8 @@ class Truth:
     far above its best rate runs fail, in ln; `failing`, the probability that a result fails;
     `scatter`, its deviation, times the usual. Of all: `moving`, the deviation of the best rate from
     seed to seed, in ln; `smooth`, the share of the noise that nearby rates of one run share;
-    `outliers`, the share of runs that end 5 deviations too high.
+    `outliers`, the share of runs that end 5 deviations too high; `text`, the deviation that one
+    held-out text adds to the difference of two variants, the same at all seeds.
     """
 
     gain: float = 0.0
@@ -92,6 +94,7 @@ class Truth:
     moving: float = 0.0
     smooth: float = 0.0
     outliers: float = 0.0
+    text: float = 0.0
 
 
 class Study:
@@ -108,6 +111,8 @@ class Study:
         places = draw.uniform(-0.5, 0.5) + truth.spread * draw.uniform(-0.5, 0.5, count)
         if truth.outside:
             places[-1] = HALF_GRID + truth.outside
+        own = np.random.default_rng([number, 7])
+        self.of_text = truth.text / sqrt(2) * own.standard_normal(count)
         self.best = log(CENTRE) + log(plan.step) * places
         self.drawn: dict[tuple[int, ...], float] = {}
 
@@ -127,7 +132,7 @@ class Study:
         if truth.outliers:
             noise += 5 * (self.draw.random() < truth.outliers) - 5 * truth.outliers
         gain = truth.gain if variant == 1 else 0.0
-        return float(2.0 - gain + curve + self.deviation[variant] * noise)
+        return float(2.0 - gain + self.of_text[variant] + curve + self.deviation[variant] * noise)
 
     def _curve(self, variant: int, x: float) -> float:
         return float(self.curvature[variant] * x**2 + self.skew[variant] * abs(x**3) * (x > 0))
@@ -289,6 +294,7 @@ def _any_false(words: Mapping[str, str], truth: Truth) -> bool:
 NOISES = {
     "2 % of the runs are outliers": Truth(outliers=0.02),
     "noise with a long tail": Truth(skewed=True),
+    "one held-out text adds 0.002 nats": Truth(text=0.002),
     "the best rate moves by 0.12 from seed to seed": Truth(moving=0.12),
     "the best rate moves by 0.2 from seed to seed": Truth(moving=0.2),
     "one variant that fails in a fifth of its runs": Truth(failing=0.2),
@@ -309,6 +315,7 @@ UNTUNED_TRUTHS = {f"nothing is tuned, {words}": truth for words, truth in NOISES
     "nothing is tuned": Truth(),
     "nothing is tuned, four variants": Truth(variants=4),
     "nothing is tuned, four variants, one scatters": Truth(variants=4, scatter=3),
+    "nothing is tuned, one variant that scatters ten times as far": Truth(scatter=10),
 }
 LOOKS = range(3, MOST + 1)
 LAST = f"3 to {MOST}, a look at each"
@@ -347,6 +354,32 @@ def _percent(share: Share) -> str:
     return f"{100 * share.count / share.total:.1f} %"
 
 
+def joined_table(studies: int) -> str:
+    """How often the interval of joined studies leaves out their mean difference of zero, by the
+    deviation between them, the number of studies and that of their seeds."""
+    cases = [(count, seeds) for count in (2, 3, 5) for seeds in (3, 10)]
+    rows = [["deviation between studies", *(f"{k} studies, {n} seeds" for k, n in cases)]]
+    for tau in (0.0, 0.01, 0.03):
+        draw = np.random.default_rng(0)
+        shares = []
+        for count, seeds in cases:
+            wrong = 0
+            for number in range(0, studies * count, count):
+                of_studies = [
+                    judge(Study(Truth(variants=5), UNTUNED, number + k), [seeds])[0]["1"]
+                    for k in range(count)
+                ]
+                moved = [
+                    replace(c, difference=(c.difference or 0.0) + tau * draw.standard_normal())
+                    for c in of_studies
+                ]
+                low, high = join(moved).comparison.interval or (0.0, 0.0)
+                wrong += not low <= 0 <= high
+            shares.append(_percent(Share(wrong, studies)))
+        rows.append([f"{tau:g}", *shares])
+    return markdown_table(rows)
+
+
 def judge_table(series: int) -> str:
     """Series of 100 proposals to the judge: the share of series that ever keep a false one, the
     share of proposals that are kept, the pairs of each, and the runs saved beside 20 pairs each."""
@@ -369,7 +402,8 @@ def judge_table(series: int) -> str:
 
 def write_tables(studies: int) -> None:
     """Writes the tables between the marks of FILE."""
-    text = "\n\n".join([false_table(studies), power_table(studies), judge_table(studies // 5)])
+    tables = false_table(studies), power_table(studies), joined_table(studies)
+    text = "\n\n".join([*tables, judge_table(studies // 5)])
     before, _, rest = FILE.read_text().partition(MARKS[0])
     FILE.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
 

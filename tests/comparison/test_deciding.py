@@ -91,6 +91,12 @@ def test_a_best_value_at_an_edge_decides_and_costs_no_more_seeds():
     assert decide(compare({"v": sides}, rules), rules, MOST) == {"v": "best rate not found"}
 
 
+def test_variants_that_are_one_run_at_each_seed_get_no_more_seeds():
+    same = outcomes([3.0, 3.1, 3.2])
+    rules = Rules(MARGIN, None, 2)
+    assert decide(compare({"v": pair(same, same)}, rules), rules, MOST) == {"v": "hopeless"}
+
+
 def test_workers_are_kept_busy_and_no_variant_gets_more_than_the_most():
     losses = study(4, {"near": -0.03})
     steps = [counts["pre"] for counts, _ in course(losses, at_once=7)]

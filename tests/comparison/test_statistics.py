@@ -246,6 +246,7 @@ def test_no_word_on_the_loss_is_given_while_a_best_value_is_at_an_edge(edge, loo
     for described in ([], ["it"]):
         found = compare(asked, Rules(0.005, None, looks), described)
         assert (found["it"].verdict, found["also"].verdict) == ("best rate not found", "better")
+        assert (found["it"].bounds, found["it"].p, found["it"].detectable) == (None, None, None)
     failed = sides[0]._replace(outcomes=outcomes(BASE, failed={1}))
     assert compare({"it": [failed, sides[1]]}, Rules(0.005))["it"].verdict == "failed"
 

@@ -141,6 +141,6 @@ def test_declared_contrasts_are_the_family_and_all_else_is_described(tmp_path):
     assert lead.startswith("sandwich is better than peri by 0.0187 nats (95 % interval")
     make_study(tmp_path / "two", losses, contrasts=["sandwich - peri", "pre - sandwich"])
     assert answer(findings(read_study([tmp_path / "two"]))).lead == (
-        "2 contrasts were declared before the runs (better 1, worse 1); 2 of 2 variants have "
+        "2 contrasts are declared (better 1, worse 1); 2 of 2 variants have "
         "another start (init) than their baseline."
     )

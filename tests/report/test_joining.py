@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from own_folder import own_folder  # noqa: F401
-from run_folders import make_study, tree
+from run_folders import PRE, make_study, tree
 from scipy import optimize, stats
 
+from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.joined_report import write_joined
 
+POST = {seed: loss + 0.1 for seed, loss in PRE.items()}
 NOISE = np.array([0.004, -0.006, 0.001, -0.002, 0.003])
 
 
@@ -67,7 +69,7 @@ def test_studies_of_one_contrast_have_one_estimate_with_the_scatter_between_them
     assert path.with_name("joined.svg").read_text().count("<svg") == 1
 
 
-def test_several_contrasts_are_judged_together_and_a_typed_one_alone():
+def test_what_every_study_declares_is_judged_together_and_a_typed_contrast_is_described():
     places = ("pre", "post", "peri")
     folders = []
     for n in range(3):
@@ -75,11 +77,33 @@ def test_several_contrasts_are_judged_together_and_a_typed_one_alone():
         losses = {p: {s: 2.3 + 0.02 * places.index(p) + NOISE[s % 5] * (places.index(p) + 1)
                       for s in seeds} for p in places}  # fmt: skip
         folders.append(make_study(f"runs/s{n}", losses).parent)
-    _, sentences = write_joined(folders)
+    path, sentences = write_joined(folders)
     assert [one.split(" is ")[0] for one in sentences] == ["post - pre", "peri - pre"]
-    path, typed = write_joined(folders, contrasts=["peri - post"])
-    assert [one.split(" is ")[0] for one in typed] == ["peri - post"]
-    assert "holds for 1 at once" in path.read_text()
+    assert "it holds for 2 comparisons" in path.read_text()
+    _, typed = write_joined(folders, contrasts=["peri - post", "post - pre"])
+    assert [one.split(" is ")[0] for one in typed] == ["peri - post", "post - pre"]
+    assert ["not tested" in one for one in typed] == [True, False]
+    assert typed[1] == sentences[0]  # the same bounds, typed or not
+
+
+def test_pairs_of_one_variant_with_two_baselines_are_not_one_comparison():
+    study("one", 0.03, 0)
+    losses = {"sandwich": PRE, "post": POST}
+    make_study("runs/two", losses, baseline={"placement": "sandwich"})
+    with pytest.raises(ConfigError, match="no comparison is in every study; one has post - pre; "):
+        write_joined([Path("runs/one"), Path("runs/two")])
+
+
+def test_seeds_that_two_studies_share_are_named_and_each_has_its_dot():
+    folders = [study("one", 0.03, 0), study("two", 0.031, 0, typed=["model.depth=3"])]
+    path, _ = write_joined(folders)
+    assert "studies have seeds in common" in path.read_text()
+    drawn = path.with_name("joined.svg").read_text()
+    assert (
+        sum("<use" in line and "opacity: 0.7" in line for line in drawn.splitlines()) == 5 + 5 + 10
+    )
+    other, _ = write_joined([study("three", 0.03, 20), study("four", 0.031, 40)])
+    assert "in common" not in other.read_text()
 
 
 def test_studies_that_must_not_be_joined_are_refused_in_one_line(capsys):
@@ -90,7 +114,8 @@ def test_studies_that_must_not_be_joined_are_refused_in_one_line(capsys):
         shutil.rmtree(folder)
     before = tree()
     refused = {
-        (one,): "--join: name the FOLDERs of two studies or more; each is one study",
+        (one,): "--join: name the FOLDERs of two studies or more, each once",
+        (one, one): "--join: name the FOLDERs of two studies or more, each once",
         (one, Path("runs/copy")): "--join: one and copy share 10 runs, such as ",
         (one, wide): "--join: the margin is 0.02 in one and 0.1 in wide; type --margin NATS",
         (one, edge): "--join: post - pre has no value in few: not decided yet",

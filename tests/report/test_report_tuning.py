@@ -77,7 +77,7 @@ def test_the_budget_and_the_failed_points_of_each_variant_are_named():
     ])  # fmt: skip
     add_unigram(3.3)
     audit = text().partition("## Tuning")[2]
-    assert "every variant was tried at 3 points x 2 seeds" in audit
+    assert "every variant was tried at the same 3 points of the grid x 2 seeds" in audit
     assert "- pre: trials failed at optimizer.lr=0.01 (1 of 2), optimizer.lr=0.1 (2 of 2)" in audit
     assert by_name(audit, "pre")["0.01"] == "2.3000 (failed)"  # of the run that trained
     assert by_name(audit, "pre")["0.1"] == "diverged"

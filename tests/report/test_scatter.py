@@ -50,8 +50,22 @@ def test_a_report_of_crossed_seeds_splits_the_scatter_and_gives_no_word(tmp_path
     table = text()
     assert (
         f"sandwich - pre, 3 x 2 seeds: weights {parts[0]:.4f}, order {parts[1]:.4f}, "
-        f"together {parts[2]:.4f}, text {blocks.std(ddof=1) / 3**0.5:.4f}, rate 0.0000" in table
+        f"together {parts[2]:.4f}, text {blocks.std(ddof=1) / 3**0.5:.4f}, rate at most 0.0000"
+        in table
     )
     assert "sandwich data.seed=10 - pre data.seed=10 is 0.120 nats (95 % interval" in table
     assert " not tested)" in table
     assert "worse" not in table.partition("- seeds:")[0]
+
+
+def test_a_pair_with_a_failed_run_has_no_parts(tmp_path, monkeypatch):
+    """The seeds that are left would be a choice."""
+    monkeypatch.chdir(tmp_path)
+    results = []
+    for order in ORDERS:
+        for seed in range(3):
+            results.append(({"placement": "pre", "data.seed": order}, seed, 2.3 + 0.01 * seed))
+            loss = None if (seed, order) == (2, 11) else 2.4
+            results.append(({"placement": "sandwich", "data.seed": order}, seed, loss))
+    make_sweep("study", results)
+    assert "seeds: weights" not in text()

@@ -294,6 +294,8 @@ def test_a_run_that_is_killed_behind_its_last_checkpoint_writes_what_it_lacks(at
     done = go()
     assert (done["status"], len(drawn)) == ("finished", 1)
     assert done["batch_chain"] == state(done["folder"])[1]["chain"]
+    summary = json.loads((Path(done["folder"]) / "summary.json").read_text())
+    assert fmean(summary["val_blocks"]) == pytest.approx(done["val_loss"], rel=0.05)
 
 
 def test_a_held_run_says_who_holds_it(stop_at):

@@ -93,6 +93,21 @@ def test_seeds_of_weights_and_order_are_crossed_and_a_rate_is_tuned_once_for_all
     }  # fmt: skip
 
 
+def test_orders_are_crossed_with_each_variant_that_is_listed_too(mine):
+    listed = BASE.replace(
+        "vary: {placement: [pre, post]}", "together: [{placement: pre}, {placement: ngpt}]"
+    )
+    question = mine(f"{listed}seeds: {{init: [0, 1], order: [7, 8]}}\n").question
+    wanted = [{"placement": p, "data.seed": o} for p in ("pre", "ngpt") for o in (7, 8)]
+    assert question.variants == wanted
+
+
+def test_a_typed_order_is_an_axis_whose_variants_have_their_own_baseline():
+    question = read_request(["placement=pre,post", "data.seed=7,8", "seed=0,1"]).question
+    assert question.baseline == {"placement": "pre"}
+    assert (question.pairs, question.compared) == (2, 0)
+
+
 @pytest.mark.parametrize(
     ("seeds", "more", "said"),
     [
@@ -100,9 +115,13 @@ def test_seeds_of_weights_and_order_are_crossed_and_a_rate_is_tuned_once_for_all
         ("{init: [0], order: [7, 8]}", "", "init"),
         ("{init: [0, 1], order: [7, 8]}", "fixed: {data.seed: 3}", "data.seed"),
         ("{init: [0, 1], order: [7, 8], most: 9}", "", "most"),
+        ("{init: [0, 1], order: [7, 7]}", "", "twice"),
+        ("{init: [0, 1], order: [7, 100]}", "", "both tunes and reports"),
+        ("{init: [0, 1], order: [7, 8]}", "fixed:", ""),
     ],
 )
 def test_crossed_seeds_that_are_incomplete_or_set_twice_are_refused(mine, seeds, more, said):
+    """An empty `fixed:` is refused as it is in any sweep."""
     with pytest.raises(ConfigError, match=rf"sweep=mine: .*{said}") as refused:
         mine(TUNED.replace("[0, 1]", seeds) + more)
     assert "\n" not in str(refused.value)

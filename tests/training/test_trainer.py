@@ -74,12 +74,13 @@ def test_the_losses_by_blocks_are_those_of_the_model_on_each_part_of_the_text(co
     losses(trainer, 3)
     tokens = np.random.default_rng(0).integers(0, 31, 16 * count + 6)  # the last has five tokens
     nats, _ = trainer.evaluate(windows(tokens, 16, 10**6, 1))
-    blocks, size = trainer.block_losses(), 1 + count // 64
-    assert len(blocks) == -(-(count + 1) // size) <= 64
-    starts = range(0, len(tokens) - 1, 16 * size)
-    assert blocks == pytest.approx([_loss(trainer, tokens[s : s + 16 * size + 1]) for s in starts])
-    tokens_of = [min(16 * size, len(tokens) - 1 - start) for start in starts]
-    assert np.dot(blocks, tokens_of) == pytest.approx(nats, abs=1e-3)
+    blocks, size = trainer.blocks, -(-count // 64)
+    assert len(blocks) == count // size <= 64
+    starts = [16 * size * block for block in range(len(blocks))]
+    ends = [*starts[1:], len(tokens) - 1]  # what is left belongs to the last block
+    parts = [*zip(starts, ends, strict=True)]
+    assert blocks == pytest.approx([_loss(trainer, tokens[a : b + 1]) for a, b in parts])
+    assert np.dot(blocks, [b - a for a, b in parts]) == pytest.approx(nats, abs=1e-3)
 
 
 def _loss(trainer, tokens):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from transformer_norms.comparison.sequence import half_width_at
 from transformer_norms.comparison.shrinkage import Spread
-from transformer_norms.comparison.statistics import LEVEL, student_quantile
+from transformer_norms.comparison.statistics import FEWEST, LEVEL, student_quantile
 from transformer_norms.comparison.verdict import Comparison, Rules
 
 HOPELESS = "hopeless"
@@ -61,8 +61,8 @@ def decide(comparisons: Mapping[str, Comparison], rules: Rules, most: int) -> di
     The comparisons are those of compare() with two looks or more in its rules. One error rate then
     covers all comparisons and all looks: each bound is one of a confidence sequence at the level
     0.05 / k, which leaves out the true difference at any look with at most that probability (Ville
-    1939). This is exact for one usual variance. That of a study is measured at each look;
-    simulations show that the 5 % hold with it.
+    1939) if the usual variance is given. That of a study is measured at each look; simulations show
+    that the 5 % hold with it.
 
     A run that failed decides: the verdict stays `failed` whatever further seeds do, so they would
     cost runs and settle nothing about losses. A comparison that is only described needs no seeds.
@@ -80,7 +80,7 @@ def is_hopeless(c: Comparison, most: int, level: float) -> bool:
     interval would then be named or be equivalent, with bounds as wide as the present variance
     makes them. Stopping for this reason costs power and makes no false claim."""
     if c.spread is None or c.difference is None:
-        return False
+        return len(c.differences) >= FEWEST  # all are equal, and more would be
     reach = student_quantile(c.spread.freedom, 1 - _STAYS)
     reach *= c.spread.sd / math.sqrt(len(c.seeds))
     low, high = c.difference - reach, c.difference + reach

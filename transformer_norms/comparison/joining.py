@@ -13,6 +13,7 @@ one sign in all studies. experiments/noise/error_rates.md has how often it is wr
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +39,8 @@ class Joined(NamedTuple):
 
 
 def join(comparisons: Sequence[Comparison], together: int = 1) -> Joined:
-    """Joins a comparison of at least two studies, as one of so many that are joined `together`.
-    Each has a difference, a spread, and the margin of the first."""
+    """Joins a comparison of two studies or more, as one of so many that are judged `together`; with
+    0 it is only described. Each has a difference, a spread, and the margin of the first."""
     y = np.array([c.difference for c in comparisons])
     v = np.array([c.spread.variance / len(c.seeds) for c in comparisons if c.spread])
     studies, tau2 = len(y), _variance_between(y, v)
@@ -48,22 +49,29 @@ def join(comparisons: Sequence[Comparison], together: int = 1) -> Joined:
     theta = float(share @ y)
     spread = Spread(studies / float(weights.sum()), studies - 1)
     below, above = map(float, share @ np.array([c.slack for c in comparisons]))
-    one, half = (half_width(spread, studies, LEVEL / count) for count in (1, together))
-    bounds, margin = (theta - half - below, theta + half + above), comparisons[0].margin
-    quantile = student_quantile(studies - 1, LEVEL / together)
-    found = detectable_difference(quantile, spread, studies, max(below, above))
+    half, margin = half_width(spread, studies, LEVEL), comparisons[0].margin
     joined = Comparison(
         tuple(seed for c in comparisons for seed in c.seeds),
         difference=theta,
         differences=tuple(x for c in comparisons for x in c.differences),
         slack=(below, above),
         spread=spread,
-        interval=(theta - one, theta + one),
-        bounds=bounds,
-        detectable=found if math.isfinite(found) else None,
-        verdict=word_of(bounds, margin),
+        interval=(theta - half, theta + half),
+        verdict="described",
         margin=margin,
     )
+    if together:
+        level = LEVEL / together
+        half = half_width(spread, studies, level)
+        bounds = theta - half - below, theta + half + above
+        quantile = student_quantile(studies - 1, level)
+        found = detectable_difference(quantile, spread, studies, max(below, above))
+        joined = replace(
+            joined,
+            bounds=bounds,
+            detectable=found if math.isfinite(found) else None,
+            verdict=word_of(bounds, margin),
+        )
     heterogeneity = float(special.chdtrc(studies - 1, _squares(0.0, y, v)))
     return Joined(joined, math.sqrt(tau2), heterogeneity)
 
@@ -78,5 +86,5 @@ def _variance_between(y: np.ndarray, v: np.ndarray) -> float:
     freedom = len(y) - 1
     if _squares(0.0, y, v) <= freedom:
         return 0.0
-    most = float(np.ptp(y) ** 2)  # Q falls with tau^2; at this one each term is below 1 / 2
+    most = float(np.ptp(y) ** 2)  # at this tau^2, Q is at most k / 4
     return float(optimize.brentq(lambda t: _squares(t, y, v) - freedom, 0.0, most + 1e-300))

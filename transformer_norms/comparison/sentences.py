@@ -72,6 +72,8 @@ def sum_sentence(
             claim = f"{text} is {_waiting_text(comparison, 'seed')}"
         case word:
             claim = _OF_A_SUM[word].format(variant=text, **_numbers(comparison, unit, edges))
+            if word == "not told apart" and math.isinf(max(comparison.slack)):
+                claim += "; nothing bounds the tuning error"
     return claim + "".join(_missing_note(name, one) for name, one in outcomes.items())
 
 

@@ -17,6 +17,7 @@ from transformer_norms.storage.files import make_folder, remove_leftovers, write
 from transformer_norms.storage.reading import is_there, read_json, read_typed
 from transformer_norms.text_tables import show
 
+ORDER = "data.seed"  # the order of the batches; `seed` is then that of the weights
 FAILED_AT_START = "failed before the first step"  # a run's state that leaves no folder
 MOST_PLANNED = 30_000  # runs: one command plans at most 10,000 to tune, and as many results
 
@@ -168,7 +169,7 @@ def words_of(key: str, value: Any) -> tuple[str, ...]:
     word with the short key and the word with the whole key, `model.depth=16`."""
     text = show(value)
     alone = key in AXES or key == "placement.equation"
-    short = key if key == "data.seed" else key.rpartition(".")[2]  # `seed` is that of the weights
+    short = key if key == ORDER else key.rpartition(".")[2]  # not to be taken for `seed`
     words = (f"{short}={text}", f"{key}={text}")
     return (text, *words) if alone else words
 

@@ -6,8 +6,8 @@
 2. One interval decides. It holds for all comparisons of the study at once (each has the level
    0.05 / k), and it is widened by what tuning may have missed (tuning_error.py). Where seeds are
    added after a look it is a confidence sequence (sequence.py).
-3. The word follows from the interval: `better` below zero, `worse` above zero, `equivalent` within
-   the study's margin on both sides, else `not told apart`. Runs that failed, a best rate at the
+3. The word follows from the interval: `equivalent` within the study's margin on both sides, else
+   `better` below zero, `worse` above zero, or `not told apart`. Runs that failed, a best rate at the
    edge of what was tried, and pairs that are missing come first: then no word on the loss is given.
 
 A plan with a fixed number of seeds is tested once, when all of its pairs have ended. A test before
@@ -221,7 +221,8 @@ def _judge(c: Comparison, sides: Sides, rules: Rules, count: int, failures: int)
     if it is only described. `failures` pairs are tested for their failures."""
     if c.fisher is not None:
         c = replace(c, fisher=min(1.0, c.fisher * failures) if count else None)
-    if count and not c.waits and c.interval and c.spread:
+    at_edge = any(side.at_edge for side in sides)
+    if count and not (c.waits or at_edge) and c.interval and c.spread:
         (below, above), level = c.slack, LEVEL / count
         low, high = _interval(c, sides, rules, level)
         p, quantile = _p_and_quantile(c, sides, rules, level)

@@ -129,7 +129,7 @@ def _lead(findings: Findings, groups: Groups) -> str:
         words = Counter(findings.contrasts[c.text].verdict for c in declared)
         pairs = [pair for contrast in declared for pair in pairs_within(study, contrast)]
         sides = [replace(variant, baseline=baseline.name) for variant, baseline in pairs]
-        claim = f"{len(declared)} contrasts were declared before the runs ({_counts(words)})"
+        claim = f"{len(declared)} contrasts are declared ({_counts(words)})"
         claim = claim if len(declared) > 1 else contrast_sentence(findings, declared[0])
         return f"{claim}{_different_starts(findings, sides)}."
     if said := groups.get("better", compared if len(compared) == 1 else [])[:1]:

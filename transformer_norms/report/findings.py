@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.sweep_record import ORDER
 from transformer_norms.comparison.tuning_error import Trial, plain_point, possible_gains
 from transformer_norms.comparison.verdict import (
     Comparison,
@@ -21,7 +22,7 @@ from transformer_norms.comparison.verdict import (
 )
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
-from transformer_norms.report.study import ORDER, TUNED_ON, Study, StudyRun, Variant, ended_runs
+from transformer_norms.report.study import TUNED_ON, Study, StudyRun, Variant, ended_runs
 from transformer_norms.run.failure import best_ngram, passed_orders
 from transformer_norms.run.reader import make_table, run_row
 
@@ -103,7 +104,7 @@ class Findings:
     def compared_together(self) -> int:
         """The number of comparisons that are judged together."""
         return self.rules.to_come + sum(
-            c.p is not None or c.verdict == "failed" or is_awaited(c, self.rules)
+            c.interval is not None or c.verdict == "failed" or is_awaited(c, self.rules)
             for c in self.family.values()
         )
 
@@ -139,7 +140,7 @@ def findings(study: Study) -> Findings:
     comparisons = compare(asked, rules, described=asked.keys() - family)
     by_itself = replace(rules, usual=None, to_come=0)
     alone = {name: compare({name: asked[name]}, by_itself)[name].verdict for name in family}
-    # A sum that stands twice, typed or as a pair, is the one comparison that is judged.
+    # A sum that is there twice, typed or as a pair, is the one comparison that is judged.
     sums = _sums(study)
     judged = {sums[name]: comparisons[name] for name in family}
     comparisons = {name: judged.get(sums[name], c) for name, c in comparisons.items()}
@@ -221,9 +222,10 @@ def _family(study: Study) -> set[str]:
     """The names of the comparisons that are judged together: the contrasts that were declared, or,
     without any, each variant against its baseline. All others are described, and so are those of
     one order of the batches: their seeds do not have the scatter of the order."""
+    if ORDER in study.axes:
+        return set()
     declared = {contrast.text for contrast in study.contrasts if contrast.declared}
-    compared = {variant.name for variant in study.variants if variant.compared}
-    return declared or (set() if ORDER in study.axes else compared)
+    return declared or {variant.name for variant in study.variants if variant.compared}
 
 
 def _count_to_come(study: Study) -> int:

@@ -1,6 +1,6 @@
 """Joins studies that ask the same: one estimate of each comparison that all of them have."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,8 +59,8 @@ def write_joined(
     Those are the typed `contrasts`; without them what every study declared or compared. Raises
     ConfigError, one line and nothing written, where studies must not be joined.
     """
-    if len(folders) < 2:
-        raise ConfigError("--join: name the FOLDERs of two studies or more; each is one study")
+    if len({folder.resolve() for folder in folders}) < max(2, len(folders)):
+        raise ConfigError("--join: name the FOLDERs of two studies or more, each once")
     names = [str(folder) for folder in folders]
     if len({folder.name for folder in folders}) == len(names):
         names = [folder.name for folder in folders]
@@ -77,20 +77,30 @@ def write_joined(
 
 
 def join_findings(found: dict[str, Findings], typed: Sequence[str] = ()) -> list[JoinedContrast]:
-    """The comparisons that are joined, of findings by the names of their studies."""
+    """The comparisons that are joined, of findings by the names of their studies. Those that every
+    study declares are one family; others are only described."""
     _check_alike(found)
-    asked = [typed or [*f.family] for f in found.values()]
-    texts = [text for text in dict.fromkeys(asked[0]) if all(text in other for other in asked)]
+    asked = [{f.contrast(name).text: name for name in f.family} for f in found.values()]
+    family = [text for text in asked[0] if all(text in other for other in asked)]
+    texts = [*dict.fromkeys(typed)] or family
     if not texts:
-        listed = "; ".join(f"{n} has {', '.join(f.family)}" for n, f in found.items())
+        listed = "; ".join(
+            f"{name} has {', '.join(texts) or 'none'}"
+            for name, texts in zip(found, asked, strict=True)
+        )
         raise ConfigError(f"--join: no comparison is in every study; {shorten(listed, 200)}")
-    _check_apart(found, texts)
-    studies = {text: {n: _measured(n, f, text) for n, f in found.items()} for text in texts}
-    first = next(iter(found.values()))
-    return [
-        JoinedContrast(first.contrast(text), one, join([*one.values()], len(texts)))
-        for text, one in studies.items()
-    ]
+    names = [{text: one.get(text, text) for text in texts} for one in asked]
+    _check_apart(found, names)
+    every = []
+    for text in texts:
+        studies = {
+            study: _measured(study, f, own[text])
+            for (study, f), own in zip(found.items(), names, strict=True)
+        }
+        together = len(family) if text in family else 0
+        contrast = next(iter(found.values())).contrast(names[0][text])
+        every.append(JoinedContrast(contrast, studies, join([*studies.values()], together)))
+    return every
 
 
 def _check_alike(found: dict[str, Findings]) -> None:
@@ -99,22 +109,24 @@ def _check_alike(found: dict[str, Findings]) -> None:
         if first.study.margin != second.study.margin:
             margins = f"{first.study.margin:g} in {one} and {second.study.margin:g} in {other}"
             raise ConfigError(f"--join: the margin is {margins}; type --margin NATS")
+        if not (first.study.results and second.study.results):
+            raise ConfigError(f"--join: {one if second.study.results else other} has no results")
         units = [{str(r.choice("tokenizer")) for r in f.study.results} for f in (first, second)]
         if units[0] != units[1]:
             kinds = " and ".join("+".join(sorted(unit)) for unit in units)
             raise ConfigError(f"--join: {one} and {other} have other tokenizers ({kinds})")
 
 
-def _check_apart(found: dict[str, Findings], texts: Iterable[str]) -> None:
+def _check_apart(found: dict[str, Findings], names: Sequence[dict[str, str]]) -> None:
     """A run that is in two studies would be counted twice."""
     runs = {
         name: {
             member.identity: member.folder.name
-            for text in texts
+            for text in own.values()
             for variant in f.contrast(text).coefficients
             for member in f.study.variant(variant).results
         }
-        for name, f in found.items()
+        for (name, f), own in zip(found.items(), names, strict=True)
     }
     for (one, first), (other, second) in combinations(runs.items(), 2):
         if shared := first.keys() & second.keys():
@@ -138,7 +150,7 @@ def _sentence(one: JoinedContrast) -> str:
     """The verdict on what is joined, with how much the studies differ."""
     tau, p = one.joined.tau, one.joined.heterogeneity
     claim = sum_sentence(one.contrast.text, one.contrast.unit, one.joined.comparison, {})
-    agree = f"deviation between studies {tau:.4f} nats, p of Cochran's Q {p:.2g}"
+    agree = f"deviation between studies {tau:.4f} {one.contrast.unit}, p of Cochran's Q {p:.2g}"
     return f"{claim}, joined over {len(one.studies)} studies; {agree}"
 
 
@@ -179,22 +191,29 @@ def _texts(f: Findings) -> str:
 
 
 def _notes(found: dict[str, Findings], every: Sequence[JoinedContrast]) -> list[str]:
-    studies, count = len(found), len(every)
+    studies = len(found)
+    count = sum(one.joined.comparison.bounds is not None for one in every)
     notes = [
         _HOW,
-        f"bounds: the interval that decides. In the row joined it holds for {count} at once, with "
-        f"Student's t of {studies - 1} degrees of freedom, and is wider by the mean tuning error",
+        "bounds: the interval that decides. In the row joined it holds for "
+        f"{plural(count, 'comparison')}, all that every study declares, with Student's t of "
+        f"{studies - 1} degrees of freedom, and is wider by the mean tuning error. described: not "
+        "declared in every study",
+        "Cochran's Q takes the variance within each study as known: with a handful of seeds its p "
+        "is too small where studies agree",
     ]
     by_text: dict[str, list[str]] = {}
     for name, f in found.items():
         by_text.setdefault(_texts(f), []).append(name)
     notes += [
-        f"{' and '.join(names)} have one text: what another text changes is known from "
-        f"{len(by_text)} texts only"
+        f"{' and '.join(names)} have one text: there are {plural(len(by_text), 'text')} in all"
         for names in by_text.values()
         if len(names) > 1
     ]
-    if grown := [name for name, f in found.items() if f.study.looks > 1]:
+    seeds = [{*c.seeds} for c in every[0].studies.values()]
+    if any(one & other for one, other in combinations(seeds, 2)):
+        notes.append("studies have seeds in common: their runs may begin with the same weights")
+    if grown := [name for name, f in found.items() if f.study.sequential]:
         notes.append(
             f"seeds of {' and '.join(grown)} were added after a look: the mean of such a study is "
             "on average somewhat too far from zero"

@@ -7,7 +7,7 @@ at one seed of each, the mean squares of an analysis of variance without replica
 
 and MS_rest is what both change together. Without crossing all three are one part, the seed. With
 d_b the mean difference on block b of the B blocks of the held-out text, the mean on another text of
-that length would scatter by sd(d_b) / sqrt(B).
+that length scatters by sd(d_b) / sqrt(B), if blocks are independent.
 """
 
 import math
@@ -16,16 +16,16 @@ from statistics import fmean
 
 import numpy as np
 
-from transformer_norms.comparison.sweep_record import grouped, label
+from transformer_norms.comparison.sweep_record import ORDER, grouped, label
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import ORDER, Variant
+from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import show
 
 _NOTE = (
-    "standard deviations of one difference of two runs, in nats. together: what weights and order "
-    "change together; seed: all three, where seeds are not crossed. text: of the mean, over texts "
-    "of this kind and length. rate: what better tuned values could change, at most. Parts of a "
-    "handful of seeds are rough"
+    "standard deviations in nats of the difference of two runs: by the weights, by the order, by "
+    "what both change together; seed is all three, where they are not crossed. text: of the mean "
+    "difference over other texts of this kind and length, if blocks are independent. rate: what "
+    "tuning may have missed, on either side. Parts of a handful of seeds are rough"
 )
 
 
@@ -55,8 +55,9 @@ def _without_order(variant: Variant) -> dict[str, object]:
 def _lines(findings: Findings, group: Sequence[Variant]) -> Iterator[str]:
     """The line of variants that differ in the order of their batches alone."""
     pairs = [(variant, findings.study.baseline_of(variant)) for variant in group]
-    differences = [_by_seed(findings, *pair) for pair in pairs]
-    common = sorted(set.intersection(*map(set, differences)))
+    comparisons = [findings.comparisons[variant.name] for variant in group]
+    differences = [dict(zip(c.seeds, c.differences, strict=False)) for c in comparisons]
+    common = sorted(set.intersection(*map(set, differences)))  # none where a run failed
     blocks = [
         block
         for pair, seeds in zip(pairs, differences, strict=True)
@@ -68,18 +69,14 @@ def _lines(findings: Findings, group: Sequence[Variant]) -> Iterator[str]:
     names = ("weights", "order", "together") if len(group) > 1 else ("seed",)
     values = crossed_parts(table) if len(group) > 1 else (float(table.std(ddof=1)),)
     parts = dict(zip(names, values, strict=True))
-    if blocks and len(mean := np.mean(blocks, axis=0)) > 1:
+    alike = len({len(block) for block in blocks}) == 1
+    if alike and len(mean := np.mean(blocks, axis=0)) > 1:
         parts["text"] = float(mean.std(ddof=1)) / math.sqrt(len(mean))
-    parts["rate"] = fmean(sum(findings.comparisons[variant.name].slack) for variant in group)
+    parts["rate at most"] = fmean(max(c.slack) for c in comparisons)
     shown = [f"{name} {show(value, '.4f', 'unknown')}" for name, value in parts.items()]
     name, baseline = (label(_without_order(one)) for one in pairs[0])
     seeds = " x ".join(map(str, table.shape if len(group) > 1 else [len(common)]))
     yield f"{name} - {baseline}, {seeds} seeds: {', '.join(shown)}"
-
-
-def _by_seed(findings: Findings, variant: Variant, baseline: Variant) -> dict[int, float]:
-    ours, theirs = (findings.outcomes[one.name].losses for one in (variant, baseline))
-    return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
 
 
 def _blocks(

@@ -16,7 +16,6 @@ from transformer_norms.run.failure import bigram_horizons, failure, ngram_losses
 from transformer_norms.run.reader import SavedRun
 
 RATE = "optimizer.lr"
-ORDER = "data.seed"  # the seed of the order of the batches
 TUNED_ON = "val_loss"  # so that a test split stays unseen until the end
 # unplanned: no sweep needs it; superseded: a later attempt, or a better point of the tuning grid,
 # stands beside it; duplicate: the same run counts in another folder; given up: a narrower command

@@ -200,7 +200,8 @@ def _budget_line(study: Study, rows: Sequence[Audit]) -> str:
     texts = [f"{min(of)} to {max(of)} {what}" for what, of in counts if min(of) < max(of)]
     if texts:
         return f"UNEQUAL: variants were tried at {' and '.join(texts)}"
-    return f"every variant was tried at {plural(points[0], 'point')} x {plural(seeds[0], 'seed')}"
+    grid = f"{plural(points[0], 'point')} of the grid x {plural(seeds[0], 'seed')}"
+    return f"every variant was tried at the same {grid}"
 
 
 def _faults(audit: Audit) -> list[str]:

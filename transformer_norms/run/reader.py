@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 CHOSEN = "chosen."  # before the key of a value as it was chosen, `auto` included
-_NESTED = ("choices", "data", "versions", "source", "process", "warnings", "start")
+_NESTED = ("choices", "data", "versions", "source", "process", "warnings", "start",
+           "val_blocks", "test_blocks")  # fmt: skip
 _SUMMARY = [one.name for one in fields(Summary) if one.name not in _NESTED]
 _NOT_IN_IDENTITY = tuple(key for key in marked(Mark.ASIDE) if "*" not in key)
 _MOST_FOLDERS = 100_000

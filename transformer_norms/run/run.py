@@ -344,9 +344,8 @@ class Run:
             results["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")
         if results["status"] == "finished":
-            results["val_blocks"] = trainer.block_losses()
-        if results["status"] == "finished" and len(self.tokens.test) > 1:
-            results |= self._test()
+            results["val_blocks"] = trainer.blocks
+            results |= self._test() if len(self.tokens.test) > 1 else {}
         if results["status"] in ENDED:
             device = machine.device(keys.device)
             if record.summary.device != device:  # the seconds are of several devices
@@ -397,12 +396,8 @@ class Run:
         if nats is None:
             return {"status": "preempted"}
         losses = self.record.losses("test", *nats)
-        blocks = self.trainer.block_losses()
-        return {
-            "test_loss": losses["test/loss"],
-            "test_bpb": losses["test/bpb"],
-            "test_blocks": blocks,
-        }
+        losses = {"test_loss": losses["test/loss"], "test_bpb": losses["test/bpb"]}
+        return {**losses, "test_blocks": self.trainer.blocks}
 
     def _draw(self, summary: Summary) -> None:
         try:

@@ -32,7 +32,7 @@ def read_findings(record: Path) -> Findings:
 
 def take_look(found: Findings, *, unfinished: bool = False) -> Look:
     """The look that findings are, with their verdicts."""
-    decisions = verdicts({**found.comparisons, **found.contrasts})
+    decisions = verdicts(found.every)
     return look_at(found.study, decisions, unfinished=unfinished)
 
 
@@ -95,7 +95,7 @@ class SeedPlan:
         sides = {v.name: [v.name, v.baseline or v.name] for v in found.compared}
         sides |= {c.text: list(c.coefficients) for c in found.study.contrasts}
         ready = {name for name in self.best if not found.outcomes[name].missing}
-        comparisons = {**found.comparisons, **found.contrasts}
+        comparisons = found.every
         members = {name: sides[name] for name in comparisons if ready.issuperset(sides[name])}
         return Results(comparisons, found.rules, members, self.counts(found.study))
 

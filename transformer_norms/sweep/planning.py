@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
+    ORDER,
     PlannedRun,
     SweepRecord,
     Values,
@@ -27,7 +28,7 @@ from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.reading import is_there
 from transformer_norms.sweep.grid import MOST_RUNS, Tuning
 from transformer_norms.sweep.question import Request
-from transformer_norms.sweep.seeds import ORDER, seed_order
+from transformer_norms.sweep.seeds import seed_order
 from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]

@@ -9,7 +9,13 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.comparison.sweep_record import Values, baseline_of, distinct, names_of
+from transformer_norms.comparison.sweep_record import (
+    ORDER,
+    Values,
+    baseline_of,
+    distinct,
+    names_of,
+)
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.overrides import (
     HORIZONS,
@@ -26,7 +32,6 @@ from transformer_norms.names import option_files, unknown
 from transformer_norms.storage.reading import read_yaml, real_path
 from transformer_norms.sweep.grid import MOST_RUNS, Grid, Tuning, product, read_tuning
 from transformer_norms.sweep.seeds import (
-    ORDER,
     Seeds,
     UntilDecided,
     cross,
@@ -107,7 +112,7 @@ class Question:
     def compared(self) -> int:
         """The number of comparisons that are judged together: of contrasts, or, without any, of
         variants with their baselines. Where seeds are crossed, these are described."""
-        return len(self.contrasts) or (0 if ORDER in self.axes else self.pairs)
+        return 0 if ORDER in self.axes else len(self.contrasts) or self.pairs
 
     @property
     def squares(self) -> float:
@@ -221,7 +226,7 @@ def _bare_question(typed: Mapping[str, list[Any]]) -> Question:
     fixed = {key: vary.pop(key)[0] for key in list(vary) if len(vary[key]) == 1}
     return Question(
         question="",
-        baseline={key: values[0] for key, values in vary.items()},
+        baseline={key: values[0] for key, values in vary.items() if key != ORDER},
         vary=vary,
         seeds=typed_seeds(typed.get("seed", [0])),
         fixed=fixed,
@@ -309,7 +314,12 @@ def check_question(where: str, question: Question) -> None:
         if len(set(seeds)) < len(seeds):
             twice = next(seed for seed in seeds if list(seeds).count(seed) > 1)
             raise ConfigError(f"{where}: {name}: {twice} stands there twice; a seed is one run")
-    if both := sorted(set(question.tune_seeds) & set(question.first_seeds)):
+    orders = [one[ORDER] for one in question.variants if ORDER in one]
+    if orders and question.until_decided:
+        raise ConfigError(
+            f"{where}: where {ORDER} varies, no word is given that seeds could decide"
+        )
+    if both := sorted(set(question.tune_seeds) & {*question.first_seeds, *orders}):
         raise ConfigError(
             f"{where}: seed {both[0]} both tunes and reports; a rate chosen on a seed flatters it"
         )

@@ -9,13 +9,12 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.comparison.sweep_record import distinct
+from transformer_norms.comparison.sweep_record import ORDER, distinct
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
 from transformer_norms.validation import check
 
 MOST_SEEDS = 1000
-ORDER = "data.seed"  # the seed of the order of the batches; `seed` is then that of the weights
 _TYPED = re.compile(r"(\d{1,9})\.\.(\d{1,9})")  # 3..20
 
 
@@ -43,13 +42,18 @@ class Crossed:
 def cross(content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of a sweep's file, with the seeds of the order as an axis where `seeds`
     crosses them with those of the weights."""
-    seeds, vary = content.get("seeds"), content.get("vary", {})
+    seeds = content.get("seeds")
     if not (isinstance(seeds, Mapping) and {"init", "order"} & {*seeds}):
         return dict(content)
     crossed = Crossed(**check("seeds", dict(seeds), Crossed))
-    if ORDER in {**vary, **content.get("fixed", {})}:
-        raise ConfigError(f"{ORDER}: stands elsewhere, and seeds.order sets it")
-    return {**content, "seeds": crossed.init, "vary": {**vary, ORDER: crossed.order}}
+    if len({*crossed.order}) < len(crossed.order):
+        raise ConfigError(f"seeds.order: {crossed.order} has a seed twice")
+    vary, fixed, together = (content.get(key) or {} for key in ("vary", "fixed", "together"))
+    if ORDER in [*vary, *fixed, *(key for one in together for key in one)]:
+        raise ConfigError(f"{ORDER}: it is set twice, here and by seeds.order")
+    listed = [{**one, ORDER: order} for one in together for order in crossed.order]
+    grid = {**vary, ORDER: crossed.order} if vary or not together else {}
+    return {**content, "seeds": crossed.init, "vary": grid, "together": listed}
 
 
 def read_seeds(seeds: Any) -> Any:

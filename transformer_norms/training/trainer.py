@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ MOST_BLOCKS = 64  # of a held-out text whose losses a run records
 Windows = Callable[[], Iterable[Batch]]
 # The attributes of a trainer that a checkpoint keeps besides tensors.
 SAVED = (
-    "step tokens seconds evaluation_seconds losses clips grad_norm probed chain best final"
+    "step tokens seconds evaluation_seconds losses clips grad_norm probed chain best final blocks"
 ).split()
 
 
@@ -81,8 +81,7 @@ class Trainer:
         self.probed: dict[str, Any] = {}  # what was measured in the last step
         self.chain = ""  # hash of every batch so far: equal chains mean equal data
         self.final = self.best = float("nan")
-        # The nats and the number of tokens of each window of the last evaluation.
-        self.windows: list[tuple[Tensor, int]] = []
+        self.blocks: list[float] = []  # of the last evaluation
 
     def fit(self, record: Any, stopping: Stopping, overflowed: Overflowed | None = None) -> str:
         """Trains to the last step, and gives `record` rows and checkpoints. Returns how the run
@@ -282,18 +281,10 @@ class Trainer:
                     return None
         finally:
             self.model.train()
-        self.windows = [*zip(sums, counts, strict=True)]
         summed = nats.item()
+        self.blocks = _block_losses(sums, counts) if counts and is_finite(summed) else []
         self.evaluation_seconds += time.perf_counter() - begun
         return summed, sum(counts)
-
-    def block_losses(self) -> list[float]:
-        """The losses of the last evaluation by blocks of the text, in order: at most MOST_BLOCKS,
-        of as many windows each."""
-        size = -(-len(self.windows) // MOST_BLOCKS) or 1
-        starts = range(0, len(self.windows), size)
-        blocks = [zip(*self.windows[start : start + size], strict=True) for start in starts]
-        return [round(torch.stack(sums).sum().item() / sum(counts), 6) for sums, counts in blocks]
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
@@ -337,8 +328,21 @@ class Trainer:
 
     def restore(self, state: Mapping[str, Any], model: OpenFile, optimizer: OpenFile) -> None:
         """Goes on from a state and tensors that such a trainer has saved."""
-        for name in SAVED:
+        for name in state.keys() & {*SAVED}:
             setattr(self, name, float("nan") if state[name] is None else copy(state[name]))
         self.divergence.restore(state["divergence"])
         load_weights(self.model, model)
         load_optimizers(self.model, self.optimizers, optimizer)
+
+
+def _block_losses(sums: Sequence[Tensor], counts: Sequence[int]) -> list[float]:
+    """The losses of windows by blocks of the text, in order: at most MOST_BLOCKS, of as many
+    windows each. What is left at the end belongs to the last block."""
+    whole = sum(count == counts[0] for count in counts)
+    size = -(-whole // MOST_BLOCKS) or 1
+    starts = [*range(0, whole - size + 1, size)]
+    ends = [*starts[1:], len(counts)]
+    return [
+        round(torch.stack([*sums[a:b]]).sum().item() / sum(counts[a:b]), 6)
+        for a, b in zip(starts, ends, strict=True)
+    ]
