@@ -7,8 +7,8 @@
    0.05 / k), and it is widened by what tuning may have missed (tuning_error.py). Where seeds are
    added after a look it is a confidence sequence (sequence.py).
 3. The word follows from the interval: `equivalent` within the study's margin on both sides, else
-   `better` below zero, `worse` above zero, or `not told apart`. Runs that failed, a best rate at the
-   edge of what was tried, and pairs that are missing come first: then no word on the loss is given.
+   `better` below zero, `worse` above zero, or `not told apart`. Failed runs, a best rate at the
+   edge of what was tried, and missing pairs come first: then no word on the loss is given.
 
 A plan with a fixed number of seeds is tested once, when all of its pairs have ended. A test before
 that, in addition to the planned one, would be a second chance to be wrong in 5 % of studies.
