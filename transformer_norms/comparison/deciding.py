@@ -1,7 +1,7 @@
-"""Seeds until it is decided: what each comparison has come to, and which variants need more seeds.
+"""Seeds until it is decided: the decision on each comparison, and which variants need more seeds.
 
-Every decision is taken anew at each look, from all results that there are. It needs no memory, so a
-study that was stopped finds its decisions again.
+Each look decides from all results that there are. It needs no memory, so a study that was stopped
+finds its decisions again.
 """
 
 import math
@@ -59,13 +59,13 @@ def decide(comparisons: Mapping[str, Comparison], rules: Rules, most: int) -> di
     """The decision on each comparison: its verdict, `hopeless`, or None if more seeds may decide.
 
     The comparisons are those of compare() with two looks or more in its rules. One error rate then
-    covers all comparisons and all looks: each bound is one of a confidence sequence at the level
-    0.05 / k, which leaves out the true difference at any look with at most that probability (Ville
-    1939) if the usual variance is given. That of a study is measured at each look; simulations show
-    that the 5 % hold with it.
+    covers all comparisons and all looks. Each bound is one of a confidence sequence at the level
+    0.05 / k. It leaves out the true difference at any look with at most that probability, if the
+    usual variance is given (Ville 1939). A study measures that at each look; simulations show that
+    the 5 % hold with it.
 
-    A run that failed decides: the verdict stays `failed` whatever further seeds do, so they would
-    cost runs and settle nothing about losses. A comparison that is only described needs no seeds.
+    A run that failed decides: the verdict stays `failed` with further seeds. A comparison that
+    is only described needs no seeds.
     """
     assert rules.looks > 1, "seeds that are added after a look need tests that allow it"
     described = {name: "described" for name, c in comparisons.items() if c.verdict == "described"}

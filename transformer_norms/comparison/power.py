@@ -1,5 +1,5 @@
-"""Computes what a number of seeds can find, before a run has started, from the known noise: the
-variance of the difference of two runs of one seed, whose weight counts as degrees of freedom."""
+"""Computes what a number of seeds can find before a run has started. The noise is known: it is the
+variance of the difference of two runs of one seed. Its weight counts as degrees of freedom."""
 
 from bisect import bisect_left
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The variance of a few seeds, shrunk toward the variance that is usual in the study.
 
 Three seeds measure their own variance badly. The k comparisons of a study measure together which
-variance is usual: s0^2, the mean of theirs. With d degrees of freedom of its own, a comparison has
+variance is usual: s0^2, the mean of theirs. A comparison with its own d degrees of freedom has
 
     max(s^2, (w s0^2 + d s^2) / (w + d))    with w + d degrees of freedom,    w = min(4, k - 1).
 

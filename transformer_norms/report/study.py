@@ -121,7 +121,7 @@ class Variant:
 class Study:
     """`home`: the folder of its report. `margin`: the bound of a negligible difference, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
-    for beside those with a baseline; `left_out`: why a comparison is not among them. `damaged`: a
+    for besides those with a baseline; `left_out`: why a comparison is not among them. `damaged`: a
     line for each file that could not be read.
     `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
     they were added. `open_ended`: whether the number of seeds follows, or would have followed, from

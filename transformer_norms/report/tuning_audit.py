@@ -242,7 +242,7 @@ def audit_table(study: Study) -> Table:
 
 
 def _loss_text(audit: Audit, rate: float) -> str:
-    """The mean over the runs that trained; `failed` or `diverged` beside it where a run failed, and
+    """The mean over the runs that trained; `failed` or `diverged` with it where a run failed, and
     alone where none trained."""
     outcomes = audit.outcomes.get(rate, Outcomes({}))
     reasons = outcomes.failed.values()

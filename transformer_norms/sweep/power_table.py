@@ -30,8 +30,8 @@ _SEEDS = (3, 5, 8, 10, 15, 20)
 
 def read_noise(jobs: Jobs, job: Job) -> Spread | None:
     """The noise of the difference of two runs of one seed, with the weight that the usual variance
-    will have in this sweep: of the sweep's own runs, or of a study `noise` in the same folder, if
-    its runs are like `job`. None if no run tells it."""
+    will have in this sweep. The sweep's own runs tell it, or else a study `noise` in the same
+    folder whose runs are like `job`. None if no run tells it."""
     from transformer_norms.run.plan import Plan
 
     plan = Plan(compose(job.overrides))

@@ -1,4 +1,4 @@
-"""Reads a sweep's question from configs/sweep/NAME.yaml, and from what was typed beside it."""
+"""Reads a sweep's question from configs/sweep/NAME.yaml, and from what was typed with it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -48,12 +48,12 @@ ONE_VALUE = ("study", "config", "plugins", "tracking", "continue_from")  # with 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Question:
-    """The content of a sweep's file. Stage 1 tunes each variant on seeds of its own. Stage 2 runs
+    """The content of a sweep's file. Stage 1 tunes each variant on separate seeds. Stage 2 runs
     each variant at its best point on `seeds`, a list or a plan. Without `tune` there is one stage.
 
     `vary` is a grid. `together` lists whole variants besides those of the grid. `fixed`
     are settings of every run. `margin` is the bound of a negligible difference, in nats per token.
-    `contrasts` are comparisons beside those with the baseline, in the words of
+    `contrasts` are comparisons besides those with the baseline, in the words of
     comparison/contrasts.py.
     """
 

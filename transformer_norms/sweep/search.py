@@ -106,8 +106,8 @@ def steps_outward(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values
 
 
 def bisection(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
-    """Returns, for each key with steps, the point half way between the best value and the next one
-    above it, if runs failed there: a variant may be best just below what it can bear."""
+    """Returns a point for each key with steps: half way between the best value and the next one
+    above it, if runs failed there. A variant may be best just below what it can bear."""
     best = tried.best
     found: list[Values] = []
     for key in tuning.stepped if best else ():

@@ -46,11 +46,13 @@ class Tuner:
         self.tried = [Tried(variant) for variant in variants]
 
     def rounds(self) -> Iterator[list[Pair]]:
-        """Yields the points of each round, of all variants together, so that workers stay busy: the
-        whole grid; for a variant that is best at its edge, steps outward until it is not; the
-        refinement of each variant; and a point between the best value and one that failed. The
-        caller runs them and calls `read` before it asks for more. A variant whose runs have not all
-        ended waits for the next command."""
+        """Yields the points of each round, of all variants together, so that workers stay busy.
+
+        The first round is the grid. A variant that is best at its edge goes outward until it is
+        not. Then each variant is refined, and tries a point between its best and one that failed.
+        The caller runs them and calls `read` before it asks for more. A variant whose runs have
+        not all ended waits for the next command.
+        """
         yield [(tried.variant, at) for tried in self.tried for at in product(self.tuning.grid)]
         yield from self._outward()
         for _ in range(self.tuning.refine):
