@@ -1,4 +1,4 @@
-"""What a protocol sees of a pair is what its runs would have been, counted by hand."""
+"""Pairs that are counted by hand show what each protocol sees of a pair."""
 
 import math
 from statistics import fmean

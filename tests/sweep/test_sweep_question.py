@@ -117,7 +117,7 @@ def test_a_typed_order_is_an_axis_whose_variants_have_their_own_baseline():
         ("{init: [0, 1], order: [7, 8], most: 9}", "", "most"),
         ("{init: [0, 1], order: [7, 7]}", "", "twice"),
         ("{init: [0, 1], order: [7, 100]}", "", "both tunes and reports"),
-        ("{init: [0, 1], order: [7, 8]}", "fixed:", ""),
+        ("{init: [0, 1], order: [7, 8]}", "fixed:", "fixed"),
     ],
 )
 def test_crossed_seeds_that_are_incomplete_or_set_twice_are_refused(mine, seeds, more, said):

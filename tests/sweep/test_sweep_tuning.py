@@ -146,7 +146,7 @@ def test_at_an_edge_a_step_outward_is_tried_and_below_a_failure_half_a_step(
 
 
 def search(loss):
-    """What a variant has tried whose loss at a rate is known, and the lines of its tuner."""
+    """Tunes a variant with a known loss at each rate. Returns its trials and the tuner's lines."""
     tuner = Tuner(Tuning({LR: RATES}, [100]), [{"norm": "a"}], {}, lambda *pair: True, print)
     (tried,) = tuner.tried
     for pairs in tuner.rounds():

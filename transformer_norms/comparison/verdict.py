@@ -193,8 +193,8 @@ def _measure(sides: Sides, rules: Rules) -> Comparison:
 
 
 def _slack(sides: Sides) -> Interval:
-    """By how much the difference of the variants at their best may lie below that of the measured
-    runs, and above it: better points lower the losses on either side."""
+    """How far the difference may lie below the measured one, and above it, if each variant were at
+    its best. Better points lower the losses on either side."""
     below = math.fsum(s.coefficient * s.tuning_slack for s in sides if s.coefficient > 0)
     above = math.fsum(-s.coefficient * s.tuning_slack for s in sides if s.coefficient < 0)
     return below, above
