@@ -402,7 +402,7 @@ def judge_table(series: int) -> str:
 
 def write_tables(studies: int) -> None:
     """Writes the tables between the marks of FILE."""
-    tables = false_table(studies), power_table(studies), joined_table(studies)
+    tables = false_table(studies), power_table(studies), joined_table(1000)
     text = "\n\n".join([*tables, judge_table(studies // 5)])
     before, _, rest = FILE.read_text().partition(MARKS[0])
     FILE.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")

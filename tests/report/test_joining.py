@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from own_folder import own_folder  # noqa: F401
 from run_folders import PRE, make_study, tree
-from scipy import optimize, stats
+from scipy import stats
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
@@ -28,16 +28,11 @@ def study(name, difference, first, **changed):
 
 def joined(*found):
     """(theta, half width of 95 %, tau, p of Cochran's Q) of means with one variance."""
-    v = np.full(len(found), NOISE.var(ddof=1) / len(NOISE))
-    y = np.array(found) + NOISE.mean()
-
-    def excess(tau2):
-        w = 1 / (v + tau2)
-        return np.sum(w * (y - np.sum(w * y) / np.sum(w)) ** 2) - (len(y) - 1)
-
-    tau2 = optimize.brentq(excess, 0, 10) if excess(0) > 0 else 0.0
-    half = stats.t.ppf(0.975, len(y) - 1) * np.sqrt((v[0] + tau2) / len(y))
-    return y.mean(), half, np.sqrt(tau2), stats.chi2.sf(excess(0) + len(y) - 1, len(y) - 1)
+    y, v = np.array(found) + NOISE.mean(), NOISE.var(ddof=1) / len(NOISE)
+    variance = max(y.var(ddof=1), v)
+    half = stats.t.ppf(0.975, len(y) - 1) * np.sqrt(variance / len(y))
+    p = stats.chi2.sf(np.sum((y - y.mean()) ** 2) / v, len(y) - 1)
+    return y.mean(), half, np.sqrt(variance - v), p
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
 """One estimate of one difference over studies that ask the same.
 
 Study i finds y_i, whose mean over its seeds has the variance v_i. The true difference of a study is
-theta + a draw of variance tau^2: studies differ in their text, size or horizon.
+theta + a draw of variance tau^2: studies differ in their text, size or horizon. Each of the k
+studies counts the same, as one measurement of theta:
 
-    w_i = 1 / (v_i + tau^2)        theta = sum(w_i y_i) / sum(w_i)
-    sum(w_i (y_i - theta)^2) = k - 1  gives tau^2, zero at least     Paule & Mandel 1982
-    theta +- t(k - 1) / sqrt(sum(w_i))                               Hartung & Knapp 2001
+    theta = mean(y_i)  +-  t(k - 1) s / sqrt(k)
+    s^2   = max(sum((y_i - theta)^2) / (k - 1), mean(v_i)),    tau^2 = s^2 - mean(v_i)
 
-The interval is wider by the mean tuning slack, with the weights w_i: what tuning missed may have
-one sign in all studies. experiments/noise/error_rates.md has how often it is wrong.
+Student's interval of 95 % covers theta at least that often, however the variances of the studies
+differ (Ibragimov & Mueller 2010, doi:10.1198/jbes.2009.08046). The maximum keeps studies that agree
+by chance from claiming more than their seeds can. The interval is wider by the mean tuning slack:
+what tuning missed may have one sign in all studies.
 """
 
 import math
@@ -17,7 +19,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.comparison.statistics import (
@@ -43,12 +45,9 @@ def join(comparisons: Sequence[Comparison], together: int = 1) -> Joined:
     0 it is only described. Each has a difference, a spread, and the margin of the first."""
     y = np.array([c.difference for c in comparisons])
     v = np.array([c.spread.variance / len(c.seeds) for c in comparisons if c.spread])
-    studies, tau2 = len(y), _variance_between(y, v)
-    weights = 1 / (v + tau2)
-    share = weights / weights.sum()
-    theta = float(share @ y)
-    spread = Spread(studies / float(weights.sum()), studies - 1)
-    below, above = map(float, share @ np.array([c.slack for c in comparisons]))
+    studies, theta = len(y), float(y.mean())
+    spread = Spread(max(float(y.var(ddof=1)), float(v.mean())), studies - 1)
+    below, above = np.mean([c.slack for c in comparisons], axis=0).tolist()
     half, margin = half_width(spread, studies, LEVEL), comparisons[0].margin
     joined = Comparison(
         tuple(seed for c in comparisons for seed in c.seeds),
@@ -72,19 +71,6 @@ def join(comparisons: Sequence[Comparison], together: int = 1) -> Joined:
             detectable=found if math.isfinite(found) else None,
             verdict=word_of(bounds, margin),
         )
-    heterogeneity = float(special.chdtrc(studies - 1, _squares(0.0, y, v)))
-    return Joined(joined, math.sqrt(tau2), heterogeneity)
-
-
-def _squares(tau2: float, y: np.ndarray, v: np.ndarray) -> float:
-    """Cochran's Q, with the weights of this tau^2."""
-    weights = 1 / (v + tau2)
-    return float(weights @ (y - np.average(y, weights=weights)) ** 2)
-
-
-def _variance_between(y: np.ndarray, v: np.ndarray) -> float:
-    freedom = len(y) - 1
-    if _squares(0.0, y, v) <= freedom:
-        return 0.0
-    most = float(np.ptp(y) ** 2)  # at this tau^2, Q is at most k / 4
-    return float(optimize.brentq(lambda t: _squares(t, y, v) - freedom, 0.0, most + 1e-300))
+    squares = float(np.sum((y - np.average(y, weights=1 / v)) ** 2 / v))  # Cochran's Q
+    tau = math.sqrt(spread.variance - float(v.mean()))
+    return Joined(joined, tau, float(special.chdtrc(studies - 1, squares)))

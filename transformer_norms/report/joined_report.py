@@ -32,9 +32,8 @@ from transformer_norms.text_tables import (
 
 _SHEET = Sheet(("svg",), width=7.0)
 _HOW = (
-    "the true difference of a study is taken as a draw around one mean: deviation between studies "
-    "by Paule & Mandel (1982), interval by Hartung & Knapp (2001). doi:10.6028/jres.087.022, "
-    "doi:10.1002/sim.1009"
+    "each study counts the same, as one measurement of one mean difference: Student's t, which "
+    "holds however their variances differ (Ibragimov & Mueller 2010, doi:10.1198/jbes.2009.08046)"
 )
 
 

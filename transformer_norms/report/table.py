@@ -160,7 +160,7 @@ def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
     together = plural(findings.compared_together, "comparison")
     meanings = {
         "tuned": "the value that tuning chose; (edge): it is the lowest or highest that was tried",
-        "tuning_error": "an upper 95 % bound of what a better tuned value could still gain, from "
+        "tuning_error": "an upper 80 % bound of what a better tuned value could still gain, from "
         "the curve through the trials. It widens the bounds",
         "seeds": "runs that ended",
         "failed": f"runs that diverged or are not {NGRAM_LEAD:g} nats better than the unigram, or "
