@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 import surroundings
 from run_folders import PRE, make_study
-from surroundings import (
-    TINY,
-    commands_of,
-    drop_rights,
-    fill,
-    small_disk,
-    the_line,
-)
+from surroundings import TINY, drop_rights, fill, small_disk, the_line
 from warm import CEILING, Command
 
 from transformer_norms.commands.dispatch import ANALYSES, COMMANDS
@@ -26,22 +19,7 @@ COMMAND = "transformer_norms/__main__.py"
 NIGHTLY = pytest.mark.nightly
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def command(capfd):
-    return commands_of(capfd)
-
-
 # ------------------------------------------------------------------------------ homes and caches
-
-
-def full_disk(disk):
-    fill(disk)
 
 
 def read_only_disk(disk):
@@ -55,7 +33,7 @@ def file_in_the_way(disk):
 OWN = "TRANSFORMER_NORMS_CACHE"
 # What is done to a disk, and the environment, in which {} is the disk.
 CACHES = {
-    "a full disk": (full_disk, {OWN: "{}/cache"}),
+    "a full disk": (fill, {OWN: "{}/cache"}),
     "a read-only disk": (read_only_disk, {OWN: "{}/cache"}),
     "no home": (id, {"HOME": "/proc/nobody"}),
     "no XDG cache": (id, {"XDG_CACHE_HOME": "/proc/cache"}),

@@ -150,10 +150,6 @@ def _entropy(choices: Choices) -> float:
 # 1/k. All of it is ASCII, in which a character is a byte.
 
 
-def _phrases(text: str) -> list[str]:
-    return text.split("|")
-
-
 def _rows(keys: str, *words: str) -> list[dict[str, str]]:
     return [dict(zip(keys.split(), word.split("|"), strict=True)) for word in words]
 
@@ -209,10 +205,10 @@ MEMORY: dict[str, list[dict[str, str]]] = {
     ),
     "spot": _rows(
         "where",
-        *_phrases(
+        *(
             "under the bed|behind the clock|in a blue box|on top of the shelf|beside the stove|"
             "in the apple barrel|between two pillows|near the cellar door"
-        ),
+        ).split("|"),
     ),
     "home": _rows(
         "name",
@@ -229,20 +225,20 @@ MEMORY: dict[str, list[dict[str, str]]] = {
 FRESH: dict[str, list[str]] = {
     "day": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split(),
     "weather": "sunny rainy windy cold foggy mild stormy snowy".split(),
-    "place": _phrases(
+    "place": (
         "river|market|old mill|forest|harbour|school|meadow|bakery|church tower|windmill|"
         "railway|lake"
-    ),
-    "searched": _phrases(
+    ).split("|"),
+    "searched": (
         "in the garden|behind the barn|along the river|under the stairs|in the hay|up in the attic|"
         "below the bridge|among the roses|inside the old mill"
-    ),
-    "gift": _phrases(
+    ).split("|"),
+    "gift": (
         "a feather|a whistle|a ribbon|an acorn|a smooth stone|a paper star|a brass button"
-    ),
-    "move": _phrases(
+    ).split("|"),
+    "move": (
         "sniffed the ground|ran ahead|turned round|looked up|scratched at a door|sat down"
-    ),
+    ).split("|"),
 }
 
 # Each is drawn anew too, from the list of the hero's mood.
