@@ -257,7 +257,7 @@ def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch)
         for day in ("Monday", "Tuesday")
     )
     with pytest.raises(KeyboardInterrupt):
-        ready(monday, tell=stop_at("encoding"))
+        ready(monday, tell=stop_at("encoding", 4))
     tokens = ready(tuesday)
     text = "".join(tokens.tokenizer.decode(getattr(tokens, part)) for part in PARTS)
     assert (text.count("Monday"), text.count("Tuesday")) == (0, 2000)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from transformer_norms.data import slices
 from transformer_norms.data.documents import CORPORA
-from transformer_norms.data.slices import LowestTexts, ReadTexts, split_corpus
+from transformer_norms.data.slices import LowestTexts, ReadTexts, placed_texts, split_corpus
 from transformer_norms.data.split import split_by_hash
 
 
@@ -18,7 +18,7 @@ def parts_of(texts, split, val_fraction, test_fraction=0):
     """The texts of each part in order, and the split."""
     made = split_corpus(ReadTexts(texts), split, val_fraction, test_fraction)
     parts = {"train": [], "val": [], "test": []}
-    for placed in sorted(text for work in made.work() for text in work.placed()):
+    for placed in sorted(text for work in made.work() for text in placed_texts(work)):
         parts[placed.part].append(placed.text)
     return parts, made
 

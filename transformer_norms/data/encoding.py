@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from transformer_norms import signals
-from transformer_norms.data.slices import Work
+from transformer_norms.data.slices import Work, placed_texts
 from transformer_norms.data.split import Placed
 from transformer_norms.data.token_cache import (
     PARTS,
@@ -67,7 +67,8 @@ def encode_work(
     tell: Callable[[int], object] = lambda encoded: None,
 ) -> EncodedSlice:
     """Encodes a slice in memory. Calls `tell` with the bytes of each stretch that was encoded."""
-    placed = sorted(work.placed(), key=lambda text: PARTS.index(text.part))  # which keeps places
+    # Sorting keeps the order of the places.
+    placed = sorted(placed_texts(work), key=lambda text: PARTS.index(text.part))
     index = np.array([_describe(text) for text in placed], INDEX)
     packed = []
     for ids in tokenizer.encode_documents((text.text for text in placed), separated, threads):

@@ -27,11 +27,10 @@ from transformer_norms.data.encoding import (
 )
 from transformer_norms.data.slices import (
     LowestTexts,
-    Numbered,
     Split,
-    Work,
     read_corpus,
     split_corpus,
+    train_texts,
 )
 from transformer_norms.data.token_cache import (
     PARTS,
@@ -277,7 +276,7 @@ class TrainTexts:
     def __iter__(self) -> Iterator[str]:
         lowest = LowestTexts()
         asked = ((work, lowest.below) for work in self.split.work())
-        for texts in self.pool(_train_texts, asked):
+        for texts in self.pool(train_texts, asked):
             lowest.add(texts)
             phrase = "data: choosing {:.0f} million characters of train"
             self.tell(phrase, lowest.characters / 1e6, 0)
@@ -288,7 +287,3 @@ class TrainTexts:
                 "the texts of lowest hash"
             )
         return iter(chosen)
-
-
-def _train_texts(work: Work, below: int) -> list[Numbered]:
-    return work.train_texts(below)

@@ -70,7 +70,7 @@ def derive(pick: Pick) -> Iterator[str]:
                 yield _inflect(memory[name], form)
             elif name:
                 yield pick(_words(name, memory["mood"]["word"]))
-        scene = pick(_successors(scene))
+        scene = pick([*SCENES[scene][1].items()])
         yield "\n" if scene == END else " "
 
 
@@ -90,7 +90,7 @@ def entropy_and_length() -> tuple[float, float]:
     length = 0.0
     for name, count in zip(names, visits, strict=True):
         inner_entropy, inner_length = _scene_moments(name)
-        entropy += count * (inner_entropy + _entropy(_successors(name)))
+        entropy += count * (inner_entropy + _entropy([*SCENES[name][1].items()]))
         length += count * (inner_length + 1)  # a blank, or the newline at the end
     return float(entropy), float(length)
 
@@ -130,11 +130,6 @@ def _memories(name: str) -> Choices:
 @cache
 def _words(name: str, mood: str) -> Choices:
     return zipf(FRESH[name] if name in FRESH else MOODY[name][mood])
-
-
-@cache
-def _successors(scene: str) -> Choices:
-    return list(SCENES[scene][1].items())
 
 
 def _inflect(option: dict[str, str], form: str) -> str:
