@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_norms.data import slices
-from transformer_norms.data.documents import CORPORA
 from transformer_norms.data.slices import LowestTexts, ReadTexts, placed_texts, split_corpus
 from transformer_norms.data.split import split_by_hash
 
@@ -120,13 +119,3 @@ def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_the
     few = LowestTexts()
     few.add([(2, "b"), (1, "a")])
     assert (few.texts(), few.left_out) == (["a", "b"], False)
-
-
-def test_a_corpus_is_read_into_memory_only_if_it_fits(monkeypatch):
-    monkeypatch.setattr(slices, "MOST_CHARACTERS", 100_000)
-    told = []
-    small, large = (CORPORA["stories"](documents=n, grammar_seed=0) for n in (100, 1000))
-    held = slices.read_corpus(small, lambda *news: told.append(news))
-    assert list(held.documents()) == list(small.documents())
-    assert told
-    assert slices.read_corpus(large, lambda *news: None) is None

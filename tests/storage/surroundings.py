@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from short_runs import rows
 
 TINY = ["model=nano", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
 TINY += ["data=stories", "data.documents=150", "data.val_tokens=300", "tokenizer=byte"]
@@ -31,12 +30,6 @@ def the_line(err):
     lines = [line for line in err.splitlines() if not line.startswith(("data: ", "warning: "))]
     assert "Traceback" not in err
     return lines[-1]
-
-
-def result(folder):
-    """The bytes of the weights, and all numbers of the rows but the seconds."""
-    newest = max(Path(folder, "checkpoints").glob("step-*"))
-    return newest.name, (newest / "model.safetensors").read_bytes(), rows(folder)
 
 
 @contextmanager

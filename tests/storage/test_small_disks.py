@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from corpora import ready
 from run_folders import PRE, make_study, skip_pictures
-from surroundings import TINY, fill, free, result, small_disk, the_line, tiny
+from surroundings import TINY, fill, free, small_disk, the_line, tiny
+from warm import result
 
 from transformer_norms.data import CORPORA
 from transformer_norms.data.token_cache import cache_folder

@@ -10,7 +10,7 @@ import pytest
 import surroundings
 from run_folders import PRE, make_study
 from surroundings import TINY, drop_rights, fill, small_disk, the_line
-from warm import CEILING, Command
+from warm import CEILING, TEXT, Command
 
 from transformer_norms.commands.dispatch import ANALYSES, COMMANDS
 from transformer_norms.run.summary import read_summary
@@ -117,8 +117,7 @@ def test_a_sweep_of_two_stages_and_its_report_end_as_ever(state, launcher, measu
         "question: Which?\nbaseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
         "tune: {optimizer.lr: [1e-2, 3e-2], seed: [100]}\nseeds: [0]\n"
     )
-    text = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
-    Path("corpus.txt").write_text(text)
+    Path("corpus.txt").write_text(TEXT)
     # Runs that learn nothing would leave no best rate, and no second stage.
     typed = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
     typed += ["tracking=none", "trainer.threads=1", "trainer.steps=40", "schedule.warmup=3"]
