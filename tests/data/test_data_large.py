@@ -1,36 +1,38 @@
 """A corpus larger than memory: the same tokens from any number of processes, and after any kill."""
 
 import hashlib
-import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from random import Random
 
+import corpora
 import pyarrow
 import pytest
+from corpora import BYTE, Branch, damage, files_of_at_most, stop_at
 from pyarrow import parquet
 
-from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, prepare, slices
-from transformer_norms.data.slices import ReadTexts
+from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, slices
+from transformer_norms.data.token_cache import PARTS
 from transformer_norms.errors import StorageError
-from transformer_norms.storage.locks import wait_for_lock
 
 ROOT = Path(__file__).resolve().parents[2]
-BYTE = TOKENIZERS["byte"]()
 SLICE = 4000
+PAIRS = TOKENIZERS["bpe"](vocab_size=300)
+ready = partial(corpora.ready, workers=1)
 
 
 def written_texts():
-    """Documents of all sizes, with empty ones, copies far apart, and copies but for case."""
+    """Documents of all sizes, with empty ones, copies far apart, and copies but for case and white
+    space."""
     texts = [
         f"Text {n} is {'even' if n % 2 == 0 else 'odd'}, é! " * (1 + n % 9) for n in range(400)
     ]
-    copies = [texts[n].upper() for n in range(0, 400, 9)]
+    copies = [f"\t{texts[n].upper()}\n" for n in range(0, 400, 9)]
     return ["", *texts, *texts[5::40], "", *copies, ""]
 
 
@@ -40,7 +42,6 @@ TEXTS = written_texts()
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
     """The texts in two Parquet files, cut into slices that are much smaller than a corpus is."""
-    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(slices, "MOST_CHARACTERS", SLICE)
     monkeypatch.setattr(documents, "SLICE", SLICE)
     monkeypatch.setattr(encoding, "BAND", 1500)
@@ -53,10 +54,6 @@ def corpus(tmp_path, monkeypatch):
 
 def hashed_number(text):
     return int(hashlib.sha256(text.encode()).hexdigest(), 16) / 2**256
-
-
-def ready(corpus, tokenizer=BYTE, split="hash", workers=1, say=lambda line: None, **more):
-    return prepare(corpus, tokenizer, split, 0.1, 0, say, workers=workers, **more)
 
 
 def workplace(tmp_path):
@@ -72,6 +69,7 @@ def held_tokens(corpus, *arguments):
         return ready(corpus, *arguments)
 
 
+@pytest.mark.goal("T5")
 def test_the_tokens_of_many_slices_are_the_documents_in_the_order_of_their_hashes(corpus, tmp_path):
     parts = {"train": [], "val": [], "test": []}
     for text in TEXTS:
@@ -95,10 +93,16 @@ def test_the_tokens_of_many_slices_are_the_documents_in_the_order_of_their_hashe
     assert not list(tmp_path.glob("cache/*.unfinished"))
 
 
-@pytest.mark.parametrize("split", ["hash", "tail"])
-def test_slices_and_memory_give_the_same_tokens_and_facts(corpus, split):
-    pairs = TOKENIZERS["bpe"](vocab_size=300)
-    sliced, held = ready(corpus, pairs, split), held_tokens(corpus, pairs, split)
+NIGHTLY = [("tail", 2), ("hash", 3), ("tail", 3)]
+
+
+@pytest.mark.parametrize(
+    ("split", "workers"),
+    [("hash", 1), ("tail", 1), ("hash", 2)]
+    + [pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY],
+)
+def test_memory_and_any_number_of_processes_give_the_same_tokens_and_facts(corpus, split, workers):
+    sliced, held = ready(corpus, PAIRS, split, workers=workers), held_tokens(corpus, PAIRS, split)
     assert sliced.fingerprint == held.fingerprint
     assert sliced.facts == held.facts
 
@@ -111,7 +115,7 @@ class Recorded:
 
     def fit(self, train, separated, say, tell):
         self.train = list(train)
-        return BYTE.fit([], separated, say)
+        return BYTE.fit([], separated, say, tell)
 
 
 @pytest.mark.parametrize("prepared", [ready, held_tokens], ids=["sliced", "held"])
@@ -122,74 +126,45 @@ def test_a_tokenizer_is_fitted_to_all_of_train_and_to_nothing_else(corpus, prepa
     assert choice.train == sorted(train, key=hashed_number)
     prepared(corpus, choice, "tail")
     text = "".join(TEXTS)
-    words = text[: int(len(text) * 0.9)].split(" ")
-    assert sorted(" ".join(choice.train).split()) == sorted(filter(None, words))
-
-
-@pytest.mark.parametrize(
-    "workers", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 3))]
-)
-@pytest.mark.parametrize("split", ["hash", pytest.param("tail", marks=pytest.mark.nightly)])
-def test_any_number_of_processes_writes_the_same(corpus, workers, split):
-    pairs = TOKENIZERS["bpe"](vocab_size=300)
-    tokens = ready(corpus, pairs, split, workers)
-    assert tokens.fingerprint == held_tokens(corpus, pairs, split).fingerprint
-
-
-class Gaps:
-    """A corpus that cuts itself, and some of its slices hold nothing."""
-
-    floor, size = None, 0
-
-    def identity(self):
-        return {"type": "gaps"}
-
-    def documents(self):
-        return iter(TEXTS)
-
-    def slices(self):
-        for at in range(0, len(TEXTS), 50):
-            yield ReadTexts([])
-            yield ReadTexts(TEXTS[at : at + 50])
-        yield ReadTexts([""])
+    words = text[: int(len(text) * 0.9)].split()
+    assert sorted(" ".join(choice.train).split()) == sorted(words)
 
 
 def test_empty_slices_add_nothing(corpus):
-    assert ready(Gaps()).fingerprint == held_tokens(corpus).fingerprint
+    assert ready(Branch(TEXTS)).fingerprint == held_tokens(corpus).fingerprint
 
 
 # Preparations that are stopped.
 
 KILLED = """
-import os, signal, sys
-from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, prepare, slices
+import os, signal
+from transformer_norms.data import CORPORA, TOKENIZERS, documents, prepare, slices
 if __name__ == "__main__":
     slices.MOST_CHARACTERS = documents.SLICE = {slice}
     corpus = CORPORA["parquet"](paths={paths}, val_paths=(), field="text")
-    count = 0
+    left = iter(range({count} - 1))
     def tell(what, done, total):
-        global count
-        count += {point!r} in what
-        if count == {count}:
-            print(os.getpid(), flush=True)
+        if {point!r} in what and next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
     choice = TOKENIZERS["bpe"](vocab_size=300)
     prepare(corpus, choice, "hash", 0.1, 0, print, tell, workers={workers})
 """
 
 
+def run_script(tmp_path, script, **filled):
+    """A script in a file, which its workers import: its exit code and what it prints."""
+    file, environment = tmp_path / "script.py", {**os.environ, "PYTHONPATH": str(ROOT)}
+    file.write_text(script.format(**filled))
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, env=environment)
+    return done.returncode, done.stdout, done.stderr
+
+
 def kill_at(corpus, tmp_path, point, count, workers=1):
     """Runs a preparation that kills itself at the `count`-th news of a kind."""
     paths = tuple(map(str, corpus.files))
-    script = tmp_path / "killed.py"
-    script.write_text(
-        KILLED.format(slice=SLICE, paths=paths, point=point, count=count, workers=workers)
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, env=environment
-    )
-    assert process.returncode == -signal.SIGKILL, process.stderr
+    filled = {"slice": SLICE, "paths": paths, "point": point, "count": count, "workers": workers}
+    code, _, err = run_script(tmp_path, KILLED, **filled)
+    assert code == -signal.SIGKILL, err
 
 
 POINTS = [("learning", 1), ("encoding", 1), ("encoding", 7), ("writing val", 1)]
@@ -208,13 +183,13 @@ def test_a_killed_preparation_goes_on_with_the_slices_that_are_missing(
     monkeypatch.setattr(
         encoding, "encode_work", lambda *a, **k: encoded.append(a) or encode_work(*a, **k)
     )
-    pairs, lines = TOKENIZERS["bpe"](vocab_size=300), []
-    tokens = ready(corpus, pairs, say=lines.append)
+    lines = []
+    tokens = ready(corpus, PAIRS, say=lines.append)
     total = len(list(corpus.slices()))
     assert len(stored) == {"learning": 0, "encoding": count, "writing val": total}[point]
     assert len(encoded) == total - len(stored)
     assert any("going on" in line for line in lines) == (point != "learning")
-    assert tokens.fingerprint == held_tokens(corpus, pairs).fingerprint
+    assert tokens.fingerprint == held_tokens(corpus, PAIRS).fingerprint
     assert [path.name for path in tmp_path.glob("cache/*/")] == [tokens.folder.name]
 
 
@@ -223,61 +198,36 @@ def test_a_killed_preparation_goes_on_with_the_slices_that_are_missing(
 def test_a_killed_preparation_takes_its_processes_with_it(corpus, tmp_path, point, count):
     kill_at(corpus, tmp_path, point, count, workers=3)
     # The pipes of stdout and stderr are closed, so that every process that wrote to them has ended.
-    pairs = TOKENIZERS["bpe"](vocab_size=300)
-    assert ready(corpus, pairs, workers=2).fingerprint == held_tokens(corpus, pairs).fingerprint
+    assert ready(corpus, PAIRS, workers=2).fingerprint == held_tokens(corpus, PAIRS).fingerprint
 
 
-def stop_at(point, count):
-    seen = 0
-
-    def tell(what, done, total):
-        nonlocal seen
-        seen += point in what
-        if seen == count:
-            raise KeyboardInterrupt
-
-    return tell
+SLICE_FILES = [f"run-000002/{name}" for name in ("ids.bin", "documents.bin", "manifest.json")]
 
 
-@pytest.mark.parametrize("name", ["ids.bin", "documents.bin", "manifest.json"])
-def test_a_damaged_slice_is_said_in_one_line_and_encoded_again(corpus, tmp_path, name):
+@pytest.mark.parametrize("name", [*SLICE_FILES, "tokenizer/tokenizer.json"])
+def test_a_damaged_file_of_a_stopped_preparation_is_made_again_and_a_slice_is_named_in_one_line(
+    corpus, tmp_path, name
+):
     with pytest.raises(KeyboardInterrupt):
-        ready(corpus, tell=stop_at("encoding", 5))
-    file = workplace(tmp_path) / "run-000002" / name
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+        ready(corpus, PAIRS, tell=stop_at("encoding", 5))
+    damage(workplace(tmp_path) / name)
     lines = []
-    tokens = ready(corpus, say=lines.append)
+    tokens = ready(corpus, PAIRS, say=lines.append)
     damaged = [line for line in lines if "a slice was damaged" in line]
-    assert len(damaged) == 1
-    assert f"run-000002/{name}" in damaged[0]
-    assert "\n" not in damaged[0]
-    assert tokens.fingerprint == held_tokens(corpus).fingerprint
-
-
-def test_a_damaged_tokenizer_is_fitted_again(corpus, tmp_path):
-    pairs = TOKENIZERS["bpe"](vocab_size=300)
-    with pytest.raises(KeyboardInterrupt):
-        ready(corpus, pairs, tell=stop_at("encoding", 2))
-    file = workplace(tmp_path) / "tokenizer" / "tokenizer.json"
-    saved = json.loads(file.read_text())
-    saved["ranks"][256:258] = saved["ranks"][257:255:-1]
-    file.write_text(json.dumps(saved, sort_keys=True, separators=(",", ":")))
-    assert ready(corpus, pairs).fingerprint == held_tokens(corpus, pairs).fingerprint
+    assert [f"{name} " in line or f"{name}:" in line for line in damaged] == [True] * (
+        name in SLICE_FILES
+    )
+    assert not any("\n" in line for line in damaged)
+    assert tokens.fingerprint == held_tokens(corpus, PAIRS).fingerprint
 
 
 @pytest.mark.goal("D2")
 def test_a_disk_that_refuses_is_one_line_and_what_is_done_stays(corpus, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         ready(corpus, tell=stop_at("encoding", 2))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(StorageError, match=r"ids\.bin: file too large") as caught:
-            ready(corpus)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = r"ids\.bin: file too large"
+    with files_of_at_most(100), pytest.raises(StorageError, match=said) as caught:
+        ready(corpus)
     assert "\n" not in str(caught.value)
     assert len(list(workplace(tmp_path).glob("run-*"))) == 2
     assert ready(corpus).fingerprint == held_tokens(corpus).fingerprint
@@ -285,7 +235,7 @@ def test_a_disk_that_refuses_is_one_line_and_what_is_done_stays(corpus, tmp_path
 
 @pytest.mark.goal("D3")
 def test_a_disk_too_small_is_seen_after_the_first_slice(corpus, tmp_path, monkeypatch):
-    class Huge(Gaps):
+    class Huge(Branch):
         # Its ids are asked for as a byte of text each before the first slice, and are four times
         # as many bytes.
         size = shutil.disk_usage(tmp_path).free // 2
@@ -293,26 +243,24 @@ def test_a_disk_too_small_is_seen_after_the_first_slice(corpus, tmp_path, monkey
     with pytest.raises(
         StorageError, match=r"no space left \(\d+ bytes needed, \d+ bytes free\)"
     ) as e:
-        ready(Huge())
+        ready(Huge(TEXTS))
     needed = int(str(e.value).partition("(")[2].split()[0])
     sizes = [len(text.encode()) for text in TEXTS[:50] if text]
     ids = sum(sizes) + len(sizes)
     assert needed == pytest.approx(2 * Huge.size * 2 * ids / sum(sizes), rel=1e-6)
 
 
-def test_what_a_finished_preparation_left_is_removed_by_the_next(corpus, tmp_path):
-    folder = ready(corpus).folder
-    finished, other = (
-        folder.parent / f"{name}.unfinished" for name in (folder.name, "tokens-other")
+def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch):
+    monkeypatch.setattr(slices, "MOST_CHARACTERS", 1000)
+    monday, tuesday = (
+        Branch([f"{day}, text {number} " * 10 for number in range(200)])
+        for day in ("Monday", "Tuesday")
     )
-    finished.mkdir()
-    other.mkdir()
-    with wait_for_lock(folder.with_suffix(".lock")):  # as a process that builds it again
-        ready(corpus, split="tail")
-    assert finished.exists()
-    shutil.rmtree(ready(corpus, split="tail").folder)
-    ready(corpus, split="tail")
-    assert (finished.exists(), other.exists()) == (False, True)
+    with pytest.raises(KeyboardInterrupt):
+        ready(monday, tell=stop_at("encoding", 4))
+    tokens = ready(tuesday)
+    text = "".join(tokens.tokenizer.decode(getattr(tokens, part)) for part in PARTS)
+    assert (text.count("Monday"), text.count("Tuesday")) == (0, 2000)
 
 
 MEASURED = """
@@ -330,18 +278,14 @@ if __name__ == "__main__":
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_memory_of_a_process_does_not_grow_with_the_corpus(tmp_path, monkeypatch, workers):
+def test_the_memory_of_a_process_does_not_grow_with_the_corpus(tmp_path, workers):
     """200 MB of text under a cap that the text and its ids break: 200 MB and 400 MB."""
-    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
     random = Random(0)
     for name in "abcd":
         texts = [random.randbytes(2000).hex() for _ in range(12_500)]
         table = pyarrow.table({"text": texts})
         parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1000)
-    script = tmp_path / "measured.py"
-    script.write_text(MEASURED.format(pattern=str(tmp_path / "*.parquet"), workers=workers))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    out = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=True, env=environment
-    ).stdout
+    pattern = str(tmp_path / "*.parquet")
+    code, out, err = run_script(tmp_path, MEASURED, pattern=pattern, workers=workers)
+    assert code == 0, err
     assert int(out.splitlines()[-1]) < 500e6

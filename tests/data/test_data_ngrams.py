@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from corpora import DAMAGES, damage, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_norms.data import TOKENIZERS, prepare
 from transformer_norms.data import ngrams as ngrams_file
 from transformer_norms.data.ngrams import NGrams, ngram_facts, spread_stretches
 from transformer_norms.run.failure import best_ngram
 from transformer_norms.run.summary import Data, Summary
-
-TEXTS = [f"number {n} is {'even' if n % 2 == 0 else 'odd'}, " * (1 + n % 5) for n in range(200)]
 
 
 def brute_force(rows, vocabulary, order, history, token):
@@ -67,19 +65,6 @@ def test_the_losses_are_means_of_the_logarithms_of_all_tokens_but_the_first():
         assert loss == pytest.approx(-sum(logs) / 5, rel=1e-12)
 
 
-@given(texts())
-@settings(max_examples=30, deadline=None)
-def test_the_probabilities_of_all_tokens_after_a_history_sum_to_one(text):
-    vocabulary, rows, history = text
-    ngrams = NGrams(np.array(rows), vocabulary)
-    chances = [
-        [order[-1] for order in ngrams.probabilities(np.array([*history, token]))]
-        for token in range(vocabulary)
-    ]
-    assert np.sum(chances, axis=0) == pytest.approx(np.ones(5), rel=1e-12)
-    assert np.min(chances) > 0
-
-
 def test_ids_of_four_bytes_do_not_collide():
     rows, tokens = [[2**31, 7, 2**31, 2**32 - 1]], [2**31, 7, 2**32 - 1, 2**31]
     found = [*NGrams(np.array(rows, np.uint32), 2**32).probabilities(np.array(tokens, np.uint32))]
@@ -104,24 +89,13 @@ def test_stretches_are_as_many_tokens_as_a_run_reads_from_everywhere_and_none_tw
 
 
 @pytest.fixture
-def tokens(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
-
-    class Corpus:
-        floor = None
-
-        def identity(self):
-            return {"type": "numbers"}
-
-        def documents(self):
-            yield from TEXTS
-
-    return prepare(Corpus(), TOKENIZERS["byte"](), "hash", 0.1, 0, lambda line: None)
+def tokens():
+    return ready()
 
 
 def count(tokens, read=1000, limit=200):
     lines = []
-    facts = ngram_facts(tokens, read, 10, limit, lines.append)
+    facts = ngram_facts(tokens, read, 10, limit, lines.append, lambda *news: None)
     return facts, lines
 
 
@@ -151,16 +125,11 @@ def test_they_are_counted_once_for_a_number_of_tokens_and_a_limit(tokens, monkey
     assert count(tokens) == (first, [])
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
-def test_a_damaged_file_is_named_in_a_line_and_counted_again(tokens, tmp_path, damage):
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_file_is_named_in_a_line_and_counted_again(tokens, tmp_path, how):
     before, _ = count(tokens)
     (file,) = (tmp_path / "cache").glob("ngrams-*/manifest.json")
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    if damage == "gone":
-        file.unlink()
-    else:
-        file.write_bytes(data if damage == "flip" else data[:-1])
+    damage(file, how)
     after, lines = count(tokens)
     assert after == before
     assert len(lines) == 1

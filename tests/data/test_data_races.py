@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from test_data_store import BYTE, Listed
+from corpora import Listed, ready
 
 import transformer_norms
-from transformer_norms.data import prepare
 from transformer_norms.storage.files import sha256
 
 PACKAGE = str(Path(transformer_norms.__file__).parent)
@@ -36,7 +35,7 @@ def build(cache, say=lambda line: None):
     """Returns the hashes of what lies in the cache `cache`, which is built first if need be."""
     os.environ["TRANSFORMER_NORMS_CACHE"] = str(cache)
     reads = cache.with_suffix(".reads")
-    tokens = prepare(Counted(reads), BYTE, "hash", 0.1, 0, say, lambda *news: None)
+    tokens = ready(Counted(reads), say=say)
     parts = [sha256(tokens.folder / f"{part}.bin") for part in ("train", "val", "test")]
     return " ".join([tokens.fingerprint, *parts])
 
@@ -50,6 +49,12 @@ def start(job, *arguments):
 def answer(cache, number, barrier):
     barrier.wait()
     cache.with_suffix(f".{number}").write_text(build(cache))
+
+
+def holds_one_entry(cache):
+    """Whether nothing but one entry and its lock lies in a cache."""
+    (entry,) = cache.glob("*/")
+    return {path.name for path in cache.iterdir()} == {entry.name, f"{entry.name}.lock"}
 
 
 @pytest.fixture
@@ -73,8 +78,7 @@ def test_of_eight_processes_on_an_empty_cache_one_reads_the_text_and_all_get_its
         answers = [cache.with_suffix(f".{number}").read_text() for number in range(TOGETHER)]
         assert answers == [expected] * TOGETHER
         assert cache.with_suffix(".reads").read_bytes() == b"."
-        (entry,) = cache.glob("*/")
-        assert {path.name for path in cache.iterdir()} == {entry.name, f"{entry.name}.lock"}
+        assert holds_one_entry(cache)
     measured(f"{repeats} of {repeats} times one tokenization for {TOGETHER} processes")
 
 
@@ -134,8 +138,7 @@ def test_a_builder_that_is_killed_leaves_the_lock_to_who_waits_and_the_content_i
         other.join()
         os.close(here)
         assert said.decode() == expected
-        (entry,) = cache.glob("*/")
-        assert {path.name for path in cache.iterdir()} == {entry.name, f"{entry.name}.lock"}
+        assert holds_one_entry(cache)
     assert waited
     assert points == 3 or longest < 10  # a machine that is busy with `make test` proves nothing
     measured(

@@ -1,4 +1,3 @@
-import hashlib
 import random
 
 import pytest
@@ -6,11 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_norms.data import slices
-from transformer_norms.data.documents import CORPORA
-from transformer_norms.data.encoding import MergedSlices, encode_work
-from transformer_norms.data.slices import Documents, LowestTexts, ReadTexts, split_corpus
-from transformer_norms.data.split import content_number, split_by_hash
-from transformer_norms.data.tokenizer import ByteTokenizer
+from transformer_norms.data.slices import LowestTexts, ReadTexts, placed_texts, split_corpus
+from transformer_norms.data.split import split_by_hash
 
 
 def numbered(count):
@@ -21,25 +17,9 @@ def parts_of(texts, split, val_fraction, test_fraction=0):
     """The texts of each part in order, and the split."""
     made = split_corpus(ReadTexts(texts), split, val_fraction, test_fraction)
     parts = {"train": [], "val": [], "test": []}
-    for placed in sorted(text for work in made.work() for text in work.placed()):
+    for placed in sorted(text for work in made.work() for text in placed_texts(work)):
         parts[placed.part].append(placed.text)
     return parts, made
-
-
-def test_the_number_of_a_document_is_its_sha256_as_a_fraction():
-    digest = hashlib.sha256("é".encode()).hexdigest()
-    assert content_number("é") == pytest.approx(int(digest, 16) / 2**256, abs=2**-52)
-
-
-def test_hash_sends_the_lowest_numbers_to_test_and_the_next_to_val():
-    parts, split = parts_of(numbered(2000), "hash", 0.05)
-    assert all(content_number(text) < 0.05 for text in parts["test"])
-    assert all(0.05 <= content_number(text) < 0.1 for text in parts["val"])
-    assert all(content_number(text) >= 0.1 for text in parts["train"])
-    assert all(sorted(part, key=content_number) == part for part in parts.values())
-    assert sorted(sum(parts.values(), [])) == sorted(numbered(2000))
-    assert len(parts["val"]) == pytest.approx(100, abs=40)
-    assert (split.rule, split.separated) == ("hash", True)
 
 
 @pytest.mark.goal("T5")
@@ -58,12 +38,6 @@ def test_the_order_of_reading_does_not_matter_to_a_hash_split():
     shuffled = numbered(200)
     random.Random(0).shuffle(shuffled)
     assert split_by_hash(shuffled, 0.1) == split_by_hash(numbered(200), 0.1)
-
-
-def test_adding_documents_moves_none():
-    (few, _), (more, _) = (parts_of(numbered(count), "hash", 0.1) for count in (150, 400))
-    assert set(few["val"]) <= set(more["val"])
-    assert set(few["train"]) <= set(more["train"])
 
 
 def test_fewer_than_a_hundred_documents_are_split_by_position_and_one_line_says_so():
@@ -125,24 +99,6 @@ def test_running_text_is_cut_only_between_words_wherever_its_documents_end(
             assert (left[-1].isalpha(), right[0], right[1].isalpha()) == (True, " ", True)
 
 
-@pytest.mark.goal("T5")
-def test_near_copies_across_train_and_val_are_counted():
-    texts = [f"Number  {n} " for n in range(400)]
-    number = {text: content_number(text) for text in texts}
-    val = [text for text in texts if 0.2 <= number[text] < 0.4]
-    # Copies in other letters that fall into train.
-    copies = [copy for text in val
-              for copy in (text.upper(), text.lower() + "\n", "\t" + text.upper())
-              if content_number(copy) >= 0.4]  # fmt: skip
-    likes = {copy.split()[1] for copy in copies}
-    runs = [encode_work(Documents(ReadTexts(some), 0.2), ByteTokenizer(True), True)
-            for some in (texts, copies)]  # fmt: skip
-    val_after = [text for text in texts + copies if 0.2 <= content_number(text) < 0.4]
-    expected = sum(text.split()[1] in likes for text in val_after) / len(val_after)
-    assert 0 < expected < 1
-    assert MergedSlices(runs).repeated_share() == expected
-
-
 def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_they_come(monkeypatch):
     monkeypatch.setattr(slices, "MOST_LEARNED", 1000)
     texts = [(number, "x" * (1 + number % 7)) for number in range(2000)]
@@ -163,16 +119,3 @@ def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_the
     few = LowestTexts()
     few.add([(2, "b"), (1, "a")])
     assert (few.texts(), few.left_out) == (["a", "b"], False)
-
-
-def test_a_corpus_is_read_into_memory_only_if_it_fits(monkeypatch):
-    monkeypatch.setattr(slices, "MOST_CHARACTERS", 100_000)
-    told = []
-    small = CORPORA["stories"](documents=100, grammar_seed=0)
-    held = slices.read_corpus(small, lambda *news: told.append(news))
-    assert list(held.documents()) == list(small.documents())
-    assert told
-    assert (
-        slices.read_corpus(CORPORA["stories"](documents=1000, grammar_seed=0), lambda *news: None)
-        is None
-    )

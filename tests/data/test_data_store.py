@@ -1,51 +1,20 @@
 import fcntl
-import hashlib
 import importlib
 import json
 import os
-import resource
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from corpora import DAMAGES, TEXTS, Listed, damage, files_of_at_most, ready, stop_at
 
-from transformer_norms.data import TOKENIZERS, prepare, token_cache
+from transformer_norms.data import TOKENIZERS, token_cache
 from transformer_norms.data.token_cache import dtype_for, entry_key, open_entry, pack_ids, read_ids
 from transformer_norms.errors import InputError, StorageError
 from transformer_norms.storage.files import sha256
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.storage.manifest import DamagedError
-
-TEXTS = [f"number {n} is {'even' if n % 2 == 0 else 'odd'}, " * (1 + n % 5) for n in range(200)]
-BYTE = TOKENIZERS["byte"]()
-
-
-class Listed:
-    """A corpus of given texts that counts how often it is read."""
-
-    floor = 0.5
-
-    def __init__(self, texts=TEXTS, name="listed"):
-        self.texts, self.name, self.reads = texts, name, 0
-
-    def identity(self):
-        digest = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
-        return {"type": self.name, "sha256": digest}
-
-    def documents(self):
-        self.reads += 1
-        yield from self.texts
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def ready(corpus=None, tokenizer=BYTE, split="hash", shares=(0.1, 0), say=lambda line: None, **kw):
-    return prepare(corpus or Listed(), tokenizer, split, *shares, say, **kw)
 
 
 def entry_of(cache):
@@ -67,27 +36,6 @@ def test_a_corpus_of_your_own_that_is_edited_has_other_tokens(cache, tmp_path, m
     assert len(list(cache.glob("tokens-*/"))) == 2
 
 
-def test_tokens_are_the_documents_each_with_its_end():
-    tokens = ready()
-    found = []
-    for part in (tokens.train, tokens.val, tokens.test):
-        assert part[-1] == 256
-        texts = bytes(part.astype(np.uint8)).split(b"\0")  # 256 wraps to 0, and no text has a 0
-        found += [text.decode() for text in texts[:-1]]
-    assert sorted(found) == sorted(TEXTS)
-
-
-def test_facts_count_documents_bytes_and_tokens():
-    facts = ready().facts
-    parts = [facts[part] for part in ("train", "val", "test")]
-    assert sum(part["documents"] for part in parts) == len(TEXTS)
-    assert sum(part["bytes"] for part in parts) == sum(len(text) for text in TEXTS)
-    assert all(part["tokens"] == part["bytes"] + part["documents"] for part in parts)
-    assert facts["floor"] == 0.5
-    assert facts["uniform"] == np.log(257)
-    json.dumps(facts, allow_nan=False)
-
-
 def test_position_and_tail_splits_have_no_end_and_256_ids():
     tail = ready(Listed(["abc" * 100]), split="tail")
     position = ready(Listed(["abc" * 100]))
@@ -97,6 +45,8 @@ def test_position_and_tail_splits_have_no_end_and_256_ids():
     assert [len(tested.train), len(tested.val), len(tested.test)] == [210, 30, 60]
     assert [len(position.train), len(position.val), len(position.test)] == [240, 30, 30]
     assert any("position" in note for note in position.facts["notes"])
+    assert (tail.facts["floor"], tail.facts["uniform"]) == (0.5, np.log(256))
+    json.dumps(tail.facts, allow_nan=False)
 
 
 def test_a_second_opening_reads_no_text():
@@ -156,16 +106,10 @@ def test_the_fingerprint_is_of_content_alone():
 
 @pytest.mark.goal("T3")
 @pytest.mark.parametrize("name", ["train.bin", "val.bin", "tokenizer.json", "manifest.json"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
-def test_damage_is_said_in_one_line_and_built_again(cache, name, damage):
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damage_is_said_in_one_line_and_built_again(cache, name, how):
     before = ready()
-    file = entry_of(cache) / name
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    if damage == "gone":
-        file.unlink()
-    else:
-        file.write_bytes(data if damage == "flip" else data[:-1])
+    damage(entry_of(cache) / name, how)
     lines, corpus = [], Listed()
     after = ready(corpus, say=lines.append)
     assert corpus.reads == 1
@@ -204,23 +148,16 @@ def test_ids_beyond_two_bytes_are_stored_in_four(tmp_path, measured):
 
 @pytest.mark.goal("D2")
 def test_a_disk_that_refuses_raises_and_leaves_nothing_that_passes_as_complete(cache):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
-    try:
-        with pytest.raises(StorageError, match=r"train\.bin: file too large \(\d+ bytes free\)"):
-            ready()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = r"train\.bin: file too large \(\d+ bytes free\)"
+    with files_of_at_most(2000), pytest.raises(StorageError, match=said):
+        ready()
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
     assert len(ready().train) > 2000
 
 
 def test_what_progress_raises_ends_the_building_and_leaves_no_trace(cache):
-    def stop(what, done, total):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        ready(tell=stop)
+        ready(tell=stop_at(""))
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
 
 

@@ -2,6 +2,7 @@ import hashlib
 import math
 import random
 from functools import cache
+from statistics import mean, stdev
 
 import pytest
 
@@ -16,6 +17,7 @@ from transformer_norms.data.stories import (
 )
 
 
+@cache
 def drawn(seed):
     """One story, with log p of its choices added up as they are made."""
     source, surprise = random.Random(seed), [0.0]
@@ -27,11 +29,6 @@ def drawn(seed):
         return values[index]
 
     return "".join(derive(pick)), surprise[0]
-
-
-@cache
-def many():
-    return [drawn(seed) for seed in range(1500)]
 
 
 def derivations(text):
@@ -71,36 +68,30 @@ def test_the_corpus_is_the_same_to_the_byte_on_every_python():
     assert digest == "4be985aa9a595451f2538af536f64d97be945ad969fc89e07877afe58af78b6d"
 
 
-def test_another_seed_tells_other_stories():
-    first, second = (Stories(documents=5, grammar_seed=seed).documents() for seed in (0, 1))
-    assert not set(first) & set(second)
-
-
-def test_more_stories_begin_with_the_same_ones():
-    few, more = (list(Stories(documents=n, grammar_seed=3).documents()) for n in (4, 9))
+def test_more_stories_begin_with_the_same_ones_and_another_seed_tells_others():
+    few, more, other = (
+        list(Stories(documents=count, grammar_seed=seed).documents())
+        for count, seed in ((4, 3), (9, 3), (9, 4))
+    )
     assert more[:4] == few
+    assert not set(more) & set(other)
 
 
-def test_entropy_and_length_are_what_drawing_many_stories_gives():
-    samples = many()
+@pytest.mark.parametrize("what", ["the surprise", "the length", "the floor"])
+def test_entropy_length_and_floor_are_the_means_of_many_drawn_stories(what):
+    """Surprise and length both grow with the number of scenes: their difference shows a byte too
+    few in each, by the floor."""
     entropy, length = entropy_and_length()
-    for expected, values in (
-        (entropy, [surprise for _, surprise in samples]),
-        (length, [len(text.encode()) for text, _ in samples]),
-    ):
-        mean = sum(values) / len(values)
-        spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-        assert abs(mean - expected) < 4 * spread / math.sqrt(len(values))
-
-
-def test_surprise_and_length_go_together_as_the_floor_says():
-    """Both grow with the number of scenes: their difference shows a byte too few in each."""
     floor = Stories(documents=1, grammar_seed=0).floor
-    samples = many()
-    over = [surprise - floor * len(text.encode()) for text, surprise in samples]
-    mean = sum(over) / len(over)
-    spread = math.sqrt(sum((v - mean) ** 2 for v in over) / (len(over) - 1))
-    assert abs(mean) < 4 * spread / math.sqrt(len(over))
+    over = [
+        {
+            "the surprise": surprise - entropy,
+            "the length": len(text.encode()) - length,
+            "the floor": surprise - floor * len(text.encode()),
+        }[what]
+        for text, surprise in (drawn(seed) for seed in range(1500))
+    ]
+    assert abs(mean(over)) < 4 * stdev(over) / math.sqrt(len(over))
 
 
 def test_the_corpus_is_drawn_with_the_probabilities_that_the_floor_counts():

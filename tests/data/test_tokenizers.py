@@ -1,13 +1,13 @@
 import base64
-import copy
 import json
 import pickle
 import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from refusing import refused
 
 from transformer_norms.data import TOKENIZERS, load_tokenizer
 from transformer_norms.data.tokenizer import RankTokenizer, stretches
@@ -19,18 +19,14 @@ rng = random.Random(0)
 TEXTS = [" ".join(rng.choices(WORDS, k=60)) for _ in range(40)]
 
 
-def silent(line):
-    pass
-
-
 def fitted(separated=True, texts=TEXTS, size=300):
-    return TOKENIZERS["bpe"](vocab_size=size).fit(texts, separated, silent)
+    return TOKENIZERS["bpe"](vocab_size=size).fit(texts, separated, print, lambda *news: None)
 
 
 BPE = fitted()
 # The same ranks under the other pattern: what a published vocabulary would do with them.
 OTHER = RankTokenizer("cl100k", "cl100k", BPE.ranks, len(BPE.ranks) + 20, len(BPE.ranks) + 1)
-BYTE = TOKENIZERS["byte"]().fit([], True, silent)
+BYTE = TOKENIZERS["byte"]().fit([], True, print, print)
 ALL = pytest.mark.parametrize("tokenizer", [BYTE, BPE, OTHER], ids=["byte", "bpe", "cl100k"])
 unicode = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 english = st.lists(st.sampled_from([*WORDS, " ", "\n", "<|endoftext|>", "'S", "\x00", "\u00a0"]))
@@ -38,20 +34,17 @@ english = st.lists(st.sampled_from([*WORDS, " ", "\n", "<|endoftext|>", "'S", "\
 
 @ALL
 @given(text=unicode | english.map("".join) | english.map(" ".join))
+@example("a<|endoftext|>b")
+@example(" " * 10**6 + "x")
+@example("a" * 10**5)
+@example("\n" * 10**5 + ".")
 @settings(max_examples=80, deadline=None)
 def test_any_text_comes_back_and_its_bytes_are_counted(tokenizer, text):
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert tokenizer.byte_lengths[ids].sum() == len(text.encode())
-    assert tokenizer.end not in ids
+    assert tokenizer.end not in ids  # what a text spells is text
     assert ids.size == 0 or ids.max() < tokenizer.vocab_size
-
-
-@ALL
-def test_a_special_token_spelled_in_a_text_is_text(tokenizer):
-    ids = tokenizer.encode("a<|endoftext|>b")
-    assert len(ids) > 3
-    assert tokenizer.end not in ids
 
 
 @ALL
@@ -78,7 +71,7 @@ def test_documents_are_encoded_in_order_and_each_is_ended(tokenizer):
 def test_bytes_are_ids_with_a_separator_only_where_documents_are_separated():
     assert BYTE.encode("é!").tolist() == [0xC3, 0xA9, 0x21]
     assert (BYTE.vocab_size, BYTE.end) == (257, 256)
-    single = TOKENIZERS["byte"]().fit([], False, silent)
+    single = TOKENIZERS["byte"]().fit([], False, print, print)
     assert (single.vocab_size, single.end) == (256, None)
 
 
@@ -118,60 +111,43 @@ def test_training_twice_gives_the_same_tokenizer():
 
 
 def test_a_train_text_too_small_for_the_vocabulary_is_refused_with_the_size_possible():
-    with pytest.raises(InputError, match=r"vocab_size=4096.*allows 258 at most") as caught:
-        fitted(texts=["ab"], size=4096)
-    assert "\n" not in str(caught.value)
+    line = refused(fitted, texts=["ab"], size=4096)
+    assert line.startswith("tokenizer.vocab_size=4096: ")
+    assert "allows 258 at most" in line
     assert fitted(texts=["ab"], size=258).vocab_size == 258
-
-
-@ALL
-def test_very_long_runs_come_back(tokenizer):
-    for text in (" " * 10**6 + "x", "a" * 10**5, "\n" * 10**5 + "."):
-        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @ALL
 def test_a_saved_tokenizer_is_json_and_comes_back_the_same(tokenizer):
     again = load_tokenizer(json.loads(json.dumps(tokenizer.save())))
-    assert (again.vocab_size, again.end, again.pieces) == (
-        tokenizer.vocab_size,
-        tokenizer.end,
-        tokenizer.pieces,
-    )
+    assert again.end == tokenizer.end
+    assert again.pieces == tokenizer.pieces
     text = " ".join(TEXTS[:5])
     assert np.array_equal(again.encode(text), tokenizer.encode(text))
 
 
-def edits():
-    """Each a change that must be refused, with a name."""
-    yield "schema", lambda saved: saved.update(schema=2)
-    yield "type", lambda saved: saved.update(type="pickle")
-    yield "another key", lambda saved: saved.update(code="import os")
-    yield "no end", lambda saved: saved.pop("end")
-    yield "end among ranks", lambda saved: saved.update(end=5)
-    yield "end beyond", lambda saved: saved.update(end=saved["vocab_size"])
-    yield "too small", lambda saved: saved.update(vocab_size=280)
-    yield "huge", lambda saved: saved.update(vocab_size=10**9)
-    yield "pattern", lambda saved: saved.update(pattern="(a+)+$")
-    yield "a byte missing", lambda saved: saved["ranks"].__setitem__(3, "enp6eg==")
-    yield "twice", lambda saved: saved["ranks"].__setitem__(280, saved["ranks"][281])
-    yield "not base64", lambda saved: saved["ranks"].__setitem__(280, "!!!")
+RANKS = BPE.save()["ranks"]
+FORGED = [
+    {"schema": 2}, {"type": "pickle"}, {"code": "import os"}, {"pattern": "(a+)+$"},
+    {"end": "left out"}, {"end": 5}, {"end": 300}, {"vocab_size": 280}, {"vocab_size": 10**9},
+    {"ranks": ["enp6eg==", *RANKS[1:]]},  # a byte is missing
+    {"ranks": [*RANKS[:-1], RANKS[-2]]},
+    {"ranks": [*RANKS[:-1], "!!!"]},
+]  # fmt: skip
+OF_BYTES = [
+    {"vocab_size": size, "end": end}
+    for size, end in ((256, 256), (257, None), (258, 257), (True, None))
+]
 
 
-@pytest.mark.parametrize("change", [c for _, c in edits()], ids=[name for name, _ in edits()])
-def test_a_damaged_or_forged_file_is_refused_in_one_line(change):
-    saved = copy.deepcopy(BPE.save())
-    change(saved)
-    with pytest.raises(InputError, match=r"^tokenizer\.json .*$") as caught:
-        load_tokenizer(saved)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize(("size", "end"), [(256, 256), (257, None), (258, 257), (True, None)])
-def test_a_byte_tokenizer_of_another_size_is_refused(size, end):
-    with pytest.raises(InputError):
-        load_tokenizer(BYTE.save() | {"vocab_size": size, "end": end})
+@pytest.mark.parametrize(
+    ("tokenizer", "changed"), [*((BPE, one) for one in FORGED), *((BYTE, one) for one in OF_BYTES)]
+)
+def test_a_damaged_or_forged_file_is_refused_in_one_line(tokenizer, changed):
+    saved = tokenizer.save() | changed
+    line = refused(load_tokenizer, {k: v for k, v in saved.items() if v != "left out"})
+    assert line.startswith("tokenizer.json ")
+    assert len(line) < 200
 
 
 @pytest.mark.goal("X1")

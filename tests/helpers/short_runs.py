@@ -68,6 +68,10 @@ def same(one, other):
 @pytest.fixture
 def stop_at(monkeypatch):
     """stop_at(2, 5): the next run is asked to stop after 2 steps, the one after it after 5."""
+    return let_runs_stop(monkeypatch)
+
+
+def let_runs_stop(monkeypatch):
     train_step, enter = Trainer.train_step, Stopping.__enter__
     current = {"stops": iter([])}
 

@@ -109,7 +109,7 @@ def test_what_cannot_be_exported_is_one_line_and_a_code(tmp_path, monkeypatch, c
 def test_the_end_of_a_document_is_an_id_that_no_text_has(tmp_path):
     made = TOKENIZERS["byte"](), TOKENIZERS["bpe"](vocab_size=280)
     for unfit, vocab_size in zip(made, (257, 280), strict=True):
-        ours, at = unfit.fit([TEXT], True, print), vocab_size - 1
+        ours, at = unfit.fit([TEXT], True, print, print), vocab_size - 1
         assert ours.end == at
         theirs = fast_tokenizer(ours, 32)
         assert (theirs.eos_token, theirs.eos_token_id, len(theirs)) == (END, at, vocab_size)

@@ -4,7 +4,6 @@ A `prepare` of warm.Command is called in the process of a command before it begi
 """
 
 import ctypes
-import json
 import os
 import subprocess
 import sys
@@ -13,9 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from short_runs import rows
-
-from transformer_norms.__main__ import main
 
 TINY = ["model=nano", "model.width=16", "model.heads=2", "model.depth=1", "model.context=16"]
 TINY += ["data=stories", "data.documents=150", "data.val_tokens=300", "tokenizer=byte"]
@@ -29,30 +25,11 @@ def tiny(*more):
     return [f"{k}={v}" for k, v in dict(text.split("=", 1) for text in [*TINY, *more]).items()]
 
 
-def commands_of(capfd):
-    """Returns what runs a command in this process: its exit code, its last line on stdout, or all
-    of it where that is no JSON, and all of stderr."""
-
-    def run(*typed):
-        capfd.readouterr()
-        code = main(list(typed))
-        out, err = capfd.readouterr()
-        return code, json.loads(out.splitlines()[-1]) if out.startswith("{") else out, err
-
-    return run
-
-
 def the_line(err):
     """The last line on stderr, which is the only one that is not about work that goes on."""
     lines = [line for line in err.splitlines() if not line.startswith(("data: ", "warning: "))]
     assert "Traceback" not in err
     return lines[-1]
-
-
-def result(folder):
-    """The bytes of the weights, and all numbers of the rows but the seconds."""
-    newest = max(Path(folder, "checkpoints").glob("step-*"))
-    return newest.name, (newest / "model.safetensors").read_bytes(), rows(folder)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from surroundings import TINY
 
 from transformer_norms import compose, train
 from transformer_norms.comparison.sweep_record import SweepRecord
@@ -21,12 +22,6 @@ from transformer_norms.storage.files import (
 from transformer_norms.storage.manifest import build_folder
 from transformer_norms.tracking.view import View
 
-TYPED = (
-    "model=nano model.width=8 model.heads=2 model.depth=1 model.context=8 data=stories "
-    "data.documents=300 tokenizer=byte data.val_tokens=200 tracking=none trainer.steps=2 "
-    "trainer.batch_size=2 trainer.threads=1 trainer.probe_every=0 schedule.warmup=1"
-).split()
-
 
 def leave(folder):
     """A file and a folder, as killed processes leave them, and what only looks like them."""
@@ -41,11 +36,6 @@ def leave(folder):
 
 def drafts(folder):
     return {path.name for path in Path(folder).rglob(".tmp-*")} - {".tmp-mine"}
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.goal("C6")
@@ -91,11 +81,26 @@ def propose(folder):
     return ledger.enter_proposal(folder / "ledger.json", *parties, 0.1)
 
 
+def claim_view(folder):
+    class Blank(View):
+        opening = closing = dict
+
+        def __init__(self):
+            self.home, self.key, self._lock = folder, "key", None
+            self._record = folder / "key.json"
+            self.state, self.kept = {}, {}
+
+    view = Blank()
+    assert view._claim()
+    view._lock.release()
+
+
 # A command that has nothing to write, as all it would write is there.
 WRITERS = {
     "a report": lambda folder: write_files(folder, {"table.md": b"x"}),
     "a sweep's record": lambda folder: record().write(folder),
     "a ledger": propose,
+    "a mirror": claim_view,
 }
 
 
@@ -108,31 +113,15 @@ def test_a_command_that_writes_nothing_new_removes_leftovers(tmp_path, what):
     assert not drafts(tmp_path)
 
 
-def test_the_mirrors_leftovers_go_when_a_view_is_claimed(tmp_path):
-    class Blank(View):
-        opening = closing = dict
-
-        def __init__(self):
-            self.home, self.key, self._lock = tmp_path, "key", None
-            self._record = tmp_path / "key.json"
-            self.state, self.kept = {}, {}
-
-    leave(tmp_path)
-    view = Blank()
-    assert view._claim()
-    view._lock.release()
-    assert not drafts(tmp_path)
-
-
 @pytest.mark.goal("C6", "R7")
 def test_a_finished_run_loses_the_leftovers_and_nothing_else():
-    folder = Path(train(compose(TYPED))["folder"])
+    folder = Path(train(compose(TINY))["folder"])
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     leave(folder)
     leave(folder / "checkpoints")
     for place in (folder, folder / "checkpoints"):
         (place / ".tmp-mine").unlink()
-    assert train(compose(TYPED))["status"] == "finished"
+    assert train(compose(TINY))["status"] == "finished"
     assert not drafts("runs")
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
 

@@ -2,14 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
+from checkpoints import save
 from new_process import run_python
 from safetensors import safe_open
 from torch import distributed, nn
@@ -19,7 +18,6 @@ from transformer_norms.run.checkpoint import NonFiniteError, stream, stream_size
 from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.training.tensors import load_optimizers, load_weights, read_like
 
-RUN = "0123456789abcdef"
 WEIGHT = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
 GROUPS = {
     "none": {},
@@ -40,7 +38,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_a_stream_has_the_bytes_that_the_library_itself_writes(name: str) -> None:
+def test_a_stream_has_the_bytes_that_the_library_itself_writes(name):
     group = GROUPS[name]
     written = b"".join(bytes(piece) for piece in stream(group))
     copies = {key: tensor.clone().contiguous() for key, tensor in group.items()}
@@ -51,7 +49,7 @@ def test_a_stream_has_the_bytes_that_the_library_itself_writes(name: str) -> Non
 @pytest.mark.goal("N2")
 @pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16, torch.half, torch.double])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_finite_is_named_in_any_precision(dtype: torch.dtype, bad: float) -> None:
+def test_what_is_not_finite_is_named_in_any_precision(dtype, bad):
     tensor = torch.ones(9, dtype=dtype)
     list(stream({"gain": tensor}))
     tensor[7] = bad
@@ -60,33 +58,27 @@ def test_what_is_not_finite_is_named_in_any_precision(dtype: torch.dtype, bad: f
 
 
 @pytest.mark.goal("N2")
-def test_a_number_that_is_not_finite_in_the_last_tensor_leaves_no_trace(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, RUN, 1, {"model": {"a": WEIGHT}}, {}, {}, keep=1)
+def test_a_number_that_is_not_finite_in_the_last_tensor_leaves_no_trace(tmp_path):
+    save(tmp_path, 1, content={"model": {"a": WEIGHT}})
     before = sorted(tmp_path.rglob("*"))
     bad = {"a": WEIGHT, "z": torch.tensor([1.0, float("nan")])}
     with pytest.raises(NonFiniteError, match="z holds"):
-        checkpoint.save(
-            tmp_path, RUN, 2, {"model": {"a": WEIGHT}, "optimizer": bad}, {}, {}, keep=1
-        )
+        save(tmp_path, 2, content={"model": {"a": WEIGHT}, "optimizer": bad})
     assert sorted(tmp_path.rglob("*")) == before
 
 
 # --------------------------------------------------------------- reading
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> checkpoint.Checkpoint:
-    groups = {"model": {"weight": WEIGHT, "bias": WEIGHT[:, 0]}}
-    return checkpoint.verify(checkpoint.save(tmp_path, RUN, 1, groups, {}, {}, keep=1))
+def verified(folder, **content):
+    """A checkpoint of groups of tensors, as it is found again."""
+    return checkpoint.verify(save(folder, 1, content=content))
 
 
-def test_a_file_that_is_cut_short_while_it_is_read_is_an_error_and_no_crash(
-    tmp_path: Path,
-) -> None:
-    pages = {"model": {"weight": torch.zeros(1 << 16)}}
-    found = checkpoint.verify(checkpoint.save(tmp_path, RUN, 1, pages, {}, {}, keep=1))
+def test_a_file_that_is_cut_short_while_it_is_read_is_an_error_and_no_crash(tmp_path):
+    found = verified(tmp_path, model={"weight": torch.zeros(1 << 16)})
 
-    def read() -> None:
+    def read():
         with found.open("model") as file:
             os.truncate(found.path / "model.safetensors", 300)
             file.get_tensor("weight").sum()
@@ -104,9 +96,8 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_an_error_and_no_crash(
         (nn.Sequential(nn.Linear(5, 7)), "0.bias, 0.weight, bias"),
     ],
 )
-def test_weights_load_by_name_and_shape(
-    saved: checkpoint.Checkpoint, model: nn.Module, said: str | None
-) -> None:
+def test_weights_load_by_name_and_shape(tmp_path, model, said):
+    saved = verified(tmp_path, model={"weight": WEIGHT, "bias": WEIGHT[:, 0]})
     with saved.open("model") as file:
         if said:
             with pytest.raises(ValueError, match=said):
@@ -117,13 +108,12 @@ def test_weights_load_by_name_and_shape(
             assert torch.equal(model.bias, WEIGHT[:, 0])
 
 
-def test_a_moment_has_its_parameters_shape_and_a_count_of_steps_has_none(tmp_path: Path) -> None:
+def test_a_moment_has_its_parameters_shape_and_a_count_of_steps_has_none(tmp_path):
     model = nn.ParameterDict({"weight": nn.Parameter(WEIGHT), "gain": nn.Parameter(torch.ones(1))})
     state = {"weight:exp_avg": WEIGHT + 1, "weight:step": torch.tensor(4.0)}
     state |= {"gain:exp_avg": torch.tensor([0.5]), "gain:step": torch.tensor(4.0)}
-    path = checkpoint.save(tmp_path, RUN, 1, {"optimizer": state}, {}, {}, keep=1)
     optimizer = torch.optim.AdamW(model.values())
-    with checkpoint.verify(path).open("optimizer") as file:
+    with verified(tmp_path, optimizer=state).open("optimizer") as file:
         load_optimizers(model, [optimizer], file)
     weight, gain = (optimizer.state[model[name]] for name in ("weight", "gain"))
     assert torch.equal(weight["exp_avg"], WEIGHT + 1)
@@ -131,11 +121,11 @@ def test_a_moment_has_its_parameters_shape_and_a_count_of_steps_has_none(tmp_pat
 
 
 @pytest.fixture
-def join_ranks() -> Iterator[object]:
+def join_ranks():
     """Makes this process one of some ranks that never speak: enough to know what is its own."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    def join(rank: int, world: int) -> None:
+    def join(rank, world):
         if distributed.is_initialized():
             distributed.destroy_process_group()
         distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
@@ -145,7 +135,7 @@ def join_ranks() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("shape", "world"), [((7, 5), 3), ((4, 2), 3), ((2, 3), 4), ((1,), 2)])
-def test_a_rank_reads_its_own_rows_and_no_others(join_ranks, shape, world, tmp_path) -> None:
+def test_a_rank_reads_its_own_rows_and_no_others(join_ranks, shape, world, tmp_path):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -166,10 +156,10 @@ def test_a_rank_reads_its_own_rows_and_no_others(join_ranks, shape, world, tmp_p
 # --------------------------------------------------------------- memory
 
 MEMORY = """
-RUN = "0123456789abcdef"
 import sys
 from pathlib import Path
 import torch
+from checkpoints import save
 from torch import nn
 from transformer_norms.run import checkpoint
 from transformer_norms.training.tensors import load_weights, stored_tensors
@@ -191,14 +181,13 @@ def load():
 model = nn.ParameterList(torch.ones(5 * 2**20) for _ in range(10))
 path = Path(sys.argv[1], "step-00000001")
 weights = {"model": stored_tensors(model)}
-save = lambda: checkpoint.save(path.parent, RUN, 1, weights, {}, {}, keep=1)
-more_memory(save)
+more_memory(lambda: save(path.parent, 1, content=weights))
 more_memory(load)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of the memory is read from /proc")
-def test_saving_and_loading_take_the_memory_of_one_tensor(tmp_path: Path) -> None:
+def test_saving_and_loading_take_the_memory_of_one_tensor(tmp_path):
     printed = run_python(MEMORY, tmp_path)
     largest = 5 * 2**20 * 4
     assert (tmp_path / "step-00000001" / "model.safetensors").stat().st_size > 10 * largest

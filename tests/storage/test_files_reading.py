@@ -10,6 +10,7 @@ from no_files import (
     NO_FILES,
     bounded,  # noqa: F401  what hangs ends its test
 )
+from refusing import refused
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.storage.reading import (
@@ -29,22 +30,17 @@ PACKAGE = Path(__file__).parents[2] / "transformer_norms"
 def test_what_is_no_plain_file_of_bounded_size_is_one_line(what):
     make, said = NO_FILES[what]
     make(Path("file"))
-    with pytest.raises(ConfigError) as caught:
-        read_bytes(Path("file"), LIMIT)
-    assert str(caught.value).startswith("file: ")
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    line = refused(read_bytes, Path("file"), LIMIT)
+    assert line.startswith("file: ")
+    assert said in line
 
 
-def test_a_device_is_no_file():
-    with pytest.raises(ConfigError, match="/dev/zero: is no file, but a device"):
-        read_bytes(Path("/dev/zero"), LIMIT)
-
-
-@pytest.mark.parametrize("name", ["a\0b", "x" * 5000])
-def test_a_name_that_can_be_no_path_is_one_line(name):
-    with pytest.raises(ConfigError):
-        read_bytes(Path(name), LIMIT)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("/dev/zero", "is no file, but a device"), ("a\0b", "is no path"), ("x" * 5000, "too long")],
+)
+def test_a_device_and_a_name_that_can_be_no_path_are_one_line(name, said):
+    assert refused(read_bytes, Path(name), LIMIT).endswith(said)
 
 
 def test_the_file_is_asked_after_it_was_opened(monkeypatch):
@@ -76,11 +72,9 @@ JSON = {
 @pytest.mark.parametrize("what", JSON)
 def test_json_of_too_much_depth_or_digits_is_one_line(what):
     data, said = JSON[what]
-    with pytest.raises(ConfigError) as caught:
-        parse_json(data, "a file")
-    assert str(caught.value).startswith("a file: not readable as JSON: ")
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    line = refused(parse_json, data, "a file")
+    assert line.startswith("a file: not readable as JSON: ")
+    assert said in line
 
 
 def bomb(width, levels):
@@ -99,6 +93,8 @@ YAML = {
     "a key twice": (b"a: 1\na: 2\n", "duplicate"),
     "two documents": (b"a: 1\n---\nb: 2\n", "is no YAML"),
     "no UTF-8": (b"\xff\xfe", "cannot be read as UTF-8"),
+    "a list for a key": (b"? [a, b]\n: 1\n", "is no YAML"),
+    "a mapping for a key": (b"? {a: b}\n: 1\n", "is no YAML"),
 }
 
 
@@ -107,11 +103,9 @@ YAML = {
 def test_yaml_that_expands_or_is_more_than_values_is_one_line(what):
     data, said = YAML[what]
     for values_only in (True, False):
-        with pytest.raises(ConfigError) as caught:
-            parse_yaml(data, "a file", values_only)
-        assert str(caught.value).startswith("a file: ")
-        assert "\n" not in str(caught.value)
-    assert said in str(caught.value)
+        line = refused(parse_yaml, data, "a file", values_only)
+        assert line.startswith("a file: ")
+    assert said in line
 
 
 def test_a_sweep_file_that_expands_without_end_is_refused_at_once():
@@ -119,26 +113,18 @@ def test_a_sweep_file_that_expands_without_end_is_refused_at_once():
     folder = Path("mine", "configs", "sweep")
     folder.mkdir(parents=True)
     (folder / "bomb.yaml").write_bytes(bomb(10, 12))
-    for read in (
-        lambda: read_request(["sweep=bomb", "plugins=mine"]),
-        lambda: compose(["plugins=mine"]),
+    for read, typed in (
+        (read_request, ["sweep=bomb", "plugins=mine"]),
+        (compose, ["plugins=mine"]),
     ):
-        with pytest.raises(ConfigError, match=r"bomb.yaml: is more than 65536 values"):
-            read()
+        assert "bomb.yaml: is more than 65536 values" in refused(read, typed)
 
 
-def test_an_alias_may_repeat_what_stands_once_where_a_person_writes():
+def test_an_alias_may_repeat_what_is_written_once_where_a_person_writes():
     data = b"same: &same\n  a: 1e-5\n  b: ${x}\nlist: [*same, *same]\n"
     same = {"a": 1e-5, "b": "${x}"}
     assert parse_yaml(data, "a file", values_only=False) == {"same": same, "list": [same, same]}
-    with pytest.raises(ConfigError, match="a file: a saved config holds no anchors"):
-        parse_yaml(data, "a file")
-
-
-@pytest.mark.parametrize("key", ["[a, b]", "{a: b}"])
-def test_a_key_that_is_no_word_is_one_line(key):
-    with pytest.raises(ConfigError, match="a file: is no YAML: "):
-        parse_yaml(f"? {key}\n: 1\n".encode(), "a file")
+    assert "a file: a saved config holds no anchors" in refused(parse_yaml, data, "a file")
 
 
 def test_a_growing_file_is_read_as_far_as_it_was_asked_for(monkeypatch):

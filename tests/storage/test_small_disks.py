@@ -4,10 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from corpora import ready
 from run_folders import PRE, make_study, skip_pictures
-from surroundings import TINY, commands_of, fill, free, result, small_disk, the_line, tiny
+from surroundings import TINY, fill, free, small_disk, the_line, tiny
+from warm import result
 
-from transformer_norms.data import CORPORA, TOKENIZERS, prepare
+from transformer_norms.data import CORPORA
 from transformer_norms.data.token_cache import cache_folder
 from transformer_norms.errors import StorageError
 from transformer_norms.run import checkpoint, run
@@ -15,17 +17,6 @@ from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.run.record import Record
 
 NIGHTLY = pytest.mark.nightly
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def command(capfd):
-    return commands_of(capfd)
 
 
 @pytest.mark.goal("D1")
@@ -75,13 +66,8 @@ def test_a_disk_that_fills_while_text_is_tokenized_leaves_nothing_that_passes_as
 ):
     text = "".join(f"{i} owls read {i * i % 97} books.\n" for i in range(3000))
     Path("corpus.txt").write_text(text)
-    typed = {"paths": ("corpus.txt",), "val_paths": (), "separator": "\\n"}
-    corpus, byte = CORPORA["text"](**typed), TOKENIZERS["byte"]()
-
-    def tokens(tell=lambda *_: None):
-        return prepare(corpus, byte, "hash", 0.1, 0.0, say=lambda line: None, tell=tell)
-
-    whole = tokens().fingerprint
+    corpus = CORPORA["text"](paths=("corpus.txt",), val_paths=(), separator="\\n")
+    whole = ready(corpus).fingerprint
     with small_disk(tmp_path / "disk", 16 << 20) as disk:
         monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(disk / "cache"))
         for point in range(points):
@@ -91,11 +77,11 @@ def test_a_disk_that_fills_while_text_is_tokenized_leaves_nothing_that_passes_as
                     fill(disk, leave // 4096 * 4096)
 
             with pytest.raises(StorageError, match=r"no space left \(\d+ bytes free\)") as caught:
-                tokens(fill_when_encoding)
+                ready(corpus, tell=fill_when_encoding)
             assert str(disk / "cache") in str(caught.value)
             assert not [path for path in cache_folder().iterdir() if path.is_dir()]
             (disk / "ballast").unlink()
-        assert tokens().fingerprint == whole
+        assert ready(corpus).fingerprint == whole
     measured(f"{points} of {points} full disks: one line, no part of a cache left")
 
 

@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 import surroundings
 from run_folders import PRE, make_study
-from surroundings import (
-    TINY,
-    commands_of,
-    drop_rights,
-    fill,
-    small_disk,
-    the_line,
-)
-from warm import CEILING, Command
+from surroundings import TINY, drop_rights, fill, small_disk, the_line
+from warm import CEILING, TEXT, Command
 
 from transformer_norms.commands.dispatch import ANALYSES, COMMANDS
 from transformer_norms.run.summary import read_summary
@@ -26,22 +19,7 @@ COMMAND = "transformer_norms/__main__.py"
 NIGHTLY = pytest.mark.nightly
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def command(capfd):
-    return commands_of(capfd)
-
-
 # ------------------------------------------------------------------------------ homes and caches
-
-
-def full_disk(disk):
-    fill(disk)
 
 
 def read_only_disk(disk):
@@ -55,7 +33,7 @@ def file_in_the_way(disk):
 OWN = "TRANSFORMER_NORMS_CACHE"
 # What is done to a disk, and the environment, in which {} is the disk.
 CACHES = {
-    "a full disk": (full_disk, {OWN: "{}/cache"}),
+    "a full disk": (fill, {OWN: "{}/cache"}),
     "a read-only disk": (read_only_disk, {OWN: "{}/cache"}),
     "no home": (id, {"HOME": "/proc/nobody"}),
     "no XDG cache": (id, {"XDG_CACHE_HOME": "/proc/cache"}),
@@ -139,8 +117,7 @@ def test_a_sweep_of_two_stages_and_its_report_end_as_ever(state, launcher, measu
         "question: Which?\nbaseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
         "tune: {optimizer.lr: [1e-2, 3e-2], seed: [100]}\nseeds: [0]\n"
     )
-    text = "".join(f"{i} owls read {i * i % 97} books on {i % 7} trees.\n" for i in range(900))
-    Path("corpus.txt").write_text(text)
+    Path("corpus.txt").write_text(TEXT)
     # Runs that learn nothing would leave no best rate, and no second stage.
     typed = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
     typed += ["tracking=none", "trainer.threads=1", "trainer.steps=40", "schedule.warmup=3"]

@@ -12,9 +12,8 @@ Importing this package registers every corpus, split and tokenizer.
 from transformer_norms.data import downloads, pydocs, stories  # noqa: F401
 from transformer_norms.data.documents import CORPORA
 from transformer_norms.data.prepare import prepare
-from transformer_norms.data.split import SPLITS
 from transformer_norms.data.token_cache import Tokens
 from transformer_norms.data.tokenizer import TOKENIZERS, Tokenizer, load_tokenizer
 from transformer_norms.data.vocabularies import tokenizer_file  # noqa: F401
 
-__all__ = ["CORPORA", "SPLITS", "TOKENIZERS", "Tokenizer", "Tokens", "load_tokenizer", "prepare"]
+__all__ = ["CORPORA", "TOKENIZERS", "Tokenizer", "Tokens", "load_tokenizer", "prepare"]

@@ -88,19 +88,6 @@ def _check(file: Path, key: str) -> None:
         raise InputError(f"{key}: {file} cannot be read ({error.strerror})") from None
 
 
-def find_validation(paths: Sequence[str], train: Sequence[Path]) -> list[Path]:
-    """The files that `data.val_paths` names. Raises InputError if one is a file of train too."""
-    files = find_files(paths, "data.val_paths")
-    known = {sha256(real_path(file)): file for file in train}
-    for file in files:
-        if same := known.get(sha256(real_path(file))):
-            raise InputError(
-                f"data.val_paths: {file} has the content of {same} in data.paths; a loss on text "
-                "that was trained on is no validation loss"
-            )
-    return files
-
-
 class _Files:
     """Files of a corpus. `validation` is the corpus of `data.val_paths`, or None if val is cut off
     the text of `data.paths`. `keep_documents_separate` holds for documents however few."""
@@ -114,19 +101,27 @@ class _Files:
     def __init__(self, paths: Sequence[str], val_paths: Sequence[str], **settings: Any) -> None:
         self.files = find_files(paths)
         if val_paths:
-            files = tuple(str(file) for file in find_validation(val_paths, self.files))
-            self.validation = type(self)(paths=files, val_paths=(), **settings)
+            files = find_files(val_paths, "data.val_paths")
+            known = dict(zip(self._hashes(), self.files, strict=True))
+            self.validation = type(self)(paths=tuple(map(str, files)), val_paths=(), **settings)
             self.validation.key = "data.val_paths"
+            for digest, file in zip(self.validation._hashes(), files, strict=True):
+                if digest in known:
+                    raise InputError(
+                        f"data.val_paths: {file} has the content of {known[digest]} in data.paths; "
+                        "a loss on text that was trained on is no validation loss"
+                    )
 
     @property
     def size(self) -> int:
         return sum(file.stat().st_size for file in self.files)
 
+    def _hashes(self) -> list[str]:
+        return [sha256(real_path(file)) for file in self.files]
+
     def identity(self) -> dict:
-        hashes = {"sha256": [sha256(real_path(file)) for file in self.files]}
-        if self.validation:
-            hashes["val_sha256"] = self.validation.identity()["sha256"]
-        return {"type": self.type, **hashes}
+        validation = {"val_sha256": self.validation._hashes()} if self.validation else {}
+        return {"type": self.type, "sha256": self._hashes(), **validation}
 
 
 @CORPORA("text")

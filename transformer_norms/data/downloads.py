@@ -29,7 +29,7 @@ from transformer_norms.data.documents import (
 from transformer_norms.data.tokenizer import TOKENIZERS, RankTokenizer, Tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.kinds import Nothing, Positive, Text
-from transformer_norms.progress import Say, Tell, tell_nobody
+from transformer_norms.progress import Say, Tell
 from transformer_norms.storage.files import as_storage_error
 
 PATIENCE = 3.0  # seconds for a first answer
@@ -115,7 +115,7 @@ class Hub:
     def _rows(self) -> Iterator[str]:
         """The texts as `datasets` reads them. It casts columns to the types of their first rows."""
         with hide_bars(), self._refusals("cannot be read"):
-            if self.limit is not None and not _offline():
+            if self.limit is not None and not self._offline:
                 rows = self._builder.as_streaming_dataset(self.part)
             else:
                 self._builder.download_and_prepare()
@@ -128,21 +128,26 @@ class Hub:
         files = self._files("Parquet") if self.limit is None else []
         return self._cut(files) if files else None
 
+    @property
+    def _offline(self) -> bool:
+        """Whether the user tells `datasets` to use only its cache and no network."""
+        import datasets
+
+        return bool(datasets.config.HF_HUB_OFFLINE)
+
     @cached_property
     def _builder(self) -> Any:
         """The builder of `datasets`, which knows the files of the data set."""
         import datasets
 
         endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-        offline = _offline()
-        if not offline and not answers(endpoint):
+        if not self._offline and not answers(endpoint):
             raise InputError(f"data.name={self.name}: {endpoint} does not answer; {_INSTEAD}")
+        revision = None if self._offline else self.revision
         with hide_bars(), self._refusals("cannot be opened"):
             return call_within(
                 METADATA_SECONDS,
-                lambda: datasets.load_dataset_builder(
-                    self.name, self.subset, revision=None if offline else self.revision
-                ),
+                lambda: datasets.load_dataset_builder(self.name, self.subset, revision=revision),
             )
 
     def _files(self, kind: str) -> list[str]:
@@ -150,7 +155,7 @@ class Hub:
         Offline, `datasets` finds what it has prepared before."""
         parts, kinds = self.part.split("+"), {base.__name__ for base in type(self._builder).__mro__}
         config = self._builder.config
-        known = kind in kinds and not _offline() and not getattr(config, "field", None)
+        known = kind in kinds and not self._offline and not getattr(config, "field", None)
         files = config.data_files if known else {}
         return [file for part in parts for file in files[part]] if set(parts) <= set(files) else []
 
@@ -195,12 +200,6 @@ class Hub:
             ) from None
 
 
-def _offline() -> bool:
-    """Whether the user tells `datasets` to use only its cache and no network."""
-    words = (os.environ.get(key, "") for key in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"))
-    return any(word.upper() in {"1", "ON", "YES", "TRUE"} for word in words)
-
-
 class _Vocabulary:
     """A published vocabulary, which tiktoken downloads or has in its cache."""
 
@@ -211,9 +210,7 @@ class _Vocabulary:
     def identity(self) -> dict:
         return {"type": self.type}
 
-    def fit(
-        self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
-    ) -> Tokenizer:
+    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
         try:
             encoding = call_within(VOCABULARY_SECONDS, self._load)
         except (OSError, ValueError) as error:  # requests' errors and TimeoutError are OSErrors

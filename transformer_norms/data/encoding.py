@@ -15,15 +15,17 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import starmap
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from transformer_norms import signals
-from transformer_norms.data.slices import Work
+from transformer_norms.data.slices import Work, placed_texts
 from transformer_norms.data.split import Placed
 from transformer_norms.data.token_cache import (
     PARTS,
@@ -31,12 +33,12 @@ from transformer_norms.data.token_cache import (
     TOKENIZER,
     canonical_json,
     dtype_for,
-    open_stored_tokenizer,
     pack_ids,
 )
-from transformer_norms.data.tokenizer import Tokenizer
+from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.storage.manifest import DamagedError, build_folder, verify_folder
+from transformer_norms.storage.reading import read_json
 from transformer_norms.streams import guard_streams
 
 BAND = 2**25  # ids that are merged at once
@@ -45,7 +47,7 @@ AT_ONCE = 2**16  # stretches whose hashes fit into a cache of the processor
 INDEX = np.dtype([("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"),
                   ("likeness", "<u8"), ("changed", "?")])  # fmt: skip
 _IDS, _DOCUMENTS = "ids.bin", "documents.bin"
-Result = TypeVar("Result")
+Pool = Callable[[Callable[..., Any], Iterable[tuple]], Iterator[Any]]  # as itertools.starmap
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def encode_work(
     tell: Callable[[int], object] = lambda encoded: None,
 ) -> EncodedSlice:
     """Encodes a slice in memory. Calls `tell` with the bytes of each stretch that was encoded."""
-    placed = sorted(work.placed(), key=lambda text: PARTS.index(text.part))  # which keeps places
+    # Sorting keeps the order of the places.
+    placed = sorted(placed_texts(work), key=lambda text: PARTS.index(text.part))
     index = np.array([_describe(text) for text in placed], INDEX)
     packed = []
     for ids in tokenizer.encode_documents((text.text for text in placed), separated, threads):
@@ -173,23 +176,10 @@ def store_tokenizer(workplace: Path, tokenizer: Tokenizer, notes: list[str]) -> 
 def open_tokenizer(workplace: Path) -> tuple[Tokenizer, list[str]]:
     """Returns the tokenizer and its notes. Raises DamagedError if there is none."""
     manifest = verify_folder(workplace / "tokenizer", SCHEMA)
-    if not isinstance(notes := manifest.get("notes"), list):
-        raise DamagedError(f"{workplace / 'tokenizer'} has no notes")
-    return open_stored_tokenizer(workplace / "tokenizer"), notes
+    return load_tokenizer(read_json(workplace / "tokenizer" / TOKENIZER)), manifest["notes"]
 
 
 _tokenizer_of = cache(open_tokenizer)  # once a process
-
-
-@dataclass(frozen=True)
-class EncodeJob:
-    """A slice that a process encodes into a folder of the workplace. `source` tells the slice from
-    others: what the identity of a corpus names may change, as a branch on the hub."""
-
-    work: Work
-    folder: Path
-    separated: bool
-    source: str
 
 
 def source_of(work: Work) -> str:
@@ -197,25 +187,29 @@ def source_of(work: Work) -> str:
     return hashlib.sha256(pickle.dumps(work)).hexdigest()
 
 
-def store_slice(job: EncodeJob) -> tuple[Path, str]:
-    """Encodes and writes a slice, unless it is there. Returns its folder, and what was damaged."""
+def store_slice(work: Work, folder: Path, separated: bool, source: str) -> tuple[Path, str]:
+    """Encodes and writes a slice, unless it is there. Returns its folder, and what was damaged.
+
+    `source` tells the slice from others: what the identity of a corpus names may change, as a
+    branch on the hub.
+    """
     damage = ""
-    if job.folder.is_dir():
+    if folder.is_dir():
         try:
-            if verify_folder(job.folder, SCHEMA).get("source") != job.source:
-                raise DamagedError(f"{job.folder} was made of another text")
-            return job.folder, damage
+            if verify_folder(folder, SCHEMA).get("source") != source:
+                raise DamagedError(f"{folder} was made of another text")
+            return folder, damage
         except DamagedError as error:
             damage = str(error)
-    tokenizer, _ = _tokenizer_of(job.folder.parent)
-    encoded = encode_work(job.work, tokenizer, job.separated, threads=1)
-    with build_folder(job.folder) as draft:
+    tokenizer, _ = _tokenizer_of(folder.parent)
+    encoded = encode_work(work, tokenizer, separated, threads=1)
+    with build_folder(folder) as draft:
         draft.write(
             _IDS, [memoryview(encoded.read(0, int(encoded.index["tokens"].sum()))).cast("B")]
         )
         draft.write(_DOCUMENTS, [encoded.index.tobytes()])
-        draft.seal({"schema": SCHEMA, "files": draft.files, "source": job.source})
-    return job.folder, damage
+        draft.seal({"schema": SCHEMA, "files": draft.files, "source": source})
+    return folder, damage
 
 
 def open_slice(folder: Path, dtype: str) -> EncodedSlice:
@@ -231,44 +225,43 @@ def open_slice(folder: Path, dtype: str) -> EncodedSlice:
 # Processes.
 
 
-class Workers:
-    """Calls functions on `count` processes, or here if `count` is 1. For a `with`.
+@contextmanager
+def open_pool(count: int) -> Iterator[Pool]:
+    """Gives what calls a function with each tuple of arguments on `count` processes, or in this one
+    if `count` is 1, during a `with`. The results are in the order of the arguments.
 
-    A function and what it is called with can be pickled.
+    All of them can be pickled. Two tuples a process are read ahead.
     """
+    # The children of a daemon could outlive it, so that Python forbids them.
+    if count == 1 or multiprocessing.current_process().daemon:
+        yield starmap
+        return
+    from pebble import ProcessPool
 
-    def __init__(self, count: int) -> None:
-        # The children of a daemon could outlive it, so that Python forbids them.
-        self.count = 1 if multiprocessing.current_process().daemon else count
+    signals.start_tracker()
+    with signals.withhold_signals():
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPool(count, initializer=_prepare_worker, context=spawn)
+        pool.active  # noqa: B018  starts processes, and the thread that starts others
 
-    def __enter__(self) -> "Workers":
-        if self.count > 1:
-            from pebble import ProcessPool
-
-            spawn = multiprocessing.get_context("spawn")
-            signals.start_tracker()
-            with signals.withhold_signals():
-                self.pool = ProcessPool(self.count, initializer=_prepare_worker, context=spawn)
-                self.pool.active  # noqa: B018  starts processes, and the thread that starts others
-        return self
-
-    def __exit__(self, error: object, *_: object) -> None:
-        if self.count > 1:
-            self.pool.stop() if error else self.pool.close()
-            self.pool.join()
-
-    def map(self, call: Callable[[Any], Result], things: Iterable[Any]) -> Iterator[Result]:
-        """Yields the results in the order of the things. Two things a process are read ahead."""
-        if self.count == 1:
-            yield from map(call, things)
-            return
+    def call_ahead(call: Callable[..., Any], arguments: Iterable[tuple]) -> Iterator[Any]:
         waiting: deque[Any] = deque()
-        for thing in things:
-            waiting.append(self.pool.submit(call, None, thing))
-            if len(waiting) == 2 * self.count:
+        for given in arguments:
+            waiting.append(pool.submit(call, None, *given))
+            if len(waiting) == 2 * count:
                 yield _result(waiting.popleft())
         while waiting:
             yield _result(waiting.popleft())
+
+    try:
+        yield call_ahead
+    except BaseException:
+        pool.stop()
+        raise
+    else:
+        pool.close()
+    finally:
+        pool.join()
 
 
 def _result(future: Any) -> Any:

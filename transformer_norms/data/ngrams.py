@@ -21,7 +21,7 @@ import numpy as np
 
 from transformer_norms.data.token_cache import SCHEMA, Tokens, entry_key, open_or_build
 from transformer_norms.errors import StorageError
-from transformer_norms.progress import Say, Tell, tell_nobody
+from transformer_norms.progress import Say, Tell
 from transformer_norms.storage.manifest import Draft, verify_folder
 
 ORDERS = 5
@@ -33,7 +33,7 @@ def ngram_name(order: int) -> str:
 
 
 def ngram_facts(
-    tokens: Tokens, read: int, context: int, limit: int, say: Say, tell: Tell = tell_nobody
+    tokens: Tokens, read: int, context: int, limit: int, say: Say, tell: Tell
 ) -> dict[str, Any]:
     """Returns the losses of the n-grams that saw as many training tokens as a run that reads
     `read` tokens: `ngrams`, in nats per token of val, and of test if there is one, for orders 1 to
@@ -58,18 +58,13 @@ def ngram_facts(
     def build(draft: Draft) -> None:
         draft.seal({"schema": SCHEMA, "files": {}, "facts": facts()})
 
-    def poll() -> None:
-        tell("data: waiting", 0, 0)
+    def read_facts(folder: Path) -> Any:
+        return verify_folder(folder, SCHEMA)["facts"]
 
     try:
-        return open_or_build("ngrams", entry_key(about), build, _open, say, poll)
+        return open_or_build("ngrams", entry_key(about), build, read_facts, say, tell)
     except StorageError:  # the tokens may lie in a cache that cannot be written
         return facts()
-
-
-def _open(folder: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = verify_folder(folder, SCHEMA)["facts"]
-    return facts
 
 
 def spread_stretches(train: np.ndarray, count: int, context: int) -> np.ndarray:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,10 +15,10 @@ import numpy as np
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.encoding import (
     EncodedSlice,
-    EncodeJob,
     MergedSlices,
-    Workers,
+    Pool,
     encode_work,
+    open_pool,
     open_slice,
     open_tokenizer,
     source_of,
@@ -26,20 +27,21 @@ from transformer_norms.data.encoding import (
 )
 from transformer_norms.data.slices import (
     LowestTexts,
-    Numbered,
     Split,
-    Work,
     read_corpus,
     split_corpus,
+    train_texts,
 )
 from transformer_norms.data.token_cache import (
     PARTS,
+    SCHEMA,
+    TOKENIZER,
     Tokens,
+    canonical_json,
     dtype_for,
     entry_key,
     open_entry,
     open_or_build,
-    seal_entry,
     workplace,
 )
 from transformer_norms.data.tokenizer import Tokenizer
@@ -96,14 +98,7 @@ def prepare(
         count = workers or cores()
         Preparation(corpus, tokenizer, content, folder, count, say, tell, beside).write(draft)
 
-    return open_or_build(
-        "tokens",
-        key,
-        build=build,
-        read=open_entry,
-        say=say,
-        poll=lambda: tell("data: waiting", 0, 0),
-    )
+    return open_or_build("tokens", key, build, open_entry, say, tell)
 
 
 def own_code(*makers: object) -> dict[str, dict[str, str]]:
@@ -169,8 +164,8 @@ class Preparation:
         if held:
             tokenizer, encoded = self._encode_held(split, held.size)
         else:
-            with Workers(self.workers) as workers:
-                tokenizer, encoded = self._encode_slices(split, workers)
+            with open_pool(self.workers) as pool:
+                tokenizer, encoded = self._encode_slices(split, pool)
         self._seal(draft, split, tokenizer, MergedSlices(encoded))
 
     def _check_parts(self, split: Split, sizes: dict[str, int]) -> None:
@@ -184,13 +179,13 @@ class Preparation:
                     f"data.split={split.rule} {shares}; use more text or other shares"
                 )
 
-    def _fit(self, split: Split, workers: Workers) -> Tokenizer:
-        train = TrainTexts(split, workers, self.note, self.tell)
+    def _fit(self, split: Split, pool: Pool = starmap) -> Tokenizer:
+        train = TrainTexts(split, pool, self.note, self.tell)
         return self.choice.fit(train, split.separated, self.note, self.tell)
 
     def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes a corpus of `size` bytes, all of it in memory."""
-        tokenizer, done = self._fit(split, Workers(1)), 0
+        tokenizer, done = self._fit(split), 0
 
         def tell(count: int) -> None:
             nonlocal done
@@ -200,9 +195,7 @@ class Preparation:
         works = split.work()
         return tokenizer, [encode_work(one, tokenizer, split.separated, tell=tell) for one in works]
 
-    def _encode_slices(
-        self, split: Split, workers: Workers
-    ) -> tuple[Tokenizer, list[EncodedSlice]]:
+    def _encode_slices(self, split: Split, pool: Pool) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes a corpus slice by slice, on all workers. Each slice that is done is on disk."""
         try:
             tokenizer, notes = open_tokenizer(self.folder)
@@ -211,14 +204,14 @@ class Preparation:
             self.say(f"data: going on with what a stopped preparation left in {self.folder}")
         except DamagedError:
             before = len(self.notes)
-            tokenizer = self._fit(split, workers)
+            tokenizer = self._fit(split, pool)
             store_tokenizer(self.folder, tokenizer, self.notes[before:])
         jobs = (
-            EncodeJob(work, self.folder / f"run-{number:06}", split.separated, source_of(work))
+            (work, self.folder / f"run-{number:06}", split.separated, source_of(work))
             for number, work in enumerate(split.work())
         )
         slices, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
-        for folder, damage in workers.map(store_slice, jobs):
+        for folder, damage in pool(store_slice, jobs):
             if damage:
                 self.say(f"data: a slice was damaged ({damage}) and was encoded again")
             slices.append(open_slice(folder, dtype))
@@ -266,7 +259,9 @@ class Preparation:
                 "and cannot be compared with those of another tokenizer"
             )
         facts |= {"floor": self.corpus.floor, "notes": self.notes}
-        seal_entry(draft, tokenizer.vocab_size, tokenizer.save(), facts)
+        draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
+        about = {"schema": SCHEMA, "dtype": dtype_for(tokenizer.vocab_size)}
+        draft.seal({**about, "files": draft.files, "facts": facts})
 
 
 @dataclass(frozen=True)
@@ -274,18 +269,17 @@ class TrainTexts:
     """The text of train that a tokenizer is fitted to. It is read when it is asked for."""
 
     split: Split
-    workers: Workers
+    pool: Pool
     say: Say
     tell: Tell
 
     def __iter__(self) -> Iterator[str]:
         lowest = LowestTexts()
         asked = ((work, lowest.below) for work in self.split.work())
-        for texts in self.workers.map(_train_texts, asked):
+        for texts in self.pool(train_texts, asked):
             lowest.add(texts)
-            self.tell(
-                "data: choosing {:.0f} million characters of train", lowest.characters / 1e6, 0
-            )
+            phrase = "data: choosing {:.0f} million characters of train"
+            self.tell(phrase, lowest.characters / 1e6, 0)
         chosen = lowest.texts()
         if lowest.left_out:
             self.say(
@@ -293,8 +287,3 @@ class TrainTexts:
                 "the texts of lowest hash"
             )
         return iter(chosen)
-
-
-def _train_texts(asked: tuple[Work, int]) -> list[Numbered]:
-    work, below = asked
-    return work.train_texts(below)

@@ -87,10 +87,6 @@ def _gather(documents: Iterable[str]) -> Iterator[Slice]:
         yield ReadTexts(texts)
 
 
-# A work gives the texts of a slice as the split places them; in a part, in the order of their
-# places. `train_texts` are the texts of train whose content number is less than `below`.
-
-
 @dataclass(frozen=True)
 class Documents:
     """A slice of whole documents. All are in `part`; if it is empty, their content splits them."""
@@ -99,30 +95,25 @@ class Documents:
     val_fraction: float
     part: str = ""
 
-    def placed(self) -> list[Placed]:
-        return split_by_hash(filter(None, self.slice.documents()), self.val_fraction, self.part)
 
-    def train_texts(self, below: int) -> list[Numbered]:
-        return [(place, text) for part, place, text in self.placed()
-                if part == "train" and place < below]  # fmt: skip
+Work = Documents | Placed  # a stretch of running text is placed already
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """A slice of running text, which is split by position."""
-
-    text: Placed
-
-    def placed(self) -> list[Placed]:
-        return [self.text]
-
-    def train_texts(self, below: int) -> list[Numbered]:
-        own = stretches(self.text.text) if self.text.part == "train" else ()
-        numbered = ((place_of(content_number(text)), text) for text in own)
-        return [(number, text) for number, text in numbered if number < below]
+def placed_texts(work: Work) -> list[Placed]:
+    """The texts of a slice as the split places them; in a part, in the order of their places."""
+    if isinstance(work, Placed):
+        return [work]
+    return split_by_hash(filter(None, work.slice.documents()), work.val_fraction, work.part)
 
 
-Work = Documents | Stretch
+def train_texts(work: Work, below: int) -> list[Numbered]:
+    """The texts of train whose content number is less than `below`; running text is cut."""
+    texts = [text for text in placed_texts(work) if text.part == "train"]
+    numbered = [(text.place, text.text) for text in texts]
+    if isinstance(work, Placed):
+        cut = (own for text in texts for own in stretches(text.text))
+        numbered = [(place_of(content_number(own)), own) for own in cut]
+    return [(number, text) for number, text in numbered if number < below]
 
 
 @dataclass(frozen=True)
@@ -156,7 +147,7 @@ def split_corpus(
 
     def running_text() -> Iterator[Work]:
         texts = filter(None, chain.from_iterable(part.documents() for part, _ in parts))
-        return map(Stretch, split_by_position(texts, ends, MOST_CHARACTERS))
+        return split_by_position(texts, ends, MOST_CHARACTERS)
 
     if split == "tail":
         ends = tail_ends(_characters(corpus), val_fraction, test_fraction)

@@ -12,7 +12,6 @@ from transformer_norms.data.tokenizer import stretches
 from transformer_norms.errors import InputError
 
 FEWEST_DOCUMENTS = 100
-SPLITS = ("hash", "tail")  # of `data.split`; few documents are split by position instead
 _BITS = 53  # of a hash: as many as a float holds exactly
 
 

@@ -70,7 +70,7 @@ def derive(pick: Pick) -> Iterator[str]:
                 yield _inflect(memory[name], form)
             elif name:
                 yield pick(_words(name, memory["mood"]["word"]))
-        scene = pick(_successors(scene))
+        scene = pick([*SCENES[scene][1].items()])
         yield "\n" if scene == END else " "
 
 
@@ -90,7 +90,7 @@ def entropy_and_length() -> tuple[float, float]:
     length = 0.0
     for name, count in zip(names, visits, strict=True):
         inner_entropy, inner_length = _scene_moments(name)
-        entropy += count * (inner_entropy + _entropy(_successors(name)))
+        entropy += count * (inner_entropy + _entropy([*SCENES[name][1].items()]))
         length += count * (inner_length + 1)  # a blank, or the newline at the end
     return float(entropy), float(length)
 
@@ -132,11 +132,6 @@ def _words(name: str, mood: str) -> Choices:
     return zipf(FRESH[name] if name in FRESH else MOODY[name][mood])
 
 
-@cache
-def _successors(scene: str) -> Choices:
-    return list(SCENES[scene][1].items())
-
-
 def _inflect(option: dict[str, str], form: str) -> str:
     word = option[form.lower()]
     return word[0].upper() + word[1:] if form[0].isupper() else word
@@ -148,10 +143,6 @@ def _entropy(choices: Choices) -> float:
 
 # The grammar. Words are listed in order of frequency: the k-th has a probability proportional to
 # 1/k. All of it is ASCII, in which a character is a byte.
-
-
-def _phrases(text: str) -> list[str]:
-    return text.split("|")
 
 
 def _rows(keys: str, *words: str) -> list[dict[str, str]]:
@@ -209,10 +200,10 @@ MEMORY: dict[str, list[dict[str, str]]] = {
     ),
     "spot": _rows(
         "where",
-        *_phrases(
+        *(
             "under the bed|behind the clock|in a blue box|on top of the shelf|beside the stove|"
             "in the apple barrel|between two pillows|near the cellar door"
-        ),
+        ).split("|"),
     ),
     "home": _rows(
         "name",
@@ -229,20 +220,20 @@ MEMORY: dict[str, list[dict[str, str]]] = {
 FRESH: dict[str, list[str]] = {
     "day": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split(),
     "weather": "sunny rainy windy cold foggy mild stormy snowy".split(),
-    "place": _phrases(
+    "place": (
         "river|market|old mill|forest|harbour|school|meadow|bakery|church tower|windmill|"
         "railway|lake"
-    ),
-    "searched": _phrases(
+    ).split("|"),
+    "searched": (
         "in the garden|behind the barn|along the river|under the stairs|in the hay|up in the attic|"
         "below the bridge|among the roses|inside the old mill"
-    ),
-    "gift": _phrases(
+    ).split("|"),
+    "gift": (
         "a feather|a whistle|a ribbon|an acorn|a smooth stone|a paper star|a brass button"
-    ),
-    "move": _phrases(
+    ).split("|"),
+    "move": (
         "sniffed the ground|ran ahead|turned round|looked up|scratched at a door|sat down"
-    ),
+    ).split("|"),
 }
 
 # Each is drawn anew too, from the list of the hero's mood.

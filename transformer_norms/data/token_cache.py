@@ -19,7 +19,7 @@ import numpy as np
 
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError, StorageError
-from transformer_norms.progress import Say
+from transformer_norms.progress import Say, Tell
 from transformer_norms.storage.files import (
     as_storage_error,
     make_folder,
@@ -27,22 +27,13 @@ from transformer_norms.storage.files import (
     sha256,
     storage,
 )
-from transformer_norms.storage.locks import take_lock, wait_for_lock
-from transformer_norms.storage.manifest import (
-    MANIFEST,
-    DamagedError,
-    Draft,
-    build_folder,
-    verify_folder,
-)
+from transformer_norms.storage.locks import wait_for_lock
+from transformer_norms.storage.manifest import DamagedError, Draft, build_folder, verify_folder
 from transformer_norms.storage.reading import read_json
 
 SCHEMA = 2
 PARTS = ("train", "val", "test")
 TOKENIZER = "tokenizer.json"
-_TWO_BYTES = 2**16  # ids
-_TYPES = "<u2", "<u4"
-_UNFINISHED = ".unfinished"
 _ELSEWHERE = "TRANSFORMER_NORMS_CACHE=FOLDER puts the tokens elsewhere"
 Entry = TypeVar("Entry")
 
@@ -106,12 +97,12 @@ def open_or_build(
     build: Callable[[Draft], None],
     read: Callable[[Path], Entry],
     say: Say,
-    poll: Callable[[], None],
+    tell: Tell,
 ) -> Entry:
     """Returns the entry of a key. `build` writes and seals it unless it is there. `read` verifies
     and opens it, and raises DamagedError.
 
-    Calls `poll` some times a second while another process builds it. Raises StorageError if the
+    Calls `tell` some times a second while another process builds it. Raises StorageError if the
     cache cannot be written.
     """
     root, name = cache_folder(), f"{kind}-{key}"
@@ -120,20 +111,22 @@ def open_or_build(
         with suppress(DamagedError):
             return read(folder)
 
-    def announce() -> None:
-        say(f"data: another process is preparing the same {kind}; waiting for it")
-
     try:
-        with wait_for_lock(_lock_file(root, name), poll, announce):
+        make_folder(root)
+        with storage(lock := root / f"{name}.lock"):
+            lock.touch()
+        waiting = f"data: another process is preparing the same {kind}; waiting for it"
+        with wait_for_lock(lock, lambda: tell("data: waiting", 0, 0), lambda: say(waiting)):
             if folder.is_dir():  # another process may have built it meanwhile
                 try:
                     return read(folder)
                 except DamagedError as error:
                     say(f"data: the cached {kind} are damaged ({error}): building them again")
-            _remove_leftovers(root, name)
+            remove_leftovers(root)
             with build_folder(folder) as draft:
                 build(draft)
-            shutil.rmtree(workplace(kind, key), ignore_errors=True)
+                # Once the entry has its name, nobody looks for its workplace.
+                shutil.rmtree(workplace(kind, key), ignore_errors=True)
             return read(folder)
     except OSError as error:
         if refusal := as_storage_error(error):
@@ -144,32 +137,11 @@ def open_or_build(
 def workplace(kind: str, key: str) -> Path:
     """The folder in which a long build of an entry keeps what it has, until the entry is there. A
     build that was stopped goes on from it."""
-    return cache_folder() / f"{kind}-{key}{_UNFINISHED}"
-
-
-def _lock_file(root: Path, name: str) -> Path:
-    file = root / f"{name}.lock"
-    make_folder(root)
-    with storage(file):
-        file.touch()
-    return file
-
-
-def _remove_leftovers(root: Path, name: str) -> None:
-    """Removes what killed builders left, but not the workplace of this entry: its builder goes on
-    from it. A builder at work holds the lock of its entry."""
-    remove_leftovers(root)
-    for unfinished in root.glob(f"*{_UNFINISHED}"):
-        if unfinished.stem != name and unfinished.with_suffix("").is_dir():
-            # Its builder was killed when the entry was there already.
-            lock = take_lock(_lock_file(root, unfinished.stem))
-            if lock is not None:
-                with lock:
-                    shutil.rmtree(unfinished, ignore_errors=True)
+    return cache_folder() / f"{kind}-{key}.unfinished"
 
 
 def dtype_for(vocab_size: int) -> str:
-    return _TYPES[vocab_size > _TWO_BYTES]
+    return "<u4" if vocab_size > 2**16 else "<u2"
 
 
 def pack_ids(ids: np.ndarray, vocab_size: int) -> bytes:
@@ -184,39 +156,23 @@ def read_ids(folder: Path, part: str, dtype: str) -> np.ndarray:
     return np.memmap(file, dtype=dtype, mode="r")
 
 
-def seal_entry(draft: Draft, vocab_size: int, tokenizer: dict, facts: dict) -> None:
-    """Writes the saved tokenizer, and last the manifest."""
-    draft.write(TOKENIZER, [canonical_json(tokenizer)])
-    about = {"schema": SCHEMA, "dtype": dtype_for(vocab_size)}
-    draft.seal({**about, "files": draft.files, "facts": facts})
-
-
 def open_entry(folder: Path) -> Tokens:
     """Returns the tokens of an entry after its files were verified. Raises DamagedError."""
     manifest = verify_folder(folder, SCHEMA, _hash_once)
-    dtype, files, facts = manifest.get("dtype"), manifest["files"], manifest.get("facts")
-    if dtype not in _TYPES or not isinstance(facts, dict) or len(files) != len(PARTS) + 1:
-        raise DamagedError(f"{folder / MANIFEST} lacks what tokens need")
+    dtype = manifest["dtype"]
     # The content alone makes the fingerprint, so it is equal on every machine.
     content = {
-        name: {"bytes": file["size"], "sha256": file["sha256"]} for name, file in files.items()
+        name: {"bytes": file["size"], "sha256": file["sha256"]}
+        for name, file in manifest["files"].items()
     }
     fingerprint = hashlib.sha256(canonical_json({"dtype": dtype, "files": content})).hexdigest()
     return Tokens(
         **{part: read_ids(folder, part, dtype) for part in PARTS},
-        tokenizer=open_stored_tokenizer(folder),
+        tokenizer=load_tokenizer(read_json(folder / TOKENIZER)),
         folder=folder,
         fingerprint=fingerprint,
-        facts=facts,
+        facts=manifest["facts"],
     )
-
-
-def open_stored_tokenizer(folder: Path) -> Tokenizer:
-    """Returns the tokenizer of a folder that was verified. Raises DamagedError."""
-    try:
-        return load_tokenizer(read_json(folder / TOKENIZER))
-    except ValueError as error:
-        raise DamagedError(f"{folder / TOKENIZER}: {error}") from None
 
 
 def _hash_once(file: Path) -> str:

@@ -41,15 +41,13 @@ def take_lock(path: Path) -> Lock | None:
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BaseException as error:
         os.close(descriptor)
-        return None
-    except OSError as error:
-        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        if not isinstance(error, OSError):
+            raise
         raise StorageError(f"{path}: its file system offers no locks (flock: {error})") from None
-    except BaseException:
-        os.close(descriptor)
-        raise
     return Lock(descriptor)
 
 

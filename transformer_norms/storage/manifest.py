@@ -119,7 +119,8 @@ def verify_folder(
         for name, described in files.items():
             _check_size(path / name, described["size"])
         for name, described in files.items():
-            check_hash(path / name, described, hash_file)
+            if hash_file(path / name) != described["sha256"]:
+                raise DamagedError(f"{path / name}: its bytes are not those that were written")
     return manifest
 
 
@@ -151,14 +152,6 @@ def _check_size(file: Path, size: int) -> None:
         raise DamagedError(f"{file} is not a plain file")
     if status.st_size != size:
         raise DamagedError(f"{file} has {status.st_size} bytes instead of {size}")
-
-
-def check_hash(
-    file: Path, described: Mapping[str, Any], hash_file: Callable[[Path], str] = sha256
-) -> None:
-    """Raises DamagedError unless the file's bytes, read as a stream, are those of its manifest."""
-    if hash_file(file) != described["sha256"]:
-        raise DamagedError(f"{file}: its bytes are not those that were written")
 
 
 def drop_file(path: Path, name: str, schema: int) -> None:

@@ -53,7 +53,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.explain.layout import blocks_text, ranges
 from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.progress import Tell, say
+from transformer_norms.progress import Tell, say, tell_nobody
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.summary import read_summary
 
@@ -202,7 +202,7 @@ def _of_transformers(folder: Path, saves: bool) -> Subject:
     if saves:
         check_tokenizer(folder)
         config = compose(["tracking=none", *tokenizer_keys(folder)])
-        words = TOKENIZERS.maker(config.tokenizer)().fit((), False, say)
+        words = TOKENIZERS.maker(config.tokenizer)().fit((), False, say, tell_nobody)
     model = load_checkpoint(folder)
     words = words and with_ids_of(model, words)
     if words is not None and words.vocab_size != model.vocab_size:

@@ -7,8 +7,7 @@ corpus says. Only documents have an end; a beginning is never put before a text.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,13 @@ from transformer_norms.data.tokenizer import (
     RankTokenizer,
     Tokenizer,
     byte_letters,
-    cut_documents,
     load_tokenizer,
     refusal,
 )
 from transformer_norms.errors import InputError
 from transformer_norms.kinds import Text
 from transformer_norms.names import unknown
-from transformer_norms.progress import Say, Tell, tell_nobody
+from transformer_norms.progress import Say, Tell
 from transformer_norms.storage.files import sha256
 from transformer_norms.storage.reading import parse_json, read_text, real_path
 
@@ -43,7 +41,6 @@ ENDS = (
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
     END,
 )  # fmt: skip
-_GROUP = 64  # documents that are encoded at once, on all cores
 
 
 class FileTokenizer(Tokenizer):
@@ -66,26 +63,19 @@ class FileTokenizer(Tokenizer):
         self.text = text
         whole = self.encode("the cat sat on the mat").tolist()
         parts = [self.encode(part).tolist() for part in ("the cat", " sat on the", " mat")]
-        self.can_cut = whole == sum(parts, [])
+        self.can_cut = whole == sum(parts, [])  # a blank begins a token
 
     def encode(self, text: str) -> np.ndarray:
         text.encode("utf-8")  # a lone surrogate raises
-        return np.array(self.theirs.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+        return self._encode_batch([text])[0]
 
-    def encode_documents(
-        self, documents: Iterable[str], separated: bool, threads: int | None = None
-    ) -> Iterator[np.ndarray]:
-        """The same as any tokenizer's. A document is cut only if a blank begins a token."""
-        if self.can_cut:
-            parts = cut_documents(documents)
-        else:
-            parts = (part for document in documents for part in (document, None))
-        closing = np.array([self.end] * separated, dtype=np.uint32)
-        while group := list(islice(parts, 1 if threads == 1 else _GROUP)):
-            texts = [part for part in group if part is not None]
-            read = self.theirs.encode_batch_fast(texts, add_special_tokens=False)
-            encoded = iter([np.array(one.ids, dtype=np.uint32) for one in read])
-            yield from (closing if part is None else next(encoded) for part in group)
+    def encode_all(self, texts: list[str], threads: int | None) -> Iterable[np.ndarray]:
+        # A batch of several texts takes all cores.
+        return map(self.encode, texts) if threads == 1 else self._encode_batch(texts)
+
+    def _encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        encoded = self.theirs.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(one.ids, dtype=np.uint32) for one in encoded]
 
     def save(self) -> dict:
         return {**super().save(), "json": self.text}
@@ -175,9 +165,7 @@ class TokenizerFile:
             raise InputError(f"tokenizer.path={self.path}: there is no file {self.file}")
         return {"type": "file", "sha256": sha256(self.file), "end": self.end}
 
-    def fit(
-        self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
-    ) -> Tokenizer:
+    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
         try:
             text = read_text(self.file)
             content = parse_json(text.encode(), str(self.file))
@@ -213,9 +201,7 @@ class HubTokenizer:
             raise InputError("tokenizer.name is missing, such as tokenizer.name=Qwen/Qwen3-0.6B")
         return {"type": "hub", "name": self.name, "revision": self.revision, "end": self.end}
 
-    def fit(
-        self, train: Iterable[str], separated: bool, say: Say, tell: Tell = tell_nobody
-    ) -> Tokenizer:
+    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
         from tokenizers import Tokenizer as Theirs
 
         def read() -> str:

@@ -1,0 +1,85 @@
+"""Corpora made up for tests, their tokens with bytes as ids, and damage to what is stored."""
+
+import hashlib
+import resource
+from contextlib import contextmanager
+
+from transformer_norms.data import TOKENIZERS, prepare
+from transformer_norms.data.slices import ReadTexts
+
+TEXTS = [f"number {n} is {'even' if n % 2 == 0 else 'odd'}, " * (1 + n % 5) for n in range(200)]
+BYTE = TOKENIZERS["byte"]()
+
+
+class Listed:
+    """A corpus of given texts that counts how often it is read."""
+
+    floor = 0.5
+
+    def __init__(self, texts=TEXTS, name="listed"):
+        self.texts, self.name, self.reads = texts, name, 0
+
+    def identity(self):
+        digest = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
+        return {"type": self.name, "sha256": digest}
+
+    def documents(self):
+        self.reads += 1
+        yield from self.texts
+
+
+class Branch(Listed):
+    """A corpus that cuts itself, under a name that may mean other texts tomorrow."""
+
+    size = 0
+
+    def identity(self):
+        return {"type": "branch", "revision": "main"}
+
+    def slices(self):
+        for at in range(0, len(self.texts), 50):
+            yield ReadTexts([])  # some slices hold nothing
+            yield ReadTexts(self.texts[at : at + 50])
+
+
+def ready(
+    corpus=None, tokenizer=BYTE, split="hash", shares=(0.1, 0), say=lambda line: None, **more
+):
+    """The tokens of a corpus, which is a Listed where none is given."""
+    return prepare(corpus or Listed(), tokenizer, split, *shares, say, **more)
+
+
+def stop_at(phrase, count=1):
+    """A `tell` that stops the preparation at the `count`-th news of a kind."""
+    news = []
+
+    def tell(what, done, total):
+        news.extend([what] * (phrase in what))
+        if len(news) == count:
+            raise KeyboardInterrupt
+
+    return tell
+
+
+DAMAGES = ["flip", "cut", "gone"]
+
+
+def damage(file, how="flip"):
+    """Flips a bit in the middle of a file, cuts its last byte off, or deletes it."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(data if how == "flip" else data[:-1])
+
+
+@contextmanager
+def files_of_at_most(size):
+    """A disk that refuses files of more bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
