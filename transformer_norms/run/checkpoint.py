@@ -228,17 +228,12 @@ def _header(tensors: Tensors) -> bytes:
     places, end = {}, 0
     for name, tensor in _in_order(tensors):
         start, end = end, end + tensor.nbytes
-        dtype = _stored_dtype(tensor)
+        torchs = str(tensor.dtype).removeprefix("torch.")
+        dtype = str(TensorSpec(dtype=torchs, shape=[], data_ptr=0, data_len=0).dtype)  # such as F32
         places[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(places, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def _stored_dtype(tensor: Tensor) -> str:
-    """Returns safetensors' name of a tensor's type: F32, BF16, .."""
-    name = str(tensor.dtype).removeprefix("torch.")
-    return str(TensorSpec(dtype=name, shape=[], data_ptr=0, data_len=0).dtype)
 
 
 def _finite_bytes(name: str, tensor: Tensor) -> memoryview:
