@@ -113,9 +113,10 @@ def _is_saved(path: Path, identity: str, state: Any) -> bool:
 
 
 def follow(tensors: Mapping[str, Tensors]) -> None:
-    """Takes part in the gathers of `save`, in the same order, without writing."""
+    """Gathers what `save` gathers, in the same order, without writing."""
     for group in tensors.values():
-        gather(group)
+        for _, tensor in _in_order(group):
+            whole(tensor.detach())
 
 
 def prune(folder: Path, saved: int, keep: int) -> None:
@@ -211,12 +212,6 @@ def stream(tensors: Tensors) -> Iterator[bytes | memoryview]:
     yield _header(tensors)
     for name, tensor in _in_order(tensors):
         yield _finite_bytes(name, whole(tensor.detach()).cpu().contiguous())
-
-
-def gather(tensors: Tensors) -> None:
-    """Gathers what `stream` gathers. Every rank that does not write must call it meanwhile."""
-    for _, tensor in _in_order(tensors):
-        whole(tensor.detach())
 
 
 def _in_order(tensors: Tensors) -> list[tuple[str, Tensor]]:
