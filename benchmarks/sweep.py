@@ -17,7 +17,7 @@ from typing import Any
 
 from rounds import check_out, write
 
-from transformer_norms.config.compose import check_names
+from transformer_norms.config.chosen_files import check_names
 from transformer_norms.errors import ConfigError
 from transformer_norms.run import machine
 from transformer_norms.storage.reading import read_json

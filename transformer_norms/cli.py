@@ -243,7 +243,7 @@ def _print_config(typed: argparse.Namespace) -> int:
 
 def _run_hydra_flag(arguments: Sequence[str]) -> int:
     """Answers --cfg all, --info and the like with Hydra."""
-    from transformer_norms.config.compose import check_names
+    from transformer_norms.config.chosen_files import check_names
     from transformer_norms.config.overrides import quote_for_hydra
 
     overrides = [text for text in arguments if "=" in text and not text.startswith("-")]

@@ -1,32 +1,25 @@
 """One validated config out of what was typed: which choice wins, and that nothing is lost."""
 
 import copy
-import itertools
 import re
 import shutil
-from dataclasses import FrozenInstanceError, is_dataclass, replace
-from functools import cache
+from dataclasses import FrozenInstanceError, is_dataclass
+from itertools import cycle
 from pathlib import Path
 
 import pytest
+from combinations import combined
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from transformer_norms.config.compose import (
-    Choices,
-    choose,
-    complete,
-    compose,
-    compose_files,
-    recompose,
-)
-from transformer_norms.config.option_content import read_config_file
+from transformer_norms.config.chosen_files import compose_files
+from transformer_norms.config.compose import compose, recompose
 from transformer_norms.config.overrides import parse
 from transformer_norms.config.saved import FORM, to_mapping, to_yaml
 from transformer_norms.config.tree import CHOSEN, Config, marked
 from transformer_norms.kinds import Mark, Values, plain, value_at
-from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, option_files, options
+from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, options
 from transformer_norms.run.identity import run_hash
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.run import Run
@@ -34,7 +27,6 @@ from transformer_norms.signals import Stopping
 
 CHOSEN_BY_FILE = [axis for axis in AXES if axis not in ("sweep", "launcher")]
 WIDE = "model.width=1792"  # the groups of group_norm divide deepseek_v3's latents
-FINALS = ("auto", "always", "none", "layernorm")
 
 
 def composed(*overrides: str) -> Config:
@@ -45,14 +37,6 @@ def identity(config) -> str:
     return run_hash(config, {})
 
 
-def content(axis: str) -> dict:
-    """What each file of an axis holds."""
-    held = {name: read_config_file(file) for name, file in option_files(axis).items()}
-    if "batchnorm" in held:
-        held["batchnorm"]["allow_noncausal"] = True
-    return held
-
-
 def test_a_device_is_no_part_of_a_runs_identity():
     """Unless more than the last digits of a step is other there. The hash is that which runs on a
     CPU have always had."""
@@ -61,19 +45,10 @@ def test_a_device_is_no_part_of_a_runs_identity():
         assert identity(compose(typed, device="cuda")) != identity(compose(typed, device="cpu"))
 
 
-@pytest.fixture(scope="module")
-def files() -> dict:
-    return {axis: content(axis) for axis in ("norm", "init", "placement")}
-
-
-@pytest.fixture(scope="module")
-def norms(files) -> dict:
-    return files["norm"]
-
-
-@pytest.fixture(scope="module")
-def default() -> Config:
-    return composed()
+def bringing(*typed: str, **brings) -> Config:
+    """With a norm that brings these choices."""
+    default = composed()
+    return recompose(default, typed, {"norm": ("rmsnorm", {**default.norm, "brings": brings})})
 
 
 @pytest.fixture
@@ -86,17 +61,6 @@ def saved(tmp_path):
         return config, f"config={tmp_path / 'config.yaml'}"
 
     return save
-
-
-def resolved(*overrides: str, **nodes) -> Config:
-    """As composed, with other content of some nodes, without Hydra's part but once."""
-    choices = cached(overrides)
-    return complete(replace(choices, values={**choices.values, **copy.deepcopy(nodes)}), [])
-
-
-@cache
-def cached(overrides: tuple) -> Choices:
-    return choose(parse(overrides), None)
 
 
 # Composition
@@ -152,23 +116,16 @@ def test_every_yaml_belongs_to_an_axis():
     assert found == {*known, Path("train.yaml"), Path("other_codebases.yaml")}
 
 
-@pytest.mark.parametrize("apart", [4, pytest.param(1, marks=pytest.mark.nightly)])
-def test_presets_compose_with_norms(norms, apart):
-    """Every fourth preset with a share of the norms; all presets with all norms nightly."""
-    presets = options("preset")[::apart]
-    for i, preset in enumerate(presets):
-        first, step = (i % len(norms), len(presets)) if apart > 1 else (0, 1)
-        for norm in list(norms.values())[first::step]:
-            assert resolved(f"preset={preset}", WIDE, norm=norm).norm.type == norm["type"]
-
-
-@pytest.mark.nightly
-def test_every_norm_composes_with_every_placement_and_every_final_norm(default, files, norms):
-    for placement in files["placement"].values():
-        for norm, final in itertools.product(norms.values(), FINALS):
-            config = resolved(norm=norm, placement=placement, final_norm=final)
-            expected = {"always": ["norm"], "none": ["none"], "layernorm": ["layernorm"]}
-            assert config.final_norm in expected.get(final, ["norm", *norms])
+@pytest.mark.parametrize("share", [32, pytest.param(1, marks=pytest.mark.nightly)])
+def test_every_preset_and_recipe_composes_with_norms_and_placements(share):
+    """With a share of the placements, and each time another norm; with all placements nightly."""
+    norms, placements = cycle(options("norm")), options("placement")
+    starts = [["preset", name, WIDE] for name in options("preset")]
+    starts += [["recipe", name] for name in options("recipe")]
+    for number, (axis, name, *wide) in enumerate(starts):
+        for placement in placements[number % share :: share]:
+            config = combined(f"{axis}={name}", *wide, norm=next(norms), placement=placement)
+            assert (config.choices[axis], config.choices.placement) == (name, placement)
 
 
 # Precedence
@@ -197,23 +154,20 @@ def test_typed_wins_over_the_preset_over_the_placement_over_none(typed, key, val
     assert value_at(composed(*typed.split()), key) == value
 
 
-def test_a_placement_wins_over_a_norm_and_a_norm_over_none(default, files, norms):
-    brings = {"embed_scale": 3, "attention_cap": 7}
-    norm = {**norms["rmsnorm"], "brings": brings}
-    config = resolved(norm=norm)
+def test_a_placement_wins_over_a_norm_and_a_norm_over_none():
+    config = bringing(embed_scale=3, attention_cap=7)
     assert config.architecture.embed_scale == 3
     assert config.architecture.attention_cap == 7
-    both = resolved(norm=norm, placement=files["placement"]["qk_cap"])
+    both = bringing("placement=qk_cap", embed_scale=3, attention_cap=7)
     assert both.architecture.embed_scale == 3
     assert both.architecture.attention_cap == 50
 
 
-def test_what_a_start_brings_gives_way_to_the_norm_and_holds_without_one(default, files, norms):
-    post = files["placement"]["post"]  # its start, transformer2017, scales the embedded tokens
-    assert resolved(placement=post).architecture.embed_scale == "sqrt(d)"
-    norm = {**norms["rmsnorm"], "brings": {"embed_scale": 3}}
-    assert resolved(norm=norm, placement=post).architecture.embed_scale == 3
-    assert resolved("init=scaled", placement=post).architecture.embed_scale == "none"
+def test_what_a_start_brings_is_overridden_by_the_norm_and_holds_without_one():
+    # The start of post, transformer2017, scales the embedded tokens.
+    assert composed("placement=post").architecture.embed_scale == "sqrt(d)"
+    assert bringing("placement=post", embed_scale=3).architecture.embed_scale == 3
+    assert composed("init=scaled", "placement=post").architecture.embed_scale == "none"
 
 
 @pytest.mark.parametrize("norm", ["none", "rmsnorm"])
@@ -227,14 +181,6 @@ def test_a_norm_typed_beside_a_preset_wins_in_either_order(norm):
 
 
 # Values
-
-
-def test_one_number_is_one_identity_however_it_is_spelled(default):
-    steps = [identity(composed(f"trainer.steps={text}")) for text in ("1000", "1e3", "1000.0")]
-    assert len(set(steps)) == 1
-    assert steps[0] != identity(default)
-    rates = [identity(composed(f"optimizer.lr={text}")) for text in ("3e-3", "0.003")]
-    assert rates == [identity(default)] * 2
 
 
 def test_a_word_may_look_like_a_number_and_a_number_may_stand_where_a_word_did():
@@ -255,7 +201,8 @@ def test_a_composed_config_cannot_be_changed_by_accident():
         config.chosen["model"]["width"] = 1
 
 
-def test_compose_knows_no_current_folder_and_writes_nothing(tmp_path, monkeypatch, default):
+def test_compose_knows_no_current_folder_and_writes_nothing(tmp_path, monkeypatch):
+    default = composed()
     monkeypatch.chdir(tmp_path)
     assert composed() == default
     assert list(tmp_path.iterdir()) == []
@@ -273,6 +220,7 @@ def test_compose_knows_no_current_folder_and_writes_nothing(tmp_path, monkeypatc
         ["placement=hybrid", "mlp=swiglu", "model.mlp_width=96", "embed=layernorm"],
         ["placement=post", "final_norm=layernorm", "data=stories", "tokenizer=bpe"],
         ["placement=post", "architecture.embed_scale=2", "optimizer=muon", "tracking=none"],
+        ["recipe=gpt2_124m", "optimizer=muon"],
     ],
     ids=" ".join,
 )
@@ -322,7 +270,7 @@ def test_a_file_edited_since_does_not_change_what_a_saved_config_means(
     for name in ("norm/layernorm.yaml", "norm/rmsnorm.yaml", "init/megatron.yaml"):
         text = (edited / name).read_text()
         (edited / name).write_text(text.replace("eps: 1e-", "eps: 2e-").replace("2.5", "3.5"))
-    for module in ("config.compose", "names"):
+    for module in ("config.chosen_files", "names"):
         monkeypatch.setattr(f"transformer_norms.{module}.folder_of_configs", lambda: edited)
     assert composed(file) == config
     assert composed(file, "seed=1").norms == config.norms
@@ -364,45 +312,32 @@ def test_every_key_is_in_the_identity_or_declared_to_be_outside():
         assert (identity(edited) == identity(config)) == excluded, path
 
 
-def watch(tree, read: set, above: tuple = ()):
-    """The tree with nodes that note each key that is asked for."""
-    if isinstance(tree, Values):
-        return WatchedValues({k: watch(v, read, (*above, k)) for k, v in tree.items()}, read, above)
-    if not is_dataclass(tree):
-        return tree
-    kind = type(tree)
+def watch(config: Config, monkeypatch) -> set:
+    """Returns the paths of the keys of a config that are asked for from now on."""
+    read: set = set()
+    places: dict = {}  # of a node that is Values, and of the class of any other node
 
-    def look(self, key):
-        if key in kind.__dataclass_fields__:
-            read.add((*above, key))
-        return object.__getattribute__(self, key)
+    def noting(look):
+        def note(self, key):
+            if (place := places.get(id(self), places.get(type(self)))) is not None:
+                read.add((*place, key))
+            return look(self, key)
 
-    watched = copy.copy(tree)
-    for key in kind.__dataclass_fields__:
-        object.__setattr__(watched, key, watch(getattr(tree, key), read, (*above, key)))
-    object.__setattr__(
-        watched, "__class__", type(kind.__name__, (kind,), {"__getattribute__": look})
-    )
-    return watched
+        return note
 
+    def visit(node, place):
+        places[id(node) if isinstance(node, Values) else type(node)] = place
+        for key in node if isinstance(node, Values) else node.__dataclass_fields__:
+            value = value_at(node, key)
+            if isinstance(value, Values) or is_dataclass(value):
+                visit(value, (*place, key))
 
-class WatchedValues(Values):
-    """Values that note each key that is asked for."""
-
-    __slots__ = ("_above", "_read")
-
-    def __init__(self, values, read: set, above: tuple) -> None:
-        super().__init__(values)
-        object.__setattr__(self, "_read", read)
-        object.__setattr__(self, "_above", above)
-
-    def __getattr__(self, key):
-        self._read.add((*self._above, key))
-        return super().__getattr__(key)
-
-    def __getitem__(self, key):
-        self._read.add((*self._above, key))
-        return super().__getitem__(key)
+    visit(config, ())
+    for kind in [key for key in places if isinstance(key, type)]:
+        monkeypatch.setattr(kind, "__getattribute__", noting(object.__getattribute__))
+    for name in ("__getattr__", "__getitem__"):
+        monkeypatch.setattr(Values, name, noting(getattr(Values, name)))
+    return read
 
 
 # Read by people, and by what no training calls: the command, the report, the door (config=FILE).
@@ -420,10 +355,10 @@ def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeyp
         "data.val_tokens=64", "trainer.steps=2", "trainer.batch_size=2", "schedule.warmup=0",
         "tracking=none", "architecture.value_residual=0.5", "architecture.value_embedding=1",
     )  # fmt: skip
-    read: set = set()
+    keys, read = leaves(plain(config)), watch(config, monkeypatch)
     with Stopping() as stopping:
-        Run(Plan(watch(config, read))).train(stopping, lambda folder: None, lambda: None)
-    dead = {".".join(path) for path in leaves(plain(config)) if path not in read}
+        Run(Plan(config)).train(stopping, lambda folder: None, lambda: None)
+    dead = {".".join(path) for path in keys if path not in read}
     assert {key for key in dead if not key.startswith(tuple(READ_ELSEWHERE))} == set()
 
 

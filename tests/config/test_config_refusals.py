@@ -1,6 +1,5 @@
 """What cannot be run is answered with one line, and nothing is written."""
 
-import hashlib
 import inspect
 import json
 import os
@@ -11,33 +10,31 @@ from pathlib import Path
 import pytest
 from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
+from new_process import run_python
 from omegaconf import OmegaConf
 from refusing import refused
+from run_folders import tree
 
 from transformer_norms import build_model, cli, prepare_tokens, train
 from transformer_norms.commands.hydra_settings import check_hydra_settings
-from transformer_norms.config.compose import compose
+from transformer_norms.config.compose import choose, compose
 from transformer_norms.config.tree import flat
 from transformer_norms.errors import InputError
+from transformer_norms.names import AXES, NORM_WORDS, options
 from transformer_norms.sweep.drive import plan_sweep
 
 ROOT = Path(__file__).parents[2]
 
 NAMES = [
-    ("nrom=rmsnorm", "nrom=rmsnorm", "axes are norm, placement", "did you mean 'norm'"),
     ("foo=1", "foo=1", "axes are norm, placement"),
-    ("NORM=rmsnorm", "NORM=rmsnorm", "did you mean 'norm'"),
     ("architecture.window=8", "did you mean 'architecture.sliding_window'?", "and 22 more (transf"),
     ("window=8", "window=8", "did you mean 'architecture.sliding_window'?"),
     ("model.foo=1", "model.foo=1: there is no key 'model.foo'; keys of model are width"),
     ("preset=gptoss", "preset=gptoss: did you mean 'gpt_oss'? there is no preset"),
     ("placement=hyper", "placement=hyper: did you mean 'hyper_connections'? there is no"),
     ("lr=1e-3", "lr=1e-3", "did you mean 'optimizer.lr'"),
-    ("trainer.step=10", "trainer.step=10", "keys of trainer are steps", "'trainer.steps'"),
     ("trainer.steps.x=10", "trainer.steps.x=10", "did you mean 'trainer.steps'"),
-    ("model.widht=64", "model.widht=64", "depth", "did you mean 'model.width'"),
     ("model/width=64", "model/width=64", "did you mean 'model.width'"),
-    ("norm.epss=1e-5", "norm.epss=1e-5", "keys of norm are", "did you mean 'norm.eps'"),
     ("norm.share=0.5", "norm.share=0.5: type norm=prmsnorm too; ", "; norm=prmsnorm has it"),
     ("norm=dyt norm.eps=1", "norm.eps=1: norm=dyt has no key 'norm.eps'; norm=batchnorm, bhyt"),
     ("norm=rmsnorm norm.alpha_init=1", "norm=rmsnorm has no key", "; norm=derf, dyt, seednorm ha"),
@@ -47,64 +44,32 @@ NAMES = [
     ),
     ("tracking=none tracking.mode=auto", "tracking=none has no key", "; tracking=wandb has it"),
     ("tokenizer.sz=3", "tokenizer.sz=3", "there is no key", "tokenizer has no keys"),
-    ("tokenizer.vocab_size=300", "tokenizer.vocab_size=300", "tokenizer=bpe has it"),
-    ("optimizer.betas.x=1", "optimizer.betas.x=1", "did you mean 'optimizer.betas'"),
     ("choices.norm=layernorm", "choices.norm=layernorm", "axes are"),
-    ("norm=rmsnrom", "norm=rmsnrom", "layernorm, ", "did you mean 'rmsnorm'"),
     ("norm=RMSNorm", "norm=RMSNorm", "did you mean 'rmsnorm'"),
     ("norm=", "norm=", "layernorm, "),
-    ("norm=1", "norm=1", "layernorm, "),
     ("norm=true", "norm=true", "layernorm, "),
     ("norm={a: 1}", "norm={a: 1}", "layernorm, "),
     ("norm='rmsnоrm'", "norm='rmsnоrm'", "did you mean 'rmsnorm'"),  # noqa: RUF001 a Cyrillic o
-    (
-        "placement=pots",
-        "placement=pots",
-        "admin, ",
-        "explain --list shows all",
-        "did you mean 'post'",
-    ),
-    ("preset=gtp2", "preset=gtp2", "bloom, ", "did you mean 'gpt2'"),
-    ("model=mirco", "model=mirco", "350m", "did you mean 'micro'"),
-    ("data=pydoc", "data=pydoc", "stories", "did you mean 'pydocs'"),
-    ("optimizer=adam", "optimizer=adam", "muon", "did you mean 'adamw'"),
-    ("tracking=wandbb", "tracking=wandbb", "none", "did you mean 'wandb'"),
-    ("launcher=nowhere", "launcher=nowhere", "basic"),
     ("launcher=pool", "launcher=pool: is about many runs"),
     ("sweep=quick", "sweep=quick: is about many runs"),
-    ("sweep=nothing_such", "sweep=nothing_such", "depth", "configs/sweep has all"),
-    ("embed=rmsnrom", "embed=rmsnrom", "auto, ", "did you mean 'rmsnorm'"),
-    ("final_norm=lyernorm", "final_norm=lyernorm", "auto, always, ", "did you mean 'layernorm'"),
-    ("final_norm=[a]", "final_norm", "['a']", "a word"),
-    ("embed={a: 1}", "embed", "{'a': 1}", "a word"),
-    ("v_norm=rmsnrm_np", "v_norm: did you mean 'rmsnorm_np'", "auto, none, head", "batchnorm"),
     ("v_norm=rmsnorm_np placement=hybrid", "v_norm=rmsnorm_np", "sets q, k, v itself"),
-    ("architecture.attention_gate=perhead", "architecture.attention_gate", "did you mean 'per_h"),
     ("architecture.value_gate=999 architecture.value_embedding=3", "value_gate: 999", "x has 128"),
     ("architecture.value_residual=1/i", "architecture.value_residual", "has no value here"),
     ("architecture.value_embedding=3*q", "architecture.value_embedding", "names q; known here"),
-    ("qk_norm=heads", "qk_norm", "'heads'", "auto, none, head", "did you mean 'head'"),
     ("norm.type=layernorm", "norm.type=layernorm", "choose another, norm=NAME"),
     ("placement.learned=a placement.equation=x+f(x)", "placement.learned", "'a'"),
-    ("placement.equaton=x+f(norm(x))", "placement.equaton", "did you mean 'placement.equation'"),
     ("norm._target_=os.system", "norm._target_=os.system", "keys of norm are"),
-    ("placement.equation=x+f(nrm(x))", "placement.equation", "'nrm'", "did you mean 'norm'"),
-    ("placement.equation={}", "placement.equation", "attention is missing"),
-    ("placement.equation=x+f(norm(x)", "'x+f(norm(x)': it cannot be read: '(' was never closed; "),
     ("placement.equation=x+f(norm(x)))", "it cannot be read: unmatched ')'; an equation is"),
     (
         "placement.equation=x+tanh(f(norm(x)))",
         "there is no norm 'tanh'",
         "all functions but f are norm",
     ),
-    ("placement.equation=x+f(relu(norm(x)))", "two norms at pre, relu and norm; a site holds one"),
     ("architecture.embed_scale=1/sqrt(|d|)", "'1/sqrt(|d|)' is no formula: write abs(x) for |x|"),
     ("architecture.embed_scale=sqrt(d", "'sqrt(d' is no formula: '(' was never closed"),
     ("architecture.embed_scale=d^2", "'d^2' is no formula: numbers, names, + - * / % **, < <= >"),
     (("placement.equation=(h := 2*x) + f(x)",), "placement.equation", "reads h or a norm of it"),
-    (("placement.equation=h + f(h := 2*x)",), "placement.equation", "where it first stands"),
     (("placement.equation=(f := 2*x) + f(f)",), "placement.equation", "by a new name"),
-    (("placement.equation=x + f(x, hiden=norm)",), "placement.equation", "did you mean 'hidden'"),
     ("mlp.activation=rel", "mlp.activation", "'rel'", "did you mean 'relu'"),
     ("norm=batchnorm", "norm: batchnorm", "over later tokens", "norm.allow_noncausal=true"),
     ("final_norm=batchnorm", "norm: batchnorm", "besides the run's norm", "allow_noncausal"),
@@ -122,13 +87,10 @@ NAMES = [
         "final_norm=batchnorm trainer.batch_size=1 model.context=1",
         "trainer.batch_size: 1 is not allowed: norm=batchnorm",
     ),
-    ("norm=groupnorm_head", "norm=groupnorm_head", "layernorm, "),
     ("norm/head=groupnorm_head", "norm/head=groupnorm_head", "there is no key"),
-    ("qk_norm=head placement=hybrid", "qk_norm=head", "sets q, k, v itself"),
     ("qk_norm=l2 architecture.attention_scale='1/sqrt(dh)'", "architecture.attention_scale", "l2"),
     ("norm=l2norm placement=qkv architecture.attention_scale='1/sqrt(dh)'", "length 1 (l2norm)"),
     ("qk_norm=l2 model.context=1", "architecture.attention_scale", "has no value here"),
-    ("architecture.qk_norm_order=aftr", "architecture.qk_norm_order", "did you mean 'after'"),
     ("architecture.bias=[query,kye]", "architecture.bias", "query, key", "did you mean 'key'"),
     ("architecture.bias=[]", "architecture.bias", "at least 1 item"),
     ("architecture.rope_base=[100,0]", "architecture.rope_base", "2 bases for 4 blocks"),
@@ -136,7 +98,6 @@ NAMES = [
     ("architecture.rope_base=1", "architecture.rope_base", "in block i=0 it is 1", "above 1"),
     ("architecture.rope_base='100*i-100'", "architecture.rope_base", "in block i=0 it is -100"),
     ("architecture.rope_base='d'", "architecture.rope_base", "names d; known here are L N i l"),
-    ("architecture.rope_interleaved=1", "architecture.rope_interleaved", "true or false"),
     ("plugins=nowhere", "plugins=nowhere", "no such folder"),
     ("config=nowhere.yaml", "config=nowhere.yaml", "no such file"),
     ("config=/", "config=/", "is no run folder"),
@@ -146,7 +107,6 @@ SHAPES = [
     ("seed", "'seed'", "KEY=VALUE"),
     ("=1", "'=1'", "KEY=VALUE"),
     ("+x=1", "+x=1", "without '+'"),
-    ("++norm.eps=1", "++norm.eps=1", "without '+'"),
     ("~norm", "~norm", "without '~'"),
     ("norm@_global_=rmsnorm", "norm@_global_=rmsnorm", "there is no key"),
     ("norm.eps=${seed}", "norm.eps=${seed}", "not allowed"),
@@ -154,8 +114,6 @@ SHAPES = [
     ("seed=null", "seed=null", "none"),
     ("study=???", "study=???", "none"),
     ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x", "sweeps"),
-    ("hydra/launcher=joblib", "hydra/launcher=joblib", "sweeps"),
-    ("hydra.searchpath=[file:///tmp]", "hydra.searchpath=[file:///tmp]", "sweeps"),
     ("norm=layernorm norm=rmsnorm", "norm is typed twice", "norm=layernorm and norm=rmsnorm"),
     ("placement=[pre,post]", "several are a sweep", "type -m placement=pre,post"),
     ("seed=1,2", "seed=1,2", "-m"),
@@ -167,8 +125,6 @@ SHAPES = [
     ("study=mаin", "study: 'mаin'", "letters"),  # noqa: RUF001 a Cyrillic a
     ("seed=" + "9" * 5000, "seed=999", "cannot be read"),
     (("study=a\nb",), "'study=a\\nb'", "control characters"),
-    (("+a\nb=1",), "'+a\\nb=1'", "control characters"),
-    (("study=a\x00b",), "'study=a\\x00b'", "control characters"),
     (("study=a\x1b[31m",), r"'study=a\x1b[31m'", "control characters"),
     (("study=a\u202eb",), r"'study=a\u202eb'", "control characters"),
     (("seed=\udc80",), r"'seed=\udc80'", "control characters"),
@@ -179,30 +135,12 @@ STUDIES += ["'mаin'", "'ｍain'", ""]  # noqa: RUF001 letters that look like ot
 KINDS = [
     ("trainer=fast", "trainer=fast", "a group of keys"),
     ("trainer={stepz: 1}", "trainer.stepz", "did you mean 'steps'"),
-    ("norm.eps=abc", "norm.eps", "'abc'", "a number"),
-    ("norm.eps=true", "norm.eps", "True", "a number"),
-    ("norm.eps=[1]", "norm.eps", "[1]", "a number"),
-    ("norm.eps='1e-5'", "norm.eps", "'1e-5'", "a number"),
-    ("trainer.steps=1.5", "trainer.steps", "1.5", "integer"),
-    ("trainer.steps=true", "trainer.steps", "True", "a whole number"),
-    ("trainer.compile=1", "trainer.compile", "1", "auto, none, block, whole"),
-    ("trainer.compile=true", "trainer.compile", "True", "auto, none, block, whole"),
-    ("trainer.compile=blocks", "trainer.compile", "'blocks'", "did you mean 'block'"),
-    ("trainer.threads=true", "trainer.threads", "True", "auto", "whole number"),
-    ("trainer.device=gpu", "trainer.device", "'gpu'", "auto, cpu, cuda"),
-    ("trainer.precision=fp16", "trainer.precision", "'fp16'", "did you mean 'bf16'"),
-    ("trainer.precision=f32", "trainer.precision", "'f32'", "fp32, bf16, fp64"),
     ("optimizer.betas=0.9", "optimizer.betas", "0.9", "list"),
     ("optimizer.betas=[0.9]", "optimizer.betas", "[0.9]", "at least 2 items"),
     ("optimizer.betas=[a,b]", "optimizer.betas", "'a'", "number"),
-    ("optimizer.betas={a: 1}", "optimizer.betas", "{'a': 1}", "a list"),
-    ("study=[a]", "study", "['a']", "a word"),
-    ("again=1", "again", "1", "true or false"),
-    ("data.split=random", "data.split", "'random'", "hash, tail"),
     ("data=text data.paths=[1]", "data.paths", "1", "a word"),
     ("placement.source=1", "placement.source", "choose another, placement=NAME"),
     ("placement.equation='x+f(x,q=norm@foo)'", "placement.equation", "foo", "head, per_"),
-    ("placement={a: 1}", "placement={a: 1}", "admin, "),
     ("init=gpt2 init.std.default=[1]", "init.std.default", "[1]", "a word"),
     (
         "init=gpt2 init.std.dfault=1",
@@ -212,28 +150,12 @@ KINDS = [
     ),
 ]
 RANGES = [
-    ("norm.eps=0", "norm.eps", "0", "greater than 0"),
-    ("norm.eps=-1e-5", "norm.eps", "-1e-05", "greater than 0"),
-    ("norm.eps=2", "norm.eps", "2", "less than or equal to 1"),
-    ("norm.eps=nan", "norm.eps=nan", "finite"),
     ("norm.eps=-inf", "norm.eps=-inf", "finite"),
     ("optimizer.lr=1e400", "optimizer.lr=1e400", "finite"),
     ("optimizer.betas=[0.9,nan]", "optimizer.betas=[0.9,nan]", "finite"),
     ("optimizer.betas=[0.9,1]", "optimizer.betas", "1", "less than 1"),
-    ("optimizer.lr=1000", "optimizer.lr", "1000", "less than or equal to 100"),
-    ("trainer.steps=0", "trainer.steps", "0", "greater than or equal to 1"),
-    ("trainer.steps=1e13", "trainer.steps", "less than or equal to 10"),
-    ("trainer.threads=0", "trainer.threads", "0", "auto, or it should be greater than or equal"),
     ("trainer.accumulation=5", "trainer.accumulation", "5", "trainer.batch_size"),
-    ("seed=-1", "seed", "-1", "greater than or equal to 0"),
-    ("seed=1e30", "seed", "1e+30", "less than or equal to"),
-    ("data.seed=-1", "data.seed", "-1", "auto, or it should be greater than or equal to 0"),
-    ("data.val_fraction=0.5", "data.val_fraction", "0.5", "0.4"),
-    ("data.split=tail data.test_fraction=0.5", "data.test_fraction", "0.5", "0.4"),
     ("data.test_fraction=0.1", "data.test_fraction", "0.1", "data.split=hash", "data.split=tail"),
-    ("tokenizer=bpe tokenizer.vocab_size=256", "tokenizer.vocab_size", "256", "257"),
-    ("schedule.final=2", "schedule.final", "2", "less than or equal to 1"),
-    ("model.dropout=1", "model.dropout", "1", "less than 1"),
     ("model.heads=3", "model.heads", "3", "model.width", "1, 2, 4, 8"),
     ("model.width=66", "model.heads", "66", "1, 3, 11, 33"),
     ("model.width=65 model.heads=2", "model.heads", "65", "or an even model.width"),
@@ -263,12 +185,7 @@ RANGES = [
     ("architecture.embed_scale={a: 1}", "architecture.embed_scale", "{'a': 1}", "learn"),
     ("architecture.embed_scale='9**9**9'", "architecture.embed_scale", "no value"),
     (f"architecture.embed_scale='{'-' * 5000}1'", "architecture.embed_scale", "too deeply"),
-    ("architecture.logit_cap=-1", "architecture.logit_cap", "-1", "none, or it should be"),
     ("architecture.sliding_window=-4", "sliding_window: -4 is not allowed; in block i=0 it is -4"),
-    (
-        "architecture.sliding_window=[4,0,4]",
-        "sliding_window: [4, 0, 4] is not allowed; there are 3",
-    ),
     ("architecture.sliding_window='4*(j%2)'", "sliding_window: '4*(j%2)' names j; known here"),
     ("placement=mhc placement.connection.streams=2.5", "2.5 is not allowed; it should be an integ"),
     ("architecture.rope_fraction=2", "architecture.rope_fraction", "2", "above 0 and at most 1"),
@@ -281,8 +198,6 @@ SWEEPS = [
     ("norm=rmsnorm,foo", "norm=foo", "layernorm, "),
     ("placement=pre,pots", "placement=pots", "did you mean 'post'"),
     ("seed=0,-1", "seed", "-1", "greater than or equal to 0"),
-    ("seed=0,nan", "seed=nan", "finite"),
-    ("seed=null,1", "seed=null", "none"),
     ("seed=choice(1,foo)", "seed: 'foo'", "integer"),
     ("lr=1,2", "lr=1", "did you mean 'optimizer.lr'"),
     ("model.heads=4,3", "model.heads", "3", "1, 2, 4, 8"),
@@ -293,8 +208,6 @@ SWEEPS = [
     ("norm=glob(*)", "norm=glob(*)", "KEY=A,B"),
     ("seed=range(0,1e9)", "seed=range(0,1e9)", "more than 10000 runs"),
     ("seed=1,2 seed=3", "seed is typed twice", "seed=3"),
-    ("+seed=1,2", "+seed=1,2", "without '+'"),
-    ("seed=${x},1", "seed=${x},1", "not allowed"),
     ("norm=rmsnorm,layernorm norm.share=0.5", "norm.share=0.5", "prmsnorm has it (in rmsnorm)"),
     ("norm=dyt,rmsnorm norm.alpha_init=1", "=rmsnorm has no key", "have it (in rmsnorm)", OF_DYT),
     ("norm=rmsnorm,dyt norm.alpha_init=1,2", "=rmsnorm has no key", OF_DYT),
@@ -303,15 +216,10 @@ SWEEPS = [
     ("launcher=pol", "launcher=pol", "did you mean 'pool'?"),
     ("launcher.workers=3", "launcher.workers=3", "there is no key"),
     ("launcher=pool launcher.time=3", "launcher.time=3", "launcher=slurm has it"),
-    ("launcher=pool launcher.workers=0", "launcher.workers: 0", "greater than or equal to 1"),
-    ("launcher=pool launcher.workers=many", "launcher.workers: 'many'", "auto"),
     ("launcher=pool launcher.workers=3 launcher.per_gpu=2", "launcher.workers=3", "one of the two"),
     ("hydra/launcher=pool", "hydra/launcher=pool", "type launcher=pool"),
-    ("launcher=slurm launcher.pilots=0", "launcher.pilots: 0", "greater than or equal to 1"),
-    ("launcher=slurm launcher.time=1", "launcher.time: 1", "greater than or equal to 3"),
     ("launcher=slurm launcher.time=1:00:00", "launcher.time", "should be an integer"),
     ("launcher=slurm launcher.per_gpu=2", "launcher.per_gpu", "type launcher.gpus too"),
-    ("launcher=slurm launcher.wait=maybe", "launcher.wait: 'maybe'", "true or false"),
     ("launcher=slurm launcher.gpu=2", "launcher.gpu=2", "did you mean 'launcher.gpus'?"),
     ("launcher=slurm launcher.options=--time", "--time", "is the key launcher.time"),
     ("launcher=slurm launcher.options='--output=x'", "--output", "set by the launcher itself"),
@@ -342,6 +250,30 @@ def test_a_malformed_command_is_refused_in_one_line_that_names_key_value_and_way
     overrides, *fragments = case
     line = refused(compose, typed(overrides))
     assert [part for part in fragments if part not in line] == [], line
+
+
+def misspelled(name: str) -> str:
+    """trainer.steps -> trainer.ssteps"""
+    above, dot, last = name.rpartition(".")
+    return f"{above}{dot}{last[0]}{last}"
+
+
+def test_a_misspelled_key_is_answered_with_that_key():
+    fixed = {"type", "formula", "source", "unverified"}
+    for key in flat(choose([], None).values):
+        if key.rpartition(".")[2] not in fixed:
+            typed = f"{misspelled(key)}=1"
+            assert refused(compose, [typed]).startswith(f"{typed}: did you mean '{key}'? there is ")
+
+
+@pytest.mark.parametrize("axis", [*AXES, *NORM_WORDS])
+def test_a_misspelled_option_is_answered_with_that_option(axis):
+    known = [*NORM_WORDS[axis], "rmsnorm"] if axis in NORM_WORDS else options(axis)
+    for name in known:
+        line = refused(compose, [f"{axis}={misspelled(name)}"])
+        assert f"did you mean '{name}'? there is no {axis} '{misspelled(name)}'; there" in line
+        assert known[0] in line
+        assert axis not in AXES or len(known) <= 16 or " (configs/" in line or "--list" in line
 
 
 @pytest.mark.goal("K1", "X4")
@@ -416,42 +348,23 @@ def test_no_hostile_name_writes_anything_anywhere(most, tmp_path, monkeypatch, c
     measured(f"{len(tried)} names, {4 * len(tried)} commands, nothing written")
 
 
-# This program gives one command after another, each refused, and prints how long each took and
-# whether it imported torch.
+# Each command is refused; then this program prints whether torch was imported.
 ASKED = """
-import json, sys, time
+import json, sys
+from refusing import refused
 from transformer_norms.config.compose import compose
-from transformer_norms.errors import ConfigError
-slowest = 0.0
-for typed in json.load(sys.stdin):
-    began = time.process_time()
-    try:
-        compose(typed)
-        sys.exit(f"{typed} was taken")
-    except ConfigError:
-        slowest = max(slowest, time.process_time() - began)
-print(json.dumps([slowest, "torch" in sys.modules]))
+for typed in json.loads(sys.argv[1]):
+    refused(compose, typed)
+print("torch" in sys.modules)
 """
 
 
 @pytest.mark.goal("K1")
-@pytest.mark.parametrize("most", [3, pytest.param(99, marks=pytest.mark.nightly)])
-def test_unknown_keys_and_names_of_options_are_refused_before_torch_is_imported(most, measured):
-    """A norm for the embedding is looked up among the classes, which imports torch."""
-    keys = NAMES[: next(i for i, case in enumerate(NAMES) if case[0].startswith("embed="))]
-    wanted = [typed(overrides) for overrides, *_ in keys[:most]]
-    done = subprocess.run(
-        [sys.executable, "-c", ASKED],
-        input=json.dumps(wanted),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    slowest, torch = json.loads(done.stdout)
-    assert not torch
-    measured(f"{len(wanted)} refused without torch, the slowest in {slowest:.2f} s of CPU")
+def test_unknown_keys_and_names_of_options_are_refused_before_torch_is_imported(measured):
+    """The first of NAMES; a norm for the embedding is looked up among the classes, with torch."""
+    wanted = [typed(overrides) for overrides, *_ in NAMES[:21]]
+    assert run_python(ASKED, json.dumps(wanted)) == "False\n"
+    measured(f"{len(wanted)} refused without torch")
 
 
 COMMANDS = [
@@ -492,15 +405,6 @@ def test_hydras_settings_and_flags_are_refused_besides_those_of_a_launcher_and_a
             assert "is not taken; " in line, line
 
 
-def tree(folder: Path) -> str:
-    """A hash of every name and every byte below a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        digest.update(f"{path.relative_to(folder)} {path.lstat().st_mode}".encode())
-        digest.update(path.read_bytes() if path.is_file() else b"")
-    return digest.hexdigest()
-
-
 def run_process(arguments, home: Path):
     keep = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
     done = subprocess.run(
@@ -519,7 +423,7 @@ def run_process(arguments, home: Path):
 def test_a_malformed_command_exits_with_2_and_one_line_and_writes_nothing(
     arguments, tmp_path, monkeypatch, capsys
 ):
-    """A run and a sweep in processes of their own; others in this one, which has imported torch."""
+    """A run and a sweep in their own processes; others in this one, which has imported torch."""
     (tmp_path / ".cache").mkdir()
     (tmp_path / "here").mkdir()
     before = tree(tmp_path)
@@ -538,18 +442,3 @@ def test_a_malformed_command_exits_with_2_and_one_line_and_writes_nothing(
     assert err.endswith("\n")
     assert tree(tmp_path) == before
     assert arguments[-1].rpartition(",")[2].partition("=")[0] in err
-
-
-@pytest.mark.goal("K1")
-@pytest.mark.nightly
-def test_malformed_commands_as_processes_of_their_own(tmp_path, measured):
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / "here").mkdir()
-    before, slowest = tree(tmp_path), 0.0
-    for arguments in COMMANDS:
-        began = sum(os.times()[2:4])
-        code, out, err = run_process(arguments, tmp_path)
-        slowest = max(slowest, sum(os.times()[2:4]) - began)
-        assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert tree(tmp_path) == before
-    measured(f"{len(COMMANDS)} commands, the slowest in {slowest:.1f} s of CPU, nothing written")

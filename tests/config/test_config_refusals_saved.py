@@ -17,7 +17,6 @@ def saved() -> str:
 HOSTILE = [
     ("x: !!python/object/apply:os.system [ls]\n", "tags"),
     ("seed: !!int 0\n", "tags"),
-    ("a: &x 1\nb: *x\n", "anchors"),
     ("a: &x 1\n", "anchors"),
     ("<<: {seed: 1}\n", "<<"),
     ("study: ${oc.env:HOME}\n", "${"),
@@ -25,17 +24,11 @@ HOSTILE = [
     ("seed: ${eval:1}\n", "${"),
     ('study: "\\x24{oc.env:HOME}"\n', "${"),
     ("study: ???\n", "???"),
-    ("a: [1, 2\nb: }", "is no YAML"),
-    ("seed: 1\nseed: 2\n", "is no YAML", "duplicate"),
-    ("seed: " + "9" * 5000, "is no YAML"),
     ("hello", "is no saved run"),
     ("- a\n- b\n", "is no saved run"),
     ("", "is no saved run"),
-    ("a: 1\n---\nb: 2\n", "is no YAML"),
-    ("choices: " + "[" * 20_000, "nested too deeply"),
     ("choices: {a: " + "[" * 30 + "]" * 30 + "}", "nested too deeply"),
     ("#" * (1 << 19), "longer than"),
-    (b"\xff\xfe\x00abc", "cannot be read"),
     ("\0", "is no YAML"),
 ]
 
@@ -56,12 +49,12 @@ GONE = "(gone)"
 
 
 EDITS = [
-    *((key, GONE, "missing") for key in ("choices", "resolved", "init", "norm", "seed")),
     *(
         (key, GONE, "missing")
-        for key in ("norm.eps", "data.split", "resolved.init.std", "norm.type")
+        for key in ("choices", "resolved", "init", "norm", "seed", "norm.eps")
     ),
-    *((key, GONE, "missing") for key in ("choices.norm", "choices.init")),
+    *((key, GONE, "missing") for key in ("norm.type", "data.split", "choices.norm")),
+    ("resolved.init.std", GONE, "missing"),
     *((key, [1], "a group of keys") for key in ("choices", "resolved", "norm", "trainer")),
     *((key, None, "a group of keys") for key in ("placement", "init", "resolved.norms.layernorm")),
     ("resolved.norms", [1], "a group of keys"),
@@ -115,7 +108,8 @@ def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edi
 
 
 @pytest.mark.parametrize(
-    "key", ["preset=gpt2", "qkv=none", "norms={}", "warnings=[]", "resolved={}", "choices={}"]
+    "key",
+    "preset=gpt2 recipe=olmo2_1b qkv=none norms={} warnings=[] resolved={} choices={}".split(),
 )
 def test_what_a_saved_run_derives_cannot_be_typed_beside_it(key, saved, tmp_path):
     file = tmp_path / "config.yaml"

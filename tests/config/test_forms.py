@@ -14,7 +14,6 @@ from short_runs import (
 
 from transformer_norms import compose, load, runs
 from transformer_norms.comparison.sweep_record import read_record
-from transformer_norms.config.building import build_model
 from transformer_norms.config.saved import FORM
 from transformer_norms.data import load_tokenizer
 from transformer_norms.errors import ConfigError, InputError
@@ -135,9 +134,3 @@ def test_mini_is_the_small_model_of_nanogpt():
     shape = (sizes.depth, sizes.heads, sizes.width, sizes.context)
     assert shape == (6, 6, 384, 256)  # n_layer, n_head, n_embd, block_size
     assert sizes.depth * 12 * sizes.width**2 == 10_616_832  # its weights besides the embedding
-
-
-def test_a_model_is_named_by_one_name():
-    with pytest.raises(ConfigError, match=r"^model=tiny: "):
-        compose(["model=tiny"])
-    assert build_model(compose(["model=nano"]), 256)

@@ -170,11 +170,13 @@ def tuned(variant, best, *edge):
 
 
 def tree(folder="."):
-    return {
-        str(file): (file.lstat().st_mtime_ns, file.read_bytes())
-        for file in sorted(Path(folder).rglob("*"))
-        if file.is_file() and not file.is_symlink()
-    }
+    """The mode of each path below a folder, and the time and the content of each file."""
+    held = {}
+    for path in sorted(Path(folder).rglob("*")):
+        is_file = path.is_file() and not path.is_symlink()
+        data = (path.lstat().st_mtime_ns, path.read_bytes()) if is_file else ()
+        held[str(path)] = (path.lstat().st_mode, *data)
+    return held
 
 
 def text(study="study", **options):

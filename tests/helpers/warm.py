@@ -19,6 +19,7 @@ import torch._dynamo  # noqa: F401
 
 import transformer_norms.report.writing  # noqa: F401
 import transformer_norms.sweep.drive  # noqa: F401
+from transformer_norms import cli
 from transformer_norms.run import run  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,18 @@ class Command:
 
     def kill(self):
         self._process.kill()
+
+
+def run_in_this_process(arguments, capsys, monkeypatch):
+    """Returns the exit code, the JSON line and what a person reads."""
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it for a sweep
+    try:
+        code = cli.main(arguments)
+    except SystemExit as exit:
+        code = exit.code
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]) if out else None, err
 
 
 def result(folder):

@@ -2,13 +2,12 @@
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 from pausing import PAUSE
 from run_folders import skip_pictures
-from warm import TEXT, result, starting
+from warm import TEXT, result, run_in_this_process, starting
 
 from transformer_norms import cli, compose, runs
 from transformer_norms.kinds import plain
@@ -33,17 +32,8 @@ def start():
 
 @pytest.fixture
 def run_here(capsys, monkeypatch):
-    """Runs a command in this process: its exit code, its JSON line and what a person reads."""
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it for a sweep
     skip_pictures(monkeypatch)
-
-    def run(*arguments):
-        code = cli.main([*arguments[:1], *SHORT, *arguments[1:]])
-        out, err = capsys.readouterr()
-        return code, json.loads(out.splitlines()[-1]) if out else None, err
-
-    return run
+    return lambda first, *more: run_in_this_process([first, *SHORT, *more], capsys, monkeypatch)
 
 
 def wait_for_step(step, process):

@@ -112,7 +112,5 @@ def test_config_takes_a_file_of_any_name_and_a_run_by_its_name(here):
     (here / "mailed.yaml").touch()
     assert str(find_config("mailed.yaml")) == "mailed.yaml"
     assert find_config("rmsnorm-post").as_posix() == f"runs/{RUNS[1]}/config.yaml"
-    with pytest.raises(
-        ConfigError, match="^config=zzz: there is no such file or folder, and no run "
-    ):
+    with pytest.raises(ConfigError, match="^zzz: there is no such file or folder, and no run "):
         find_config("zzz")

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from signal_points import POINTS, wait_until_caught
-from warm import CEILING, TEXT, result, starting
+from warm import CEILING, TEXT, result, run_in_this_process, starting
 
-from transformer_norms import cli, signals
+from transformer_norms import signals
 from transformer_norms.judge import __main__ as judge
 from transformer_norms.run import checkpoint
 from transformer_norms.signals import Preempted, Stopping
@@ -57,19 +57,7 @@ def start():
 
 @pytest.fixture
 def run_here(capsys, monkeypatch):
-    """Runs a command in this process, and returns its exit code and its JSON line."""
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-
-    def run(*arguments):
-        code = 0
-        try:
-            code = cli.main(words(arguments))
-        except SystemExit as exit:
-            code = exit.code
-        return code, json.loads(capsys.readouterr().out.splitlines()[-1])
-
-    return run
+    return lambda *typed: run_in_this_process(words(typed), capsys, monkeypatch)[:2]
 
 
 def leftovers(folder="."):

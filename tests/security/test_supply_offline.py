@@ -15,7 +15,7 @@ TINY = (
 ).split()
 TRAIN, ELSE = [str(ROOT / "train.py"), *TINY], ["-m", "transformer_norms"]
 POOL = ["-m", "norm=rmsnorm,layernorm", "seed=0,1", "launcher=pool", "launcher.workers=2"]
-TESTS = ("old_runs", "data_split", "tracking_folders", "sample")  # files, of all that there are
+TESTS = ("data_split", "tracking_folders", "sample")  # files, of all that there are
 COMMANDS = {
     "a run": [*TRAIN, "tracking=none"],
     "a sample": [*ELSE, "sample", "rmsnorm-pre", "--tokens", "4"],

@@ -13,7 +13,8 @@ from run_folders import skip_pictures
 from sweeps import BasicLauncher
 
 from transformer_norms.comparison.sweep_record import Look, Seen, read_record
-from transformer_norms.config.compose import compose, default_axes
+from transformer_norms.config.chosen_files import default_axes
+from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Variant

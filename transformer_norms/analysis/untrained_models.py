@@ -11,7 +11,8 @@ from torch import Tensor
 
 from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.comparison.sweep_record import Values, label
-from transformer_norms.config.compose import check_names, compose
+from transformer_norms.config.chosen_files import check_names
+from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError

@@ -17,7 +17,7 @@ import argcomplete
 
 from transformer_norms.commands.dispatch import COMMANDS, Command
 from transformer_norms.commands.terminal import PROGRAM, Parser
-from transformer_norms.config.compose import compose_files
+from transformer_norms.config.chosen_files import compose_files
 from transformer_norms.config.finding import RUNS, runs_below, studies_below
 from transformer_norms.config.tree import CHOSEN, flat
 from transformer_norms.names import AXES, NORM_WORDS, option_files, options

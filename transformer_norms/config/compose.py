@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from transformer_norms.config.chosen_files import check_option, compose_files, option_reader
 from transformer_norms.config.finding import CONFIG, find_config, find_run
-from transformer_norms.config.option_content import option_content, read_config_file
 from transformer_norms.config.overrides import HORIZONS, Typed, as_typed, merge, parse, place
-from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins, load
+from transformer_norms.config.plugins import check_plugins, load
 from transformer_norms.config.saved import Saved, read_saved, saved_of
 from transformer_norms.config.tree import (
     CHOSEN,
@@ -28,7 +28,7 @@ from transformer_norms.config.tree import (
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark
 from transformer_norms.model.equation import READ, WRITE
-from transformer_norms.names import AXES, AXES_OF_A_RUN, folder_of_configs, options, unknown
+from transformer_norms.names import AXES, AXES_OF_A_RUN, options, unknown
 from transformer_norms.text_tables import show
 
 PARALLEL = {"parallel": {"type": "none"}}  # of a command that names none
@@ -64,7 +64,10 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     typed = list(keys.values())
     if file is None:
         return complete(choose(typed, folder), typed, folder, device)
-    saved = read_saved(find_config(file.word))
+    try:
+        saved = read_saved(find_config(file.word))
+    except ConfigError as error:
+        raise ConfigError(f"config={error}") from None
     choices = _choices_of(saved, typed, folder)
     _check_unedited(str(file), saved, folder)
     return complete(choices, typed, folder, device)
@@ -130,7 +133,7 @@ def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
     # The rest of the content is about commands, and describes no run.
     values = {key: content[key] for key in CHOSEN}
     axes = {axis: chosen[axis] for axis in AXES_OF_A_RUN}
-    choices = Choices(values, axes, _option_reader(folder))
+    choices = Choices(values, axes, option_reader(folder))
     keys = {pair.key for pair in typed}  # a preset may state its own init and its own head
     if values["architecture"]["tied"] is True and "architecture.tied" not in keys:
         choices = _untie(choices) if keys & {"init", "placement", "norm"} else choices
@@ -213,7 +216,7 @@ def _one_horizon(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, An
 def _choices_of(saved: Saved, typed: Collection[Typed], folder: Path | None) -> Choices:
     """Returns a saved run's choices with what was typed. An option that the saved run used has the
     content that it had then."""
-    read = _option_reader(folder)
+    read = option_reader(folder)
     of_a_command = {"plugins": "none", "again": False, "continue_from": "none", **PARALLEL}
     choices = Choices({**copy.deepcopy(saved.chosen), **of_a_command}, dict(saved.axes), read)
     for pair in (pair for pair in typed if pair.key in AXES):
@@ -248,89 +251,3 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
         needs_plugins = made_with != "none" and not folder
         hint = f"type plugins={made_with} (or --plugins {made_with}) as well; " * needs_plugins
         raise ConfigError(f"{file}: {hint}{error}") from None
-
-
-def default_axes() -> dict[str, str]:
-    """Returns the names that train.yaml chooses."""
-    listed = read_config_file(folder_of_configs() / "train.yaml")["defaults"]
-    entries = {key: name for item in listed if isinstance(item, dict) for key, name in item.items()}
-    return {axis: name for axis, name in entries.items() if axis in AXES}
-
-
-def default_choices() -> dict[str, Any]:
-    """Returns the dotted keys that train.yaml sets, and the names that it chooses."""
-    content = read_config_file(folder_of_configs() / "train.yaml")
-    return {**flat({key: content[key] for key in CHOSEN if key in content}), **default_axes()}
-
-
-def check_option(pair: Typed, folder: Path | None) -> None:
-    if isinstance(pair.value, list) and len(pair.value) > 1:
-        names = f"{pair.key}={','.join(map(str, pair.value))}"
-        raise ConfigError(f"{pair}: several are a sweep; type -m {names}")
-    known = options(pair.key, folder)
-    if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
-        line, more = unknown(pair.key, pair.word, known), ""
-        if folder is not None:
-            more = f"; your own stand in {folder}/configs/{pair.key}"
-        elif not line.startswith("did you mean"):
-            more = "; one of your own needs plugins=FOLDER"
-        raise ConfigError(f"{pair}: {line}{more}")
-
-
-def check_names(overrides: Iterable[str]) -> None:
-    """Raises ConfigError where an option does not exist. A sweep checks the names of all its jobs
-    before it composes the first."""
-    pairs = [pair for text in overrides for pair in parse([text])]
-    folders = [check_plugins(pair.word) for pair in pairs if pair.key == "plugins"]
-    if len(folders) < 2:
-        for pair in (pair for pair in pairs if pair.key in AXES):
-            check_option(pair, *(folders or [None]))
-
-
-def compose_files(
-    typed: Mapping[str, str], folder: Path | None
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the content of train.yaml with the files that are chosen, and the name chosen on each
-    axis. What is typed wins over what a recipe chooses, and that over what its preset chooses."""
-    listed = default_axes()
-    chosen, held = dict(typed), {}
-    for axis in reversed(listed):  # preset and recipe, which choose for other axes, are the last
-        name = chosen.setdefault(axis, listed[axis])
-        held[axis], choices = _read_option(axis, name, folder)
-        chosen = {**choices, **chosen}
-    values = read_config_file(folder_of_configs() / "train.yaml")
-    for axis in listed:
-        across = axis in ACROSS
-        values = merge(values, held[axis] if across else {axis: held[axis]})
-    return values, {axis: chosen[axis] for axis in listed}
-
-
-def _read_option(
-    axis: str, name: str, folder: Path | None, above: tuple[str, ...] = ()
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the content of an option's file, with that of the files of its axis that it extends,
-    and the names that it chooses on other axes."""
-    check_option(Typed(axis, name, name), folder)
-    if name in above:
-        raise ConfigError(f"{axis}={name}: its defaults lead back to itself")
-    content = option_content(axis, name, folder)
-    extended: dict[str, Any] = {}
-    choices: dict[str, str] = {}
-    for entry in content.pop("defaults", ()):
-        if isinstance(entry, str) and entry != "_self_":
-            below, further = _read_option(axis, entry, folder, (*above, name))
-            extended, choices = merge(extended, below), {**further, **choices}
-        for key, word in entry.items() if isinstance(entry, dict) else ():
-            chosen = key.removeprefix("override /")
-            if chosen == key or not chosen.startswith(("hydra/", *AXES)):
-                raise ConfigError(f"{axis}={name}: defaults: '{key}' chooses nothing; {TO_CHOOSE}")
-            choices = {**choices, chosen: str(word)}
-    return merge(extended, content), choices
-
-
-def _option_reader(folder: Path | None) -> ReadOption:
-    def read(axis: str, name: str) -> dict[str, Any]:
-        """Reads configs/AXIS/NAME.yaml, with what it extends."""
-        return _read_option(axis, name, folder)[0]
-
-    return read

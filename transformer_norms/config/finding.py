@@ -63,12 +63,7 @@ def find_config(text: str | Path) -> Path:
     """Returns the file that `config=TEXT` names: a file, or the config.yaml of the run that
     `find_run` finds. Raises ConfigError, one line."""
     path = _existing(text)
-    if path is not None and path.is_file():
-        return path
-    try:
-        return find_run(text) / CONFIG
-    except ConfigError as error:
-        raise ConfigError(f"config={error}") from None
+    return path if path is not None and path.is_file() else find_run(text) / CONFIG
 
 
 def with_runs(words: Iterable[str]) -> list[str]:

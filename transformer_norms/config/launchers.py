@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from transformer_norms.config.compose import check_option
+from transformer_norms.config.chosen_files import check_option
 from transformer_norms.config.option_content import option_content
 from transformer_norms.config.overrides import parse, place
 from transformer_norms.errors import ConfigError

@@ -69,9 +69,12 @@ def resolve(
     nodes = dict(chosen)
     for name in (name for name in USES if name in nodes):
         nodes[name] = check_registered(name, name, nodes[name], spelled)
-    nodes["placement"] = _check_group("placement", "connection", nodes, spelled)
-    if nodes["position"]["type"] == "rope":
-        nodes["position"] = _check_group("position", "scaling", nodes, spelled)
+    groups = [("placement", "connection")]
+    groups += [("position", "scaling")] if nodes["position"]["type"] == "rope" else []
+    for name, key in groups:
+        if (given := nodes[name].get(key, "none")) not in ("none", {}):
+            checked = check_registered(f"{name}.{key}", key, given, spelled)
+            nodes[name] = {**nodes[name], key: checked}
     _check_formula("norm", nodes["norm"], typed)
     if (activation := nodes["mlp"]["activation"]) not in ACTIVATIONS:
         raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
@@ -173,13 +176,8 @@ class _Resolving:
         word = self.nodes[key]
         if word == "auto":
             word = self.brings.get(key, "none")
-        known = NORM_WORDS[key]
-        if word not in known[1:]:
-            try:
-                self.option("norm", word)
-            except ConfigError:
-                names = dict.fromkeys([*known, *options("norm")])
-                raise ConfigError(f"{key}: {unknown(key, word, names, 'norm')}") from None
+        if word not in NORM_WORDS[key][1:]:
+            self._read_norm(key, word)  # raises ConfigError where there is no such norm
         own = [site for site, _ in self.placement.sites() if site in HEAD_SITES]
         if word == "none" or not {*own} & {*sites}:
             return str(word)
@@ -280,21 +278,17 @@ class _Resolving:
             if architecture[key] == "auto":
                 own = TIED_SCALE if key == "logit_scale" and architecture["tied"] else key
                 architecture[key] = brought.get(own, brought[key])
-        if self._is_one(architecture["logit_scale"]):  # as mup's is at its base width
-            architecture["logit_scale"] = "none"
+        formula, values = architecture["logit_scale"], formula_values(Sizes(**self.nodes["model"]))
+        if formula != "none" and not isinstance(formula, Mapping):
+            with name_key("architecture.logit_scale", formula):
+                if Formula(formula)(values) == 1:  # as mup's is at its base width
+                    architecture["logit_scale"] = "none"
         scale = str(architecture["attention_scale"]).replace(" ", "")
         if unit_length and scale == DEFAULTS["attention_scale"]:
             raise ConfigError(
                 "architecture.attention_scale: 1/sqrt(dh) is not allowed where queries and keys "
                 "have length 1 (l2norm): no logit could pass it; leave it out for a learned scale"
             )
-
-    def _is_one(self, spec: Any) -> bool:
-        """Whether a coefficient is the number 1 for these sizes."""
-        if isinstance(spec, Mapping) or spec == "none":
-            return False
-        with name_key("architecture.logit_scale", spec):
-            return bool(Formula(spec)(formula_values(Sizes(**self.nodes["model"]))) == 1)
 
     def resolve_rates(self) -> None:
         """Takes the factors of the learning rate that are auto from the init rule, and makes
@@ -340,14 +334,6 @@ class _Resolving:
         names = [nodes["qkv"] if name == "norm" else name for name in norms]
         contents = {"norm": nodes["norm"], "none": {"type": "none"}, **nodes["norms"]}
         return any(contents[name]["type"] == "l2norm" for name in names)
-
-
-def _check_group(name: str, key: str, nodes: Nodes, spelled: Mapping[str, str]) -> Nodes:
-    """Returns a node with the settings of its group `key`, if any, as their class takes them."""
-    node: Nodes = nodes[name]
-    if not (given := node.get(key)) or given == "none":
-        return node
-    return {**node, key: check_registered(f"{name}.{key}", key, given, spelled)}
 
 
 def _read_placement(node: Nodes) -> Placement:

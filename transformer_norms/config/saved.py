@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
 from transformer_norms.config.tree import CHOSEN, Config, flat
-from transformer_norms.errors import ConfigError, describe_error
+from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
 from transformer_norms.storage.reading import read_yaml
@@ -21,21 +21,8 @@ from transformer_norms.text_tables import show
 
 FORM = 1  # of a config.yaml. A key that is added, renamed or dropped raises the number.
 LONGEST = 1 << 18  # bytes
-# The errors of a reader that expects a run's config and meets other values.
-NO_CONFIG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes values only, a text that reads as a number in quotes, and no aliases."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-_REPRESENT_TEXT: Any = get_omega_conf_dumper().str_representer
-_Dumper.add_representer(str, _REPRESENT_TEXT)
 
 
 @dataclass(frozen=True)
@@ -55,11 +42,11 @@ class Saved:
 
 
 def to_yaml(config: Config) -> str:
-    """Returns the text of config.yaml: what OmegaConf.to_yaml writes, which would copy all values
-    twice before."""
+    """Returns the text of config.yaml: what OmegaConf.to_yaml writes, which copies all values twice
+    before. A text that reads as a number is in quotes."""
     return yaml.dump(
         {"form": FORM, **to_mapping(config)},
-        Dumper=_Dumper,
+        Dumper=get_omega_conf_dumper(),
         default_flow_style=False,
         allow_unicode=True,
         sort_keys=False,
@@ -107,37 +94,26 @@ def saved_of(config: Config) -> Saved:
     return Saved(content.pop("choices"), {key: content[key] for key in CHOSEN}, content["resolved"])
 
 
-def read_content(file: Path) -> dict[str, Any]:
-    """Returns the content of a config.yaml without the number of its form. Raises ConfigError if
-    the file holds more than values, no run, or a run of another form."""
+def read_saved(file: Path) -> Saved:
+    """Reads a config.yaml. Raises ConfigError if the file holds more than values, no run, or a run
+    of another form."""
     content = read_yaml(file, LONGEST)
     try:
         if not isinstance(content, dict):
             raise ConfigError("is no saved run; it should be a group of keys")
         if (form := content.pop("form", None)) != FORM:
             raise ConfigError(f"its form is {form!r}; this version reads form {FORM} alone")
-        _check_keys("", content, ["choices", *CHOSEN, "resolved"])
-        _check_group("resolved", content["resolved"])
+        return _saved(content)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
-    return content
-
-
-def read_saved(file: Path) -> Saved:
-    """Reads a saved run. Raises ConfigError if the file holds more than values, or no run."""
-    try:
-        return _saved(read_content(file))
-    except ConfigError as error:
-        where = "" if str(file) in str(error) else f"{file}: "
-        raise ConfigError(f"config={where}{error}") from None
-    except NO_CONFIG as error:
-        raise ConfigError(f"config={file}: is no run's config: {describe_error(error)}") from None
 
 
 def _saved(content: dict[str, Any]) -> Saved:
     """Raises ConfigError where a part of a run's config is missing, unknown or of another kind."""
+    _check_keys("", content, ["choices", *CHOSEN, "resolved"])
     choices, resolved = content.pop("choices"), content.pop("resolved")
     _check_group("choices", choices)
+    _check_group("resolved", resolved)
     for key in ("choices", "norms", "init", "trainer"):
         _check_group(f"resolved.{key}", resolved.get(key))
     for name, norm in resolved["norms"].items():

@@ -113,9 +113,10 @@ def _is_saved(path: Path, identity: str, state: Any) -> bool:
 
 
 def follow(tensors: Mapping[str, Tensors]) -> None:
-    """Takes part in the gathers of `save`, in the same order, without writing."""
+    """Gathers what `save` gathers, in the same order, without writing."""
     for group in tensors.values():
-        gather(group)
+        for _, tensor in _in_order(group):
+            whole(tensor.detach())
 
 
 def prune(folder: Path, saved: int, keep: int) -> None:
@@ -213,12 +214,6 @@ def stream(tensors: Tensors) -> Iterator[bytes | memoryview]:
         yield _finite_bytes(name, whole(tensor.detach()).cpu().contiguous())
 
 
-def gather(tensors: Tensors) -> None:
-    """Gathers what `stream` gathers. Every rank that does not write must call it meanwhile."""
-    for _, tensor in _in_order(tensors):
-        whole(tensor.detach())
-
-
 def _in_order(tensors: Tensors) -> list[tuple[str, Tensor]]:
     """Returns wide types first, so that every tensor begins at a multiple of its item's size."""
     return sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
@@ -228,17 +223,12 @@ def _header(tensors: Tensors) -> bytes:
     places, end = {}, 0
     for name, tensor in _in_order(tensors):
         start, end = end, end + tensor.nbytes
-        dtype = _stored_dtype(tensor)
+        torchs = str(tensor.dtype).removeprefix("torch.")
+        dtype = str(TensorSpec(dtype=torchs, shape=[], data_ptr=0, data_len=0).dtype)  # such as F32
         places[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(places, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def _stored_dtype(tensor: Tensor) -> str:
-    """Returns safetensors' name of a tensor's type: F32, BF16, .."""
-    name = str(tensor.dtype).removeprefix("torch.")
-    return str(TensorSpec(dtype=name, shape=[], data_ptr=0, data_len=0).dtype)
 
 
 def _finite_bytes(name: str, tensor: Tensor) -> memoryview:

@@ -103,21 +103,16 @@ def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -
     return settings
 
 
-def _respell(entry: Any) -> Any:
+def _respell(entry: dict[str, Any]) -> dict[str, Any]:
     """Returns a placement, or an entry of its `where`, with its equations in one spelling: `x+f(x)`
-    is `x + f(x)`. A value of another kind, as in a damaged folder, stays as it is."""
-    if not isinstance(entry, dict):
-        return entry
-    respelled: dict[str, Any] = dict(entry)
-    equation = entry.get("equation")
-    if isinstance(equation, str):
-        respelled["equation"] = canonical(equation)
-    elif isinstance(equation, dict):
-        respelled["equation"] = {
-            part: canonical(text) if isinstance(text, str) else text
-            for part, text in equation.items()
-        }
-    if isinstance(entry.get("where"), list):
+    is `x + f(x)`."""
+    respelled = dict(entry)
+    text = entry.get("equation")
+    if isinstance(text, dict):
+        respelled["equation"] = {part: canonical(one) for part, one in text.items()}
+    elif text is not None:
+        respelled["equation"] = canonical(text)
+    if "where" in entry:
         respelled["where"] = [_respell(inner) for inner in entry["where"]]
     return respelled
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms import processes
-from transformer_norms.config.compose import compose, default_axes
+from transformer_norms.config.chosen_files import default_axes
+from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config, check_config, diff
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
@@ -152,7 +153,7 @@ class Plan:
             names = identity.difference(longer.choices, self.config.choices)
             raise ConfigError(f"{typed}: only trainer.steps may differ; {names or difference}")
         if changes := diff(data, self.data_identity):
+            what = files_text([*changes])
             raise ConfigError(
-                f"{typed}: the corpus is not what that run read; {', '.join(changes)} "
-                f"{'differ' if len(changes) > 1 else 'differs'} (data.paths?)"
+                f"{typed}: the corpus is not what that run read; {what} (data.paths?)"
             )

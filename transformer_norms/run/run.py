@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from math import log
 from pathlib import Path
 from typing import Any
@@ -75,36 +76,32 @@ def train(
     anything is written, and Busy if another process holds the run.
     """
     check_config(config)
-    # Before the thread below starts: both import torch._dynamo, and two imports at once fail.
-    with machine.deterministic(config.trainer.device):
-        return _train(config, follow, weights_only, finish, member)
-
-
-def _train(
-    config: Config, follow: Follow, weights_only: bool, finish: Finish, member: Member | None
-) -> dict[str, Any]:
-    # Every torch optimizer imports this module, which takes as long as torch: it loads meanwhile.
-    threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
-    plan = Plan(config)
-    for line in plan.remarks:
-        say(line)
-    folder = {"folder": str(plan.folder)}
-    for place in (plan.folder, plan.folder / "checkpoints"):
-        remove_leftovers(place)
-    summary = plan.summary()
-    if summary and summary.ended and processes.count() == 1:
-        say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
-        return summary.values() | folder
     stopping = member.stopping if member else Stopping()
-    try:
-        with stopping:
-            return Run(plan, weights_only, member).train(stopping, follow, finish).values() | folder
-    except Preempted:
-        pass
-    except Exception:  # Ctrl-C has ended a process beside this one, for example
-        if stopping.deferring or not stopping.stop_requested:
-            raise
-    summary = read_summary(plan.folder)
+    # Before the thread starts: both import torch._dynamo, and two imports at once fail.
+    with machine.deterministic(config.trainer.device):
+        # Every torch optimizer imports this module, which takes as long as torch.
+        load_meanwhile = partial(importlib.import_module, "torch._dynamo")
+        threading.Thread(target=load_meanwhile, daemon=True).start()
+        plan = Plan(config)
+        for line in plan.remarks:
+            say(line)
+        folder = {"folder": str(plan.folder)}
+        for place in (plan.folder, plan.folder / "checkpoints"):
+            remove_leftovers(place)
+        summary = plan.summary()
+        if summary and summary.ended and processes.count() == 1:
+            say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
+            return summary.values() | folder
+        run = Run(plan, weights_only, member)
+        try:
+            with stopping:
+                return run.train(stopping, follow, finish).values() | folder
+        except Preempted:
+            pass
+        except Exception:  # Ctrl-C has ended another process of the run, for example
+            if stopping.deferring or not stopping.stop_requested:
+                raise
+        summary = read_summary(plan.folder)
     known = summary.values() if summary else {"step": 0, "val_loss": None}
     return {**known, "status": "preempted", **folder}
 
@@ -336,10 +333,7 @@ class Run:
             raise Preempted
         results: dict[str, Any] = {"status": self._fit()}
         trainer = self.trainer
-        results["peak_memory"] = machine.peak_memory(keys.device)
-        results["compile"] = trainer.loss.compilation.text
-        if self.member:
-            results["stacked"] = self.member.record
+        results |= {"peak_memory": machine.peak_memory(keys.device), **self._divided()}
         if record.diverged:
             results["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")
@@ -383,7 +377,7 @@ class Run:
             self.config,
             self.model,
             build_batches(self.config, self.tokens),
-            self._windows(self.tokens.val, "validation"),
+            partial(self._windows, self.tokens.val, "validation"),
             divided.replicas,
             ranks=self.ranks,
             micro_batches=divided.micro_batches,
@@ -392,7 +386,7 @@ class Run:
 
     def _test(self) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""
-        nats = self.trainer.evaluate(self._windows(self.tokens.test, "test")(), self.stopping)
+        nats = self.trainer.evaluate(self._windows(self.tokens.test, "test"), self.stopping)
         if nats is None:
             return {"status": "preempted"}
         losses = self.record.losses("test", *nats)
@@ -405,21 +399,15 @@ class Run:
         except Exception as error:  # a failed figure must not fail the run
             say(f"curve.svg could not be drawn: {describe_error(error)}")
 
-    def _windows(self, tokens: Any, what: str) -> Callable[[], Any]:
-        """Returns a function that yields evaluation windows and shows how far it is."""
-        keys = self.config.trainer
+    def _windows(self, tokens: Any, what: str) -> Iterator[Batch]:
+        """Yields evaluation windows, and shows how far it is."""
+        keys, limit = self.config.trainer, self.config.data.val_tokens
         size = keys.batch_size // keys.accumulation
-        limit = self.config.data.val_tokens
-        total = min(limit, len(tokens) - 1)
-
-        def read_windows() -> Iterator[Batch]:
-            done = 0
-            for window in windows(tokens, self.config.model.context, limit, size):
-                self.live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
-                yield window
-                done += window[:, 1:].numel()
-
-        return read_windows
+        done, total = 0, min(limit, len(tokens) - 1)
+        for window in windows(tokens, self.config.model.context, limit, size):
+            self.live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
+            yield window
+            done += window[:, 1:].numel()
 
     def _choose_checkpoint(self, identity: str) -> checkpoint.Checkpoint | None:
         """Returns the folder's newest checkpoint that this run can go on from, or else that of the

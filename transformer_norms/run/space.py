@@ -20,15 +20,19 @@ _REST = 1 << 20  # config.yaml, summary.json, curve.svg, each with its draft
 _MIRROR = 8 << 20  # W&B's own files
 
 
-def needed_space(config: Config, vocab_size: int) -> int:
-    """Returns how many bytes the folder of a run holds at most: `keep` checkpoints and the one that
-    is being written, the metrics and their copy at a resume, and small files."""
+def space_left_to_write(folder: Path, config: Config, vocab_size: int) -> int:
+    """Returns how many bytes more a run will write into its folder, which it may have begun: `keep`
+    checkpoints and the one that is being written, the metrics and their copy at a resume, and small
+    files."""
     keys, metrics = config.trainer, _metrics_size(config)
     checkpoint = _checkpoint_size(config, vocab_size)
-    space = (keys.keep + 1) * checkpoint + 2 * metrics + 2 * _WORD * vocab_size + _REST
+    needed = (keys.keep + 1) * checkpoint + 2 * metrics + 2 * _WORD * vocab_size + _REST
     if config.tracking.type != "none":
-        space += _MIRROR + metrics + (checkpoint if config.tracking.model != "none" else 0)
-    return space
+        needed += _MIRROR + metrics + (checkpoint if config.tracking.model != "none" else 0)
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # gone meanwhile
+            needed -= file.lstat().st_blocks * 512
+    return max(0, needed)
 
 
 def _metrics_size(config: Config) -> int:
@@ -68,12 +72,3 @@ def _parameters(config: Config, vocab_size: int) -> "list[Parameter]":
             return list(build_uninitialized(config, vocab_size).parameters())
     except Exception:  # a plugin's norm may compute with weights, which have no values there
         return list(build_uninitialized(config, vocab_size).parameters())
-
-
-def space_left_to_write(folder: Path, config: Config, vocab_size: int) -> int:
-    """Returns how many bytes more a run will write into its folder, which it may have begun."""
-    needed = needed_space(config, vocab_size)
-    for file in folder.rglob("*"):
-        with suppress(OSError):  # gone meanwhile
-            needed -= file.lstat().st_blocks * 512
-    return max(0, needed)

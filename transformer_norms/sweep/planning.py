@@ -19,7 +19,8 @@ from transformer_norms.comparison.sweep_record import (
     path_of,
     read_record,
 )
-from transformer_norms.config.compose import check_names, compose
+from transformer_norms.config.chosen_files import check_names
+from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.kinds import plain

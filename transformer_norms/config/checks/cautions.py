@@ -15,13 +15,12 @@ def cautions(config: Config) -> list[str]:
     """Returns what is strange about a resolved config."""
     placement = read_placement(config.placement)
     return [
-        *_stream(config, placement),
-        *_warmup(config),
+        *_strange_choices(config, placement),
         *(unverified_line(*each) for each in unverified(config, placement).items()),
     ]
 
 
-def _stream(config: Config, placement: Placement) -> Iterator[str]:
+def _strange_choices(config: Config, placement: Placement) -> Iterator[str]:
     sites = {name for name, site in placement.sites() if site.norm != "none"}
     final = config.norm.type if config.final_norm == "norm" else config.final_norm
     no_norm = config.norm.type == "none"
@@ -35,9 +34,6 @@ def _stream(config: Config, placement: Placement) -> Iterator[str]:
             f"init: {' and '.join(zeros)} start at zero under a norm of the branch, which scales "
             "what little comes to full size"
         )
-
-
-def _warmup(config: Config) -> Iterator[str]:
     warmup, steps = config.schedule.get("warmup", 0), config.trainer.steps
     if warmup >= steps:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"

@@ -89,19 +89,13 @@ def check_registered(
     checked = check(
         key, own, *owners, supplied=(*use.supplied, *use.offered), auto=True, spelled=spelled
     )
-    stated = _settings(thing, use)
-    if missing := [setting for setting in stated if setting not in own]:
-        raise ConfigError(f"{key}.{missing[0]} is missing; wanted are {', '.join(stated)}")
+    # The project's files state every setting, so a saved config without one has lost it. A plugin's
+    # file may leave to its class what has a default there: no config and no identity has it then.
+    if str(thing.__module__).startswith(f"{__package__.partition('.')[0]}."):
+        stated = [one for one in parameters(thing) if one not in (*use.supplied, *use.offered)]
+        if missing := [setting for setting in stated if setting not in own]:
+            raise ConfigError(f"{key}.{missing[0]} is missing; wanted are {', '.join(stated)}")
     return {"type": name, **checked}
-
-
-def _settings(thing: Any, use: Use) -> list[str]:
-    """Returns the settings that a file of the class has to state. The project's files state every
-    one, so a saved config without one has lost it: defaults are for Python. A plugin's file may
-    leave to its class what has a default there, and then no config and no identity has it."""
-    if not str(thing.__module__).startswith(f"{__package__.partition('.')[0]}."):
-        return []
-    return [key for key in parameters(thing) if key not in (*use.supplied, *use.offered)]
 
 
 def _check_use(key: str, thing: Any, use: Use) -> None:

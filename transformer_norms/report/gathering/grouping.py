@@ -15,7 +15,7 @@ from transformer_norms.comparison.sweep_record import (
     grouped,
     names_of,
 )
-from transformer_norms.config.compose import default_choices
+from transformer_norms.config.chosen_files import default_choices
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.report.gathering.sources import Sources

@@ -1,0 +1,95 @@
+"""The files of the options that are chosen: which of them exist, and what they hold together."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.config.option_content import option_content, read_config_file
+from transformer_norms.config.overrides import Typed, merge, parse
+from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins
+from transformer_norms.config.tree import CHOSEN, ReadOption, flat
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import AXES, folder_of_configs, options, unknown
+
+
+def option_reader(folder: Path | None) -> ReadOption:
+    """Returns a function that reads configs/AXIS/NAME.yaml, with what it extends."""
+    return lambda axis, name: _read_option(axis, name, folder)[0]
+
+
+def default_axes() -> dict[str, str]:
+    """Returns the names that train.yaml chooses."""
+    listed = read_config_file(folder_of_configs() / "train.yaml")["defaults"]
+    entries = {key: name for item in listed if isinstance(item, dict) for key, name in item.items()}
+    return {axis: name for axis, name in entries.items() if axis in AXES}
+
+
+def default_choices() -> dict[str, Any]:
+    """Returns the dotted keys that train.yaml sets, and the names that it chooses."""
+    content = read_config_file(folder_of_configs() / "train.yaml")
+    return {**flat({key: content[key] for key in CHOSEN if key in content}), **default_axes()}
+
+
+def check_option(pair: Typed, folder: Path | None) -> None:
+    if isinstance(pair.value, list) and len(pair.value) > 1:
+        names = f"{pair.key}={','.join(map(str, pair.value))}"
+        raise ConfigError(f"{pair}: several are a sweep; type -m {names}")
+    known = options(pair.key, folder)
+    if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
+        line, more = unknown(pair.key, pair.word, known), ""
+        if folder is not None:
+            more = f"; your own stand in {folder}/configs/{pair.key}"
+        elif not line.startswith("did you mean"):
+            more = "; one of your own needs plugins=FOLDER"
+        raise ConfigError(f"{pair}: {line}{more}")
+
+
+def check_names(overrides: Iterable[str]) -> None:
+    """Raises ConfigError where an option does not exist. A sweep checks the names of all its jobs
+    before it composes the first."""
+    pairs = [pair for text in overrides for pair in parse([text])]
+    folders = [check_plugins(pair.word) for pair in pairs if pair.key == "plugins"]
+    if len(folders) < 2:
+        for pair in (pair for pair in pairs if pair.key in AXES):
+            check_option(pair, *(folders or [None]))
+
+
+def compose_files(
+    typed: Mapping[str, str], folder: Path | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the content of train.yaml with the files that are chosen, and the name chosen on each
+    axis. What is typed wins over what a recipe chooses, and that over what its preset chooses."""
+    listed = default_axes()
+    chosen, held = dict(typed), {}
+    for axis in reversed(listed):  # preset and recipe, which choose for other axes, are the last
+        name = chosen.setdefault(axis, listed[axis])
+        held[axis], choices = _read_option(axis, name, folder)
+        chosen = {**choices, **chosen}
+    values = read_config_file(folder_of_configs() / "train.yaml")
+    for axis in listed:
+        across = axis in ACROSS
+        values = merge(values, held[axis] if across else {axis: held[axis]})
+    return values, {axis: chosen[axis] for axis in listed}
+
+
+def _read_option(
+    axis: str, name: str, folder: Path | None, above: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the content of an option's file, with that of the files of its axis that it extends,
+    and the names that it chooses on other axes."""
+    check_option(Typed(axis, name, name), folder)
+    if name in above:
+        raise ConfigError(f"{axis}={name}: its defaults lead back to itself")
+    content = option_content(axis, name, folder)
+    extended: dict[str, Any] = {}
+    choices: dict[str, str] = {}
+    for entry in content.pop("defaults", ()):
+        if isinstance(entry, str) and entry != "_self_":
+            below, further = _read_option(axis, entry, folder, (*above, name))
+            extended, choices = merge(extended, below), {**further, **choices}
+        for key, word in entry.items() if isinstance(entry, dict) else ():
+            chosen = key.removeprefix("override /")
+            if chosen == key or not chosen.startswith(("hydra/", *AXES)):
+                raise ConfigError(f"{axis}={name}: defaults: '{key}' chooses nothing; {TO_CHOOSE}")
+            choices = {**choices, chosen: str(word)}
+    return merge(extended, content), choices
