@@ -17,6 +17,7 @@ from transformer_norms.config.option_content import read_config_file
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokenizer
+from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
@@ -91,6 +92,15 @@ def largest_difference(before: nn.Module, after: nn.Module, tokens: Tensor) -> f
     """The largest difference between the logits of two models, over the largest of the first."""
     expected, logits = (model(tokens).double() for model in (before, after))
     return float((expected - logits).abs().max() / expected.abs().max())
+
+
+def check_exact(named: object, rounding: float) -> None:
+    """Raises ConfigError if folding has changed what a model computes."""
+    if not rounding < EXACT:
+        raise ConfigError(
+            f"{named}: folding has changed the logits, by {rounding:.0e} of the largest, and "
+            "it is not saved; a fault of this program, or a class of your own"
+        )
 
 
 def probe_tokens(model: Transformer) -> Int64[Tensor, "batch time"]:

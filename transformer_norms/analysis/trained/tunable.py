@@ -12,16 +12,15 @@ from typing import Any
 import torch
 
 from transformer_norms.analysis.folded_model import save_model
-from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Timetable, Tuning, tune
+from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Timetable, Tuning, stay, tune
 from transformer_norms.analysis.trained.subjects import (
-    CONTEXT,
     WINDOWS,
     check_file,
     check_text,
     check_vocabulary,
-    checked_context,
+    context_of,
     is_checkpoint,
-    load_checkpoint,
+    load_model,
     split_context,
     tokenizer_keys,
     with_ids_of,
@@ -91,8 +90,8 @@ class Tunable:
         words: str,
         tell: Tell,
     ) -> tuple[Tuning, Transformer]:
-        """Tunes a model on, as its timetable says. `timetable` is called with the model behind the
-        making of its optimizer, and may put other modules around its norms."""
+        """Tunes a model on, as its timetable says. `timetable` is called with the model once its
+        optimizer is made, and may put other modules around its norms."""
         if self.threads:
             torch.set_num_threads(self.threads)
         trainer = self.trainer(model.train(), config)
@@ -113,8 +112,8 @@ class Tunable:
         which is validated at the stages. Returns the cost, and the changed model."""
         title, change = words
         tuning, model = self.tune(changed, config, timetable, f"{title}, {change}", tell)
-        own, stay = copy.deepcopy(self.model), Timetable(stages)
-        control, _ = self.tune(own, self.config, lambda _: stay, f"{title}, {CONTROL}", tell)
+        own, unchanged = copy.deepcopy(self.model), stay(stages)
+        control, _ = self.tune(own, self.config, lambda _: unchanged, f"{title}, {CONTROL}", tell)
         return Cost(tuning, control), model
 
     def trainer(self, model: Transformer, config: Config) -> Trainer:
@@ -191,18 +190,19 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
 def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tunable:
     check_text(folder, typed, text)
     kept, context = split_context([*_words_of_text(typed, text), *typed])
-    model = load_checkpoint(folder)
+    model = load_model(folder)
     texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
     own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
     tuning = [word for word in kept if word not in texts]
     config = recompose(own, [*_defaults(CHECKPOINT_RATE, typed, OF_CHECKPOINTS), *tuning])
-    context = checked_context(context, model, folder) or min(model.context, CONTEXT)
+    context = context_of(context, model, folder)
     tokens = prepare_tokens(config)
     tokens.check(context)
     largest = max(int(part.max()) for part in (tokens.train, tokens.val))
     check_vocabulary(folder, largest, model)
     model = model.double() if config.trainer.precision == "fp64" else model
-    words, corpus = with_ids_of(model, tokens.tokenizer), identity_of(CORPORA.maker(config.data)())
+    words = with_ids_of(model, tokens.tokenizer, folder)
+    corpus = identity_of(CORPORA.maker(config.data)())
     return Tunable(folder, model, own, config, tokens, words, context, corpus)
 
 
