@@ -50,8 +50,9 @@ def norm_stages(model: Transformer) -> dict[str, str]:
     """
     norms = dict(model.norms())
     stages = {path: _stage(path, place_of(norm)) for path, norm in norms.items()}
+    inside = ", inside the last step of its connection"
     staying = [
-        f"{place_of(norm).title} ({type(norm).__name__}{_inside(path)})"
+        f"{place_of(norm).title} ({type(norm).__name__}{inside * path.startswith('final.')})"
         for path, norm in norms.items()
         if stages[path] is None or type(norm) not in FREEZABLE  # a subclass may compute anything
     ]
@@ -73,11 +74,6 @@ def _stage(path: str, place: NormPlace) -> str | None:
     if place.site == "pre":
         return "attention" if place.sub_layer == "block" else place.sub_layer
     return "final" if path == "final" else None
-
-
-def _inside(path: str) -> str:
-    """Words for a norm before the head that is a part of a connection's last step."""
-    return ", inside the last step of its connection" if path.startswith("final.") else ""
 
 
 # -------------------------------------------------------------------------------------- freezing

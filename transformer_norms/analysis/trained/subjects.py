@@ -6,7 +6,7 @@ wrote. Runs are grouped by variant and paired by seed, as in a report.
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -225,10 +225,7 @@ def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) ->
     `known` are the keys that may be typed beside them."""
     keys = [word for word in typed.where if "=" in word and not Path(word).exists()]
     words = list(dict.fromkeys(word for word in typed.where if word not in keys))
-    pairs = {key: value for key, _, value in (text.partition("=") for text in keys)}
-    for key in pairs:
-        if key not in known and key.split(".")[0] not in known:
-            raise ConfigError(f"{key}: {unknown('key of an analysis', key, known)}")
+    check_keys(keys, "an analysis", known)
     if not words:
         raise ConfigError("name at least one run, study or folder of transformers")
     if typed.text is not None:
@@ -251,6 +248,13 @@ def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) ->
         return Subjects(alone)
     study = read_study(places, _baseline(typed.baseline), tell=tell)
     return _subjects_of(study, alone, keys, typed.text)
+
+
+def check_keys(typed: Iterable[str], what: str, known: Sequence[str]) -> None:
+    """Raises ConfigError for KEY=VALUE whose key, or whose group of keys, is not known."""
+    for key in (word.partition("=")[0] for word in typed):
+        if key not in known and key.split(".")[0] not in known:
+            raise ConfigError(f"{key}: {unknown(f'key of {what}', key, known)}")
 
 
 def _baseline(typed: Sequence[str] | None) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Timetable, Tun
 from transformer_norms.analysis.trained.subjects import (
     WINDOWS,
     check_file,
+    check_keys,
     check_text,
     check_vocabulary,
     context_of,
@@ -34,7 +35,6 @@ from transformer_norms.data.batches import Batches, windows
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.names import unknown
 from transformer_norms.progress import Tell
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
@@ -149,12 +149,8 @@ def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
 
     Raises ConfigError if it is no finished run, or if its text has changed.
     """
-    keys = {word.partition("=")[0]: word for word in typed}
     of_checkpoint = is_checkpoint(folder)
-    known = [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())]
-    for key, word in keys.items():
-        if key not in known and key.split(".")[0] not in known:
-            raise ConfigError(f"{word}: {unknown('key of a tuning', key, known)}")
+    check_keys(typed, "a tuning", [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())])
     if of_checkpoint:
         return _of_checkpoint(folder, typed, text)
     if text is not None:
