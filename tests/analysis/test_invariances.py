@@ -22,18 +22,11 @@ KEYS = [law.key for law in LAWS]
 #   odd            all but a bias, which is drawn at random, is: no where there is one.
 #   size           var / var and ms / ms are 1 for each token; batchnorm's only over tokens.
 #   later          batchnorm's mean over tokens holds the last one, its running averages do not.
-#   l2norm, scalenorm   rmsnorm but for one factor.
-#   prmsnorm       divides by a length, so scaling goes; its output's size is that of z beyond the
-#                  first coordinates. A row scaled grows, or changes all others: no.
-#   dyt, derf      one injective function of each coordinate, increasing or (gain < 0) decreasing:
-#                  whatever moves z moves y. A bias, drawn at random, makes them not odd.
-#   group_rmsnorm  rmsnorm in each group, whose mean squares are 1: so is theirs together.
-#   preaffine      scale z takes the place of z. ssnorm: rmsnorm with one gain.
+#   prmsnorm       the size of its output is that of z beyond the first coordinates.
+#   dyt, derf      one injective function of each coordinate: all that moves z moves y.
 #   gatednorm      a function of rmsnorm's output, and silu is not odd; its gate makes sizes unlike.
 #   bhyt           a function of rmsnorm's output, odd; tanh makes sizes unlike.
-#   seednorm       z / rms(z) is rmsnorm's, but the factor gain + alpha tanh(beta^T z) of each
-#                  coordinate changes with all that changes beta^T z, and z -> -z turns the sign
-#                  of its second part alone.
+#   seednorm       the factor gain + alpha tanh(beta^T z) of each coordinate changes with beta^T z.
 YES = {
     "batchnorm": "weights_scaled row_scaled data_scaled data_shifted shifted later_evaluation",
     "layernorm": "weights_scaled weights_recentred data_scaled token_scaled shifted size "

@@ -195,18 +195,6 @@ def test_a_variant_in_which_nothing_can_be_swapped_is_left_out_by_name(capsys):
         prepare_swap(read_tunable(post, STEPS), ["final_norm=layernorm"])
 
 
-@pytest.mark.nightly
-def test_the_command_compares_a_study_over_paired_seeds(tmp_path):
-    assert main([str(small.study()), "norm=derf", *STEPS, "--out", str(tmp_path)]) == 0
-    rows = of_kind(read_rows((tmp_path / "swap.csv").read_text()), "model")
-    assert len(rows) == 6
-    for row in rows:
-        assert row["gap"] == row["tuned"] - row["control"]
-    gaps = torch.tensor([row["gap"] for row in rows if row["model"] == "rmsnorm"]).double()
-    half = 4.302652729911275 * gaps.std().item() / 3**0.5  # t of 2 degrees at 97.5 %
-    assert f"{gaps.mean():+.4f} ± {half:.4f} |" in (tmp_path / "swap.md").read_text()
-
-
 @pytest.mark.parametrize("make", [small.gpt2, pytest.param(small.llama, marks=pytest.mark.nightly)])
 def test_a_folder_of_transformers_is_swapped_and_loses_its_norms(make, capsys, tmp_path):
     folder, text = make(), small.home() / "text.txt"

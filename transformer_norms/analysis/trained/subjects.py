@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from transformer_norms.analysis.untrained_models import with_defaults
 from transformer_norms.comparison.sweep_record import label
 from transformer_norms.config.compose import compose
 from transformer_norms.config.finding import CONFIG, find_run, find_study, is_run
@@ -314,10 +315,13 @@ def _load(
     """The model of a folder on its device, with its text. `fingerprint` is that of the tokens that
     a run was trained on."""
     kept, context = split_context(keys)
-    own = [as_typed("config", str(folder / CONFIG)), "trainer.device=auto"]
+    own, usual = [as_typed("config", str(folder / CONFIG))], {"trainer.device": "auto"}
     if is_checkpoint(folder):
-        own = ["tracking=none", *tokenizer_keys(folder), f"trainer.batch_size={WINDOWS}"]
-    config = compose([*own, *kept])
+        own, usual = (
+            tokenizer_keys(folder),
+            {"tracking": "none", "trainer.batch_size": f"{WINDOWS}"},
+        )
+    config = compose([*own, *with_defaults(kept, usual)])
     words = partial(tokenizer_of, folder)
     if text is not None:
         tokens = _encode("--text", text, words())

@@ -26,6 +26,7 @@ from transformer_norms.analysis.trained.subjects import (
     tokenizer_keys,
     with_ids_of,
 )
+from transformer_norms.analysis.untrained_models import with_defaults
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.compose import compose, recompose
 from transformer_norms.config.overrides import as_typed
@@ -43,18 +44,18 @@ from transformer_norms.training.loss import Batch
 from transformer_norms.training.trainer import Trainer
 
 # The defaults of the tuning: a horizon of its own.
-DEFAULTS = ("trainer.steps=300", "schedule.warmup=20")
+DEFAULTS = {"trainer.steps": "300", "schedule.warmup": "20"}
 RATE = 1 / 3  # of the run's own peak
 # A checkpoint does not say at which rate it was trained: the default of transformers' own Trainer.
 CHECKPOINT_RATE = 5e-5
-OF_CHECKPOINTS = (f"trainer.batch_size={WINDOWS}", "data.val_tokens=32768")
-FIXED = ("trainer.eval_every=0", "trainer.probe_every=0", "trainer.compile=none")
+OF_CHECKPOINTS = {"trainer.batch_size": f"{WINDOWS}", "data.val_tokens": "32768"}
+FIXED = {"trainer.eval_every": "0", "trainer.probe_every": "0", "trainer.compile": "none"}
 TYPED = (
     "trainer.steps trainer.batch_size trainer.accumulation trainer.clip optimizer schedule plugins"
 ).split()
 TYPED_OF_CHECKPOINTS = "data model.context trainer.device trainer.precision seed".split()
 OF_TUNINGS = f"""KEY=VALUE changes how it is tuned on, as for train. Where nothing is typed it is
-  {" ".join(DEFAULTS)}
+  {" ".join(f"{key}={value}" for key, value in DEFAULTS.items())}
 and {RATE:.2g} of the run's own peak rate, its optimizer afresh. A folder of
 transformers is tuned on --text FILE or on the corpus of typed data keys, in
 windows of model.context tokens, with optimizer.lr={CHECKPOINT_RATE:g} if none is typed.
@@ -158,13 +159,6 @@ def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
     return _of_run(folder, typed)
 
 
-def _defaults(rate: float, typed: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-    """The defaults of a tuning whose keys are not typed."""
-    keys = {word.partition("=")[0] for word in typed}
-    defaults = [*DEFAULTS, f"optimizer.lr={rate:g}", *FIXED, *more]
-    return [word for word in defaults if word.partition("=")[0] not in keys]
-
-
 def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
     plugins = next((word for word in typed if word.startswith("plugins=")), "plugins=none")
     model = load(folder, plugins.removeprefix("plugins="))
@@ -173,7 +167,8 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
         status = summary.status if summary else "no run of train.py"
         raise ConfigError(f"{folder}: is {status}, not finished")
     own = compose([as_typed("config", str(folder / "config.yaml")), plugins])
-    config = recompose(own, [*_defaults(own.optimizer.lr * RATE, typed), *typed])
+    rate = {"optimizer.lr": f"{own.optimizer.lr * RATE:g}"}
+    config = recompose(own, with_defaults(typed, {**DEFAULTS, **rate, **FIXED}))
     tokens = prepare_tokens(config)
     tokens.check(own.model.context)
     if tokens.fingerprint != summary.data.fingerprint:
@@ -189,8 +184,8 @@ def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tun
     model = load_model(folder)
     texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
     own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
-    tuning = [word for word in kept if word not in texts]
-    config = recompose(own, [*_defaults(CHECKPOINT_RATE, typed, OF_CHECKPOINTS), *tuning])
+    rate = {"optimizer.lr": f"{CHECKPOINT_RATE:g}"}
+    config = recompose(own, with_defaults(kept, {**DEFAULTS, **rate, **FIXED, **OF_CHECKPOINTS}))
     context = context_of(context, model, folder)
     tokens = prepare_tokens(config)
     tokens.check(context)
