@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.analysis.folded_model import (
-    biasable_roles,
     check_exact,
     empty_model,
     largest_difference,
@@ -24,6 +23,7 @@ from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
+from transformer_norms.hf.facts import biasable_roles, facts_of
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.settings import latent_ranks
 from transformer_norms.model.sites import NormPlace, place_of
@@ -170,7 +170,7 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     if any(getattr(norm, "bias", None) is not None for _, norm in model.norms()):
         inputs = {role for group in READERS.values() for role in group} | {"head"}
         roles |= inputs - {*latent_ranks(model.config.blocks[0].inner)}
-    roles &= biasable_roles(model.config)
+    roles &= biasable_roles(facts_of(model.config, model.vocab_size))
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
     config = recompose(own, [*changed, f"architecture.bias={bias}"])
