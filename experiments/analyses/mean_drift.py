@@ -22,9 +22,9 @@ from scipy import special
 from torch import Tensor
 
 from transformer_norms.analysis.command import models_parser, run_on_models
-from transformer_norms.analysis.norm_freezing import norm_places
 from transformer_norms.analysis.outcome import Analysis, Lines, Number, Row, Rows, View, of_kind
 from transformer_norms.analysis.trained.subjects import Loaded
+from transformer_norms.model.sites import place_of
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.progress import Tell
 from transformer_norms.training.probes import ones_cosine, watch_streams
@@ -251,15 +251,15 @@ def measure(loaded: Loaded, tell: Tell) -> Drift:
 
     with watch_streams(loaded.model, read_stream), watch_norms(loaded, read_norm):
         loss = loaded.evaluate(partial(tell, "token {:.0f}/{:.0f}"))
-    modules = {path: norm for path, _, norm in norm_places(loaded.model)}
+    read = {path: norm for path, norm in loaded.model.norms() if path in norms}
     return Drift(
         loaded.model.width,
         loss,
         {place: _finite(torch.cat(each)) for place, each in streams.items()},
         {path: _finite(torch.cat(each)) for path, each in norms.items()},
         widths,
-        {path: isinstance(modules[path], LayerNorm) for path in norms},
-        {path: site for path, site, _ in norm_places(loaded.model) if path in norms},
+        {path: isinstance(norm, LayerNorm) for path, norm in read.items()},
+        {path: place_of(norm).title for path, norm in read.items()},
     )
 
 
@@ -272,7 +272,7 @@ def _finite(cosines: Tensor) -> np.ndarray:
 def watch_norms(loaded: Loaded, read: Any) -> Iterator[None]:
     """Calls `read` with the path and the input of each norm that reads tokens."""
     with ExitStack() as stack:
-        for path, _, norm in norm_places(loaded.model):
+        for path, norm in loaded.model.norms():
             if path.split(".")[0] != "rows":  # fixnorm norms rows of a table, not tokens
                 hook = norm.register_forward_pre_hook(
                     lambda module, given, path=path: read(path, given[0])

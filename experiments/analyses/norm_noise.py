@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer_norms.analysis.norm_freezing import norm_places
 from transformer_norms.model.attention import AllHeads, PerHead
 from transformer_norms.model.coefficient import Scaled
 from transformer_norms.model.sites import HEAD_SITES
@@ -55,7 +54,7 @@ def norms_read(model: Transformer, tokens: Int[Tensor, "batch time"]) -> Read:
     """Finds for each sub-layer the norm whose output is the very tensor that the sub-layer reads,
     wherever it stands: before it, behind the one before, on the embedding. Attention that reads no
     norm has those on its queries, keys and values instead, if it has these."""
-    norms = {path: module for path, _, module in norm_places(model)}
+    norms = dict(model.norms())
     norms |= {path: m for path, m in model.named_modules() if isinstance(m, WRAPPERS)}
     outputs: dict[tuple[int, Any], str] = {}
     kept: list[Tensor] = []  # a tensor that is gone would lend its memory to another one

@@ -12,7 +12,6 @@ from analyses.norm_noise import (
     QUERIES,
     Noise,
     Setting,
-    Shift,
     norms_read,
     perturb,
     query_positions,
@@ -68,19 +67,6 @@ def test_noise_of_no_size_changes_nothing_to_the_bit(placement):
             assert moved.distance[1] > 0
 
 
-@pytest.mark.parametrize("attention", ["plain", "sinks"])
-def test_uniform_attention_does_not_move(attention):
-    """A query of zeros has equal logits, whatever is read, and only values carry the noise."""
-    loaded = model_and_text(*ATTENTIONS[attention], placement="pre")
-    with torch.no_grad():
-        for block in loaded.model.blocks:
-            block.attention.f.query.weight.zero_()
-    found = noise_free(loaded, (0.1, 1.0))
-    for moved in found.moved.values():
-        assert {*moved.distance, *moved.changed, *moved.changed_sharp} == {0}
-    assert abs(found.rise(PRIMARY)) > 1e-5
-
-
 @torch.no_grad()
 def attention_by_hand(block, x, words):
     """The weights [heads, time, keys] of one sequence [time, width], in numpy."""
@@ -132,17 +118,6 @@ def test_the_distance_is_the_total_variation_by_hand(attention, kind):
     assert moved.changed[0] == pytest.approx(sum(changes) / len(changes))
     assert moved.sharp[0] == pytest.approx(sum(sharp) / len(sharp))
     assert moved.changed_sharp[0] == pytest.approx(np.array(changes)[sharp].mean())
-
-
-def test_the_distance_of_hand_made_attention_is_in_closed_form():
-    before = torch.tensor([[[[1.0, 0, 0], [0.25, 0.75, 0], [0.4, 0.3, 0.3]]]])
-    after = torch.tensor([[[[1.0, 0, 0], [0.75, 0.25, 0], [0.3, 0.4, 0.3]]]])
-    shift = Shift(2)
-    shift.add({1: before}, 1, after)
-    shift.add({1: before}, 1, before)
-    distance, changed, sharp, changed_sharp = (each[1] for each in vars(shift.means).values())
-    assert distance == pytest.approx((0 + 0.5 + 0.1) / 6)
-    assert (changed, sharp, changed_sharp) == pytest.approx((2 / 6, 4 / 6, 1 / 4))
 
 
 def outputs(loaded, path, setting, seed=SEED, window=0):

@@ -132,11 +132,10 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
 
 # ---------------------------------------------------------------------------- what is refused
 
-MODELS = ("mean_drift", "swap norm=dyt", "norm_removal")
+MODELS = ("mean_drift", "swap norm=dyt", "norm_removal", "fold")
 REFUSED = [
     ("coordinate_check model.width=64", "wants 2 widths or more"),
     ("coordinate_check data=text", "is not read here"),
-    ("coordinate_check model.width=32,64 init=mu", "did you mean 'mup'"),
     ("coordinate_check --steps 0", "1 to 1000"),
     ("init_gradients placement=pots", "did you mean 'post'?"),
     ("init_gradients model.depth=8", "model.depth=8: a slope wants 2 depths"),
@@ -144,18 +143,13 @@ REFUSED = [
     ("init_gradients init.std.up=1 --xiong", "--xiong supposes init=xavier"),
     ("init_gradients optimizer.lr=1", "optimizer.lr=1: is not read here"),
     ("init_gradients model=124m", "model=124m: is not read here"),
-    ("init_gradients --tikz", "--tikz"),
     ("init_gradients --out FILE", "other.txt is a file"),
     ("init_gradients --out FILE/below", "other.txt is a file"),
     ("invariances norm=rmsnrm", "norm=rmsnrm: did you mean 'rmsnorm'"),
-    ("invariances norm=rmsnorm norm.epss=1", "did you mean 'norm.eps'"),
     ("invariances norm=rmsnorm,dyt norm.eps=1e-3", "norm.eps"),
-    ("invariances norm=rmsnorm norm.eps=2", "less than or equal to 1"),
     ("invariances norm.eps=1e-3", "norm=NAME"),
     ("invariances placement=post", "norm, norm.KEY, plugins"),
-    ("invariances plugin=mine", "did you mean 'plugins'"),
     ("invariances plugins=nowhere", "no such folder"),
-    ("invariances rmsnorm", "norm, norm.KEY, plugins"),
     ("invariances norm=rmsnorm --outt x", "--help"),
     ("collapse RUN --noise 0.1,much", "--noise 0.1,much: numbers from 0 to 10 are wanted"),
     ("collapse RUN --noise=-1", "--noise -1: numbers from 0 to 10 are wanted"),
@@ -180,7 +174,6 @@ REFUSED = [
     ("mean_drift BARE --text TEXT", "has no tokenizer.json; save the model's tokenizer into it"),
     ("mean_drift RUN --baseline norm=dyt", "--baseline dyt: no variant is that"),
     ("swap RUN", "type the norm that comes in, such as norm=dyt"),
-    ("swap RUN norm=dytt", "did you mean 'dyt'"),
     ("swap RUN norm=dyt model.width=9", "there is no key of an analysis 'model.width'"),
     ("swap RUN norm=dyt --text TEXT", "is a run, which is tuned on its own text"),
     ("swap CHECKPOINT norm=dyt", "has no text of its own; type --text FILE"),
@@ -191,16 +184,11 @@ REFUSED = [
     ("swap RUN norm=dyt --save SAVED", "-swapped is there already; name another folder"),
     ("norm_removal RUN trainer.steps=9", "trainer.steps=9: the last norm of"),
     ("norm_removal RUN trainer.stepz=9", "did you mean 'trainer.steps'"),
-    ("norm_removal RUN norm=rmsnorm", "norm: there is no key of an analysis 'norm'; there are"),
     ("norm_removal RUN trainer.probe_every=1", "there is no key of a"),
     ("norm_removal RUN --save SAVED", "-folded is there already; name another folder"),
     ("norm_removal RUN --gap 0", "--gap 0: at least 1"),
-    ("norm_removal trainer.steps=30", "name at least one run"),
-    ("norm_removal RUN --gaps 3", "--gaps"),
-    ("fold nowhere", "nowhere: there is no such file or folder"),
     ("fold RUN --save SAVED", "is there already; name a new folder"),
     ("fold EMPTY", "EMPTY: "),
-    ("fold NOTHING", "there is no model in it, config.yaml of a run or config.json of"),
     ("fold TEXT", "text.txt: is a file; name a run, or a folder that transformers wrote"),
     ("fold BARE --save NEW", "has no tokenizer.json; save the model's tokenizer into"),
 ]  # fmt: skip

@@ -3,6 +3,7 @@ and the command."""
 
 import math
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from analyses.init_gradients import (
 )
 from combinations import combined
 from scipy import stats
-from written_out import own_rmsnorm as norm
+from untrained import streams_by_hand
 
 from transformer_norms.analysis.rendering import figure, tables, terminal
 from transformer_norms.analysis.untrained_models import draw_tokens, fit_law
@@ -106,95 +107,37 @@ def test_xiongs_models_begin_with_the_papers_deviations_whatever_a_placement_bri
 # --------------------------------------------------------------------------------------- by hand
 
 
-def attention(w, x):
-    """Every token so far counts alike."""
-    counts = torch.arange(1, x.shape[1] + 1, dtype=torch.double)[:, None]
-    return (x @ w["attention.f.value"].T).cumsum(1) / counts @ w["attention.f.output"].T
+def by_differences(model, batch, weight):
+    """The length of the loss's gradient for one matrix, element by element."""
+
+    def loss(place, step):
+        weight.view(-1)[place] += step
+        logits = model(batch[:, :-1]).flatten(0, 1)
+        weight.view(-1)[place] -= step
+        return torch.nn.functional.cross_entropy(logits, batch[:, 1:].flatten()).item()
+
+    step, places = 1e-5, range(weight.numel())
+    return math.hypot(*((loss(n, step) - loss(n, -step)) / (2 * step) for n in places))
 
 
-def mlp(w, x):
-    return (x @ w["mlp.f.up"].T).clamp(min=0) @ w["mlp.f.down"].T
-
-
-def pre(x, w):
-    x = x + attention(w, norm(x))
-    return x + mlp(w, norm(x))
-
-
-def post(x, w):
-    x = norm(x + attention(w, x))
-    return norm(x + mlp(w, x))
-
-
-def parallel(x, w):
-    return x + attention(w, norm(x)) + mlp(w, norm(x))
-
-
-def residual_dual(streams, w):
-    x, r = streams
-    for f in (attention, mlp):
-        u = f(w, x)
-        x, r = norm(x + u), r + u
-    return x, r
-
-
-# {placement: (its block, the streams it begins with, what the head reads)}
-BY_HAND = {
-    "pre": (pre, lambda x: x, norm),
-    "post": (post, lambda x: x, lambda x: x),
-    "parallel": (parallel, lambda x: x, norm),
-    "residual_dual": (residual_dual, lambda x: (x, x), lambda s: s[0] + norm(s[1])),
-}
-
-
-def loss_and_squares(placement, weights, batch, depth):
-    block, enter, leave = BY_HAND[placement]
-    streams, squares = enter(weights["embedding"][batch[:, :-1]]), []
-    for i in range(depth):
-        own = {
-            name.removeprefix(f"blocks.{i}."): weight
-            for name, weight in weights.items()
-            if name.startswith(f"blocks.{i}.")
-        }
-        streams = block(streams, own)
-        x = streams[0] if isinstance(streams, tuple) else streams
-        squares.append(x.square().mean().item())
-    logits = leave(streams) @ weights["head"].T
-    log_p = logits - logits.exp().sum(-1, keepdim=True).log()
-    return -log_p.gather(-1, batch[:, 1:, None]).mean().item(), squares
-
-
-def by_differences(placement, weights, batch, depth, name):
-    """The length of the gradient for one matrix."""
-    gradient, step = [], 1e-5
-    for place in range(weights[name].numel()):
-        ends = []
-        for sign in (1, -1):
-            moved = {key: weight.clone() for key, weight in weights.items()}
-            moved[name].view(-1)[place] += sign * step
-            ends.append(loss_and_squares(placement, moved, batch, depth)[0])
-        gradient.append((ends[0] - ends[1]) / (2 * step))
-    return math.hypot(*gradient)
-
-
-@pytest.mark.parametrize("placement", BY_HAND)
-def test_gradients_and_streams_of_one_and_two_blocks_are_those_of_the_formulas(placement):
+@pytest.mark.parametrize("placement", ["pre", "post", "parallel", "residual_dual"])
+@torch.no_grad()
+def test_gradients_are_differences_of_the_loss_and_streams_those_between_blocks(placement):
     setting = read_setting([f"placement={placement}", *SMALL], xiong=True)
-    (variant,) = measure_variants(setting)
-    assert {depth: numbers.shape for depth, numbers in variant.blocks.items()} == {
-        1: (1, 1, 3),
-        2: (1, 2, 3),
-    }
+    with torch.enable_grad():
+        (variant,) = measure_variants(setting)
+    shapes = {depth: numbers.shape for depth, numbers in variant.blocks.items()}
+    assert shapes == {1: (1, 1, 3), 2: (1, 2, 3)}
     for config in setting.variants[placement]:
-        depth = config.model.depth
-        named = build_model(config, 64).named_parameters()
-        weights = {name.removesuffix(".weight"): p.detach().double() for name, p in named}
-        _, expected = loss_and_squares(placement, weights, draw_tokens(config), depth)
-        for block, found in enumerate(variant.blocks[depth][0]):
-            assert found[SQUARE] == pytest.approx(expected[block], rel=1e-12)
-            for part, column in (("mlp.f.down", DOWN), ("attention.f.output", OUTPUT)):
-                name = f"blocks.{block}.{part}"
-                wanted = by_differences(placement, weights, draw_tokens(config), depth, name)
+        model, batch = build_model(config, 64).double(), draw_tokens(config)
+        streams = [streams_by_hand(SimpleNamespace(model=model), tokens)[0] for tokens in batch]
+        for i, block in enumerate(model.blocks):
+            found = variant.blocks[config.model.depth][0, i]
+            after = [each[i + 1] for each in streams]
+            x = [each[0] if isinstance(each, list) else each for each in after]
+            assert found[SQUARE] == pytest.approx(np.square(x).mean(), rel=1e-12)
+            for f, column in ((block.mlp.f.down, DOWN), (block.attention.f.output, OUTPUT)):
+                wanted = by_differences(model, batch, f.weight)
                 assert found[column] == pytest.approx(wanted, rel=1e-6)
 
 

@@ -1,16 +1,12 @@
 """What norms are found to be invariant to: the papers' tables, norms written out, planted norms."""
 
-import csv
-from xml.etree import ElementTree
-
-import matplotlib.pyplot  # noqa: F401  here, and not on a test's time
 import pytest
 import torch
 from omegaconf import OmegaConf
 
 from transformer_norms.analysis.invariance_laws import LAWS, draw_layer, measure_norms
 from transformer_norms.analysis.invariances import VERDICTS, number, outcome
-from transformer_norms.analysis.rendering import files, terminal
+from transformer_norms.analysis.rendering import terminal
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import distinct_norms, option_files
 from transformer_norms.norms import NORMS
@@ -26,18 +22,11 @@ KEYS = [law.key for law in LAWS]
 #   odd            all but a bias, which is drawn at random, is: no where there is one.
 #   size           var / var and ms / ms are 1 for each token; batchnorm's only over tokens.
 #   later          batchnorm's mean over tokens holds the last one, its running averages do not.
-#   l2norm, scalenorm   rmsnorm but for one factor.
-#   prmsnorm       divides by a length, so scaling goes; its output's size is that of z beyond the
-#                  first coordinates. A row scaled grows, or changes all others: no.
-#   dyt, derf      one injective function of each coordinate, increasing or (gain < 0) decreasing:
-#                  whatever moves z moves y. A bias, drawn at random, makes them not odd.
-#   group_rmsnorm  rmsnorm in each group, whose mean squares are 1: so is theirs together.
-#   preaffine      scale z takes the place of z. ssnorm: rmsnorm with one gain.
+#   prmsnorm       the size of its output is that of z beyond the first coordinates.
+#   dyt, derf      one injective function of each coordinate: all that moves z moves y.
 #   gatednorm      a function of rmsnorm's output, and silu is not odd; its gate makes sizes unlike.
 #   bhyt           a function of rmsnorm's output, odd; tanh makes sizes unlike.
-#   seednorm       z / rms(z) is rmsnorm's, but the factor gain + alpha tanh(beta^T z) of each
-#                  coordinate changes with all that changes beta^T z, and z -> -z turns the sign
-#                  of its second part alone.
+#   seednorm       the factor gain + alpha tanh(beta^T z) of each coordinate changes with beta^T z.
 YES = {
     "batchnorm": "weights_scaled row_scaled data_scaled data_shifted shifted later_evaluation",
     "layernorm": "weights_scaled weights_recentred data_scaled token_scaled shifted size "
@@ -57,19 +46,29 @@ YES |= {"preaffine": YES["rmsnorm"], "ssnorm": YES["rmsnorm"], "group_rmsnorm": 
 YES |= {"bhyt": YES["prmsnorm"]}
 
 
+def by_norm(*typed):
+    """The rows of each norm, by the key of their law."""
+    norms = {}
+    for row in measure_norms(typed):
+        norms.setdefault(row["norm"], {})[row["transformation"]] = row
+    return norms
+
+
+def held(rows):
+    return {key for key, row in rows.items() if row["verdict"] == "yes"}
+
+
 @pytest.fixture(scope="module")
 def rows():
-    found = measure_norms([f"norm={','.join(YES)}"])
-    return {row.name: row for row in found}
+    return by_norm(f"norm={','.join(YES)}")
 
 
 @pytest.mark.parametrize("name", YES)
 def test_a_norm_is_invariant_to_what_the_papers_and_its_formula_say_and_to_nothing_else(name, rows):
-    held = {key for key, change in rows[name].changes.items() if change.holds}
-    assert list(rows[name].changes) == KEYS
-    assert held == set(YES[name].split())
-    for change in rows[name].changes.values():  # no verdict hangs on where the line is drawn
-        assert change.ideal < 1e-13 or change.ideal > 1e-2
+    assert list(rows[name]) == KEYS
+    assert held(rows[name]) == set(YES[name].split())
+    for row in rows[name].values():  # no verdict hangs on where the line is drawn
+        assert row["change_without_eps"] < 1e-13 or row["change_without_eps"] > 1e-2
 
 
 # Norms and transformations, written out
@@ -127,40 +126,42 @@ def literal_changes(name, eps):
     }
 
 
+EPS = {"rmsnorm": 1e-6}
+
+
 @pytest.mark.parametrize("name", ["batchnorm", "layernorm", "rmsnorm"])
 def test_a_change_is_that_of_the_norm_and_the_transformation_written_out(name, rows):
-    row, sizes = rows[name], {"rmsnorm": 1e-6}
-    assert row.eps == sizes.get(name, 1e-5)
-    assert row.small_eps == 1e-30
-    for key, change in literal_changes(name, row.eps).items():
-        assert row.changes[key].own == pytest.approx(change, rel=1e-6, abs=1e-13), key
-    for key, change in literal_changes(name, 0).items():
-        assert row.changes[key].ideal == pytest.approx(change, rel=1e-6, abs=1e-13), key
+    for column, eps in (("change_without_eps", 0), ("change_with_eps", EPS.get(name, 1e-5))):
+        found = {key: row[column] for key, row in rows[name].items() if key in KEYS[:-1]}
+        assert found == pytest.approx(literal_changes(name, eps), rel=1e-6, abs=1e-13)
+        assert {row["eps"] for row in rows[name].values()} == {EPS.get(name, 1e-5)}
 
 
 def test_eps_is_felt_as_the_first_order_says():
     """y' / y = 1 + (eps / 2 r^2)(1 - 1 / delta^2), most for delta = 1/3: 4 eps / r^2 of y."""
-    rows = measure_norms(["norm=rmsnorm", "norm.gain=none", "norm.eps=1e-6,1e-8"])
-    assert {row.eps: row.learned for row in rows} == {1e-6: "0", 1e-8: "0"}
-    assert all("rmsnorm" in row.name and f"eps={row.eps}" in row.name for row in rows)
+    norms = by_norm("norm=rmsnorm", "norm.gain=none", "norm.eps=1e-6,1e-8")
+    rows = [own["weights_scaled"] for own in norms.values()]
+    assert {row["eps"]: row["learned"] for row in rows} == {1e-6: "0", 1e-8: "0"}
+    assert all("rmsnorm" in row["norm"] and f"eps={row['eps']}" in row["norm"] for row in rows)
     layer = draw_layer()
     z = layer.x @ layer.weight.T
     square = root_mean_square(z, -1)
     expected = float((4 / square * (z / square.sqrt()).abs()).max())
     for row in rows:
-        assert row.changes["weights_scaled"].own == pytest.approx(expected * row.eps, rel=1e-4)
-        assert row.changes["weights_scaled"].ideal < 1e-14
+        assert row["change_with_eps"] == pytest.approx(expected * row["eps"], rel=1e-4)
+        assert row["change_without_eps"] < 1e-14
 
 
 def test_a_norm_without_eps_has_one_number_and_each_learns_what_its_formula_has(rows):
-    assert {name for name, row in rows.items() if row.eps is None} == {"dyt", "derf", "none"}
-    for row in rows.values():
-        assert all((change.own is None) == (row.eps is None) for change in row.changes.values())
+    every = [row for own in rows.values() for row in own.values()]
+    without = {row["norm"] for row in every if row["eps"] is None}
+    assert without == {row["norm"] for row in every if row["change_with_eps"] is None}
+    assert without == {"dyt", "derf", "none"}
     learned = dict.fromkeys(("none", "l2norm"), "0") | {"scalenorm": "1", "dyt": "2d + 1"}
     learned |= {"derf": "2d + 2", "seednorm": "3d", "rmsnorm": "d", "batchnorm": "2d"}
-    assert {name: rows[name].learned for name in learned} == learned
-    assert rows["l2norm"].mean_square == pytest.approx(1 / 64)
-    assert rows["scalenorm"].mean_square == pytest.approx(1)
+    assert {name: rows[name]["odd"]["learned"] for name in learned} == learned
+    assert rows["l2norm"]["odd"]["mean_square"] == pytest.approx(1 / 64)
+    assert rows["scalenorm"]["odd"]["mean_square"] == pytest.approx(1)
 
 
 def test_by_default_every_norm_is_asked_but_those_that_differ_in_eps_alone():
@@ -210,23 +211,18 @@ def planted(tmp_path_factory):
         NORMS.pop(name, None)
 
 
-def held(row):
-    return {key for key, change in row.changes.items() if change.holds}
-
-
 def test_a_planted_norm_gets_the_verdicts_of_its_formula(planted):
     """max|x| scales with x and is the same for -x; greatest + c is not greatest; a token's mean
     square is not fixed by its largest coordinate."""
-    greatest, over_time, clamped = measure_norms(
-        [f"plugins={planted}", "norm=greatest,overtime,clamped"]
-    )
+    norms = by_norm(f"plugins={planted}", "norm=greatest,overtime,clamped")
+    greatest, over_time, clamped = norms.values()
     of_a_token = {"odd", "later_training", "later_evaluation"}
     scales = {"weights_scaled", "data_scaled", "token_scaled"}
     assert held(greatest) == scales | of_a_token
     # A mean over each sequence is linear: odd, free of what is added to all tokens, and a leak.
     assert held(over_time) == {"odd", "data_shifted", "shifted"}
     for mode in ("training", "evaluation"):
-        assert over_time.changes[f"later_{mode}"].ideal > 0.1
+        assert over_time[f"later_{mode}"]["change_without_eps"] > 0.1
     assert held(clamped) == of_a_token | {"size"}  # all tokens are long
 
 
@@ -244,33 +240,22 @@ def test_what_is_no_norm_is_refused_by_its_name(name, said, planted):
 FEW = ("batchnorm", "layernorm", "rmsnorm", "l2norm", "dyt")
 
 
-@pytest.fixture(scope="module")
-def made(rows, planted):
-    """Of a few norms, since a figure takes its time for each."""
-    (mine,) = measure_norms([f"plugins={planted}", "norm=greatest"])
-    return files(outcome([*(rows[name] for name in FEW), mine]))
+def test_the_spreadsheet_has_the_digits_that_any_processor_finds(rows):
+    few = [row for name in FEW for row in rows[name].values()]
+    for written, row in zip(outcome(few).rows, few, strict=True):
+        for key, value in row.items():
+            exact = isinstance(value, float)
+            assert written[key] == (pytest.approx(value, rel=1e-5, abs=1e-12) if exact else value)
+        numbers = [number for number in written.values() if isinstance(number, float)]
+        assert numbers == [float(f"{number:.6g}") for number in numbers]
 
 
-def test_the_spreadsheet_has_a_row_for_each_norm_and_law_as_any_processor_finds_it(made, rows):
-    found = list(csv.DictReader(made["invariances.csv"].decode().splitlines()))
-    assert len(found) == (len(FEW) + 1) * len(LAWS)
-    for line in found:
-        if line["norm"] in rows:
-            change = rows[line["norm"]].changes[line["transformation"]]
-            assert line["verdict"] == ("yes" if change.holds else "no")
-            written = float(line["change_without_eps"])
-            assert written == pytest.approx(change.ideal, rel=1e-5, abs=1e-12)
-            own = float(line["change_with_eps"] or "nan")
-            expected = float("nan") if change.own is None else change.own
-            assert own == pytest.approx(expected, rel=1e-5, abs=1e-12, nan_ok=True)
-
-
-def test_the_table_for_a_readme_puts_norms_with_the_same_answers_in_a_row(made, rows):
-    cells = VERDICTS.cells(outcome([rows[name] for name in FEW]).rows)
-    found = {line[0]: line[1:] for line in cells[1:]}
+def test_the_table_for_a_readme_puts_norms_with_the_same_answers_in_a_row(rows):
+    few = outcome([row for name in FEW for row in rows[name].values()])
+    heading, *lines = VERDICTS.cells(few.rows)
+    found = {line[0]: line[1:] for line in lines}
     assert "rmsnorm, l2norm" in found
     assert found["batchnorm"] == "yes no no no yes yes yes no yes no no no yes".split()
-    ElementTree.fromstring(made["invariances.svg"])
 
 
 @pytest.mark.parametrize(
@@ -282,7 +267,8 @@ def test_a_number_is_shown_with_two_digits_at_most(value, shown):
 
 
 def test_the_terminal_has_eighty_columns_and_every_norm_and_law(rows):
-    lines = terminal(outcome(list(rows.values()))).splitlines()
+    every = [row for own in rows.values() for row in own.values()]
+    lines = terminal(outcome(every)).splitlines()
     assert max(map(len, lines)) <= 80
     for name in YES:
         assert sum(line.split()[:1] == [name] for line in lines) == 3

@@ -1,12 +1,9 @@
 """The mean of the stream: by hand, planted, and of a checkpoint."""
 
-import json
-
 import numpy as np
 import pytest
-import small_studies as small
 import torch
-from analyses.mean_drift import ANALYSIS, chance, main, measure
+from analyses.mean_drift import ANALYSIS, chance, measure
 from untrained import DEPTH, WIDTH, model_and_text, sequences, streams_by_hand
 
 from transformer_norms.progress import tell_nobody
@@ -90,15 +87,3 @@ def test_chance_is_that_of_random_directions_and_of_random_signs():
         assert (c**2).mean() ** 0.5 == pytest.approx(chance(16)[1], rel=0.02)
     c = abs(x.mean(-1)) / (x**2).mean(-1) ** 0.5
     assert np.median(c) == pytest.approx(chance(16)[0], rel=0.02)
-
-
-@pytest.mark.nightly
-def test_the_command_measures_a_checkpoint_of_transformers(capsys, tmp_path):
-    (tmp_path / "text").write_text("the fox jumps over the dog")
-    assert main([str(small.checkpoint()), "--text", str(tmp_path / "text")]) == 0
-    theirs = json.loads(capsys.readouterr().out.splitlines()[-1])["numbers"][0]
-    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    assert main([str(run), "--text", str(tmp_path / "text")]) == 0
-    ours = json.loads(capsys.readouterr().out.splitlines()[-1])["numbers"][0]
-    for key in ("median", "last", "chance", "norms"):
-        assert theirs[key] == pytest.approx(ours[key], rel=1e-4)

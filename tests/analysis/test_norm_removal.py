@@ -1,9 +1,7 @@
 """From a trained model to one without norms: what is frozen, what is folded, and the control."""
 
 import copy
-import io
 import json
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -16,19 +14,17 @@ from omegaconf import OmegaConf
 from transformer_norms import build_model, compose, load
 from transformer_norms.analysis.norm_freezing import (
     FreezingOrder,
-    Removable,
     RemovableNorm,
-    Removal,
     compose_normless,
     fold_norms,
     make_removable,
     norm_stages,
+    remove_in_order,
 )
 from transformer_norms.analysis.norm_removal import main
-from transformer_norms.analysis.norm_tuning import Cost, Timetable, Tuning, tune
+from transformer_norms.analysis.norm_tuning import stay, tune
 from transformer_norms.analysis.outcome import of_kind, read_rows
-from transformer_norms.analysis.trained.tunable import read_tunable
-from transformer_norms.analysis.trained.tuned_models import rows_of
+from transformer_norms.analysis.trained.tunable import Tunable, read_tunable
 from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.norms import NORMS
@@ -188,7 +184,7 @@ def tuned(remove, steps=14, norm="layernorm"):
     validation = [tokens_of(99)]
     trainer = build_trainer(config, model, tokens_of, lambda: validation)
     order = FreezingOrder(norm_stages(model), 3, 1)
-    timetable = Removal(order, model) if remove else Timetable(order.stages)
+    timetable = remove_in_order(order, model) if remove else stay(order.stages)
     return tune(trainer, timetable, lambda step, steps: None), trainer
 
 
@@ -200,46 +196,21 @@ def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
             model.embedding.weight[0] += 1  # the first batch is one that it knows
     batches = lambda step: easy if step == 0 else tokens_of(step)  # noqa: E731
     trainer = build_trainer(config, model, batches, lambda: [tokens_of(99)])
-    removal = Removal(FreezingOrder(norm_stages(model), 3, 1), model)
+    removal = remove_in_order(FreezingOrder(norm_stages(model), 3, 1), model)
     tuning = tune(trainer, removal, lambda step, steps: None)
     assert min(tuning.training[1:]) > tuning.training[0]
     assert tuning.diverged == ""
     assert len(tuning.training) == 120
 
 
-def rows_of_models(costs):
-    return [
-        {"model": "pre", "seed": n, **row}
-        for n, c in enumerate(costs)
-        for row in rows_of(c, "folded")
-    ]
-
-
-def test_what_is_not_finite_ends_it_and_says_whose_it_was():
-    removed, _ = tuned(remove=True)
-    control, _ = tuned(remove=False)
-    removed.diverged, removed.training = "the loss is nan at step 9", removed.training[:8]
-    for stage in ("tuned", "first token"):
-        del removed.validation[stage], removed.steps[stage]
-    costs = [Cost(removed, control)] * 2
-    assert costs[0].gap is None
-    assert "tuned" in costs[0].control.validation
-    rows = rows_of_models(costs)
-    assert gap_sentences(rows) == ["pre: 2 of 2 seeds diverged"]
-    assert rows[0]["diverged"] == "folded: the loss is nan at step 9"
-    lines = ["pre: 2 of 3 seeds diverged; the others +0.000"]
-    assert gap_sentences(rows_of_models([*costs, Cost(control, control)])) == lines
-
-
-def test_the_interval_of_a_gap_is_students_over_seeds():
-    costs = []
-    for gap in (0.05, 0.07, 0.09):
-        removed, control = (Tuning({"tuned": 9}, {"tuned": 2.0 + more}) for more in (gap, 0.0))
-        costs.append(Cost(removed, control))
+def test_the_sentence_of_a_gap_has_students_interval_unless_a_seed_diverged():
+    rows = [{"model": "pre", "seed": n, "gap": gap} for n, gap in enumerate((0.05, 0.07, 0.09))]
     half = 4.302652729911275 * 0.02 / 3**0.5  # t of 2 degrees at 97.5 %
     expected = f"95 % interval {0.07 - half:+.3f} to {0.07 + half:+.3f}, 3 seeds"
-    (line,) = gap_sentences(rows_of_models(costs))
-    assert line == f"pre: +0.070 nats against the control ({expected})"
+    assert gap_sentences(rows) == [f"pre: +0.070 nats against the control ({expected})"]
+    ended = {"model": "pre", "diverged": "folded: the loss is nan at step 9"}
+    assert gap_sentences([ended] * 2) == ["pre: 2 of 2 seeds diverged"]
+    assert gap_sentences([ended, *rows[:1]]) == ["pre: 1 of 2 seeds diverged; the others +0.050"]
 
 
 def test_the_control_is_plain_training_and_the_removal_is_that_up_to_its_first_norm():
@@ -269,17 +240,10 @@ def run_of(seed):
 TYPED = ["trainer.steps=30", "--gap", "2", "--start", "4"]
 
 
-@pytest.fixture(scope="module")
-def removed(tmp_path_factory):
-    """What the command prints, and the folder of what it writes."""
-    folder = tmp_path_factory.mktemp("removed")
-    with redirect_stdout(io.StringIO()) as printed:
-        assert main([str(run_of(0)), *TYPED, "--out", f"{folder}/o", "--save", f"{folder}/s"]) == 0
-    return printed.getvalue().splitlines(), folder
-
-
-def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(removed):
-    out, folder = removed
+def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(capsys, tmp_path):
+    folder = tmp_path
+    assert main([str(run_of(0)), *TYPED, "--out", f"{folder}/o", "--save", f"{folder}/s"]) == 0
+    out = capsys.readouterr().out.splitlines()
     rows = read_rows((folder / "o/norm_removal.csv").read_text())
     (end,) = of_kind(rows, "model")
     assert (end["model"], end["seed"]) == ("layernorm pre", 0)
@@ -303,14 +267,14 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(removed):
 
 def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(capsys, tmp_path, monkeypatch):
     runs = [str(run_of(seed)) for seed in (0, 1)]
-    change = Removable.change
+    tune_both = Tunable.tune_both
 
     def interrupted(self, *given):
-        if self.tunable.config.seed == 1:
+        if self.config.seed == 1:
             raise KeyboardInterrupt
-        return change(self, *given)
+        return tune_both(self, *given)
 
-    monkeypatch.setattr(Removable, "change", interrupted)
+    monkeypatch.setattr(Tunable, "tune_both", interrupted)
     assert main([*runs, *TYPED, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
     rows = read_rows((tmp_path / "norm_removal.csv").read_text())

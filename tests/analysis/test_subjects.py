@@ -79,7 +79,7 @@ def test_a_checkpoint_of_transformers_is_the_run_that_it_was_written_from(tmp_pa
 def test_typed_keys_change_how_much_is_read_and_how_precisely():
     folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
     typed = ["data.val_tokens=20", "model.context=5", "trainer.precision=fp64"]
-    one = loaded(folder, *typed, "trainer.batch_size=2")
+    one = loaded(folder, *typed, "trainer.batch_size=2", "trainer.device=cpu")
     assert [tuple(batch.shape) for batch in one.windows()] == [(2, 6), (2, 6)]
     assert next(one.model.parameters()).dtype == torch.float64
     assert one.model.context == small.CONTEXT

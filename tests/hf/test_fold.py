@@ -74,8 +74,7 @@ QUICK = ("pre", "sandwich", "hybrid_star")
 
 @pytest.mark.parametrize("placement", QUICK)
 def test_a_folded_model_has_the_same_logits(placement):
-    result = check(norm="layernorm", placement=placement)
-    assert any(fold.into for fold in result.folds)
+    assert any(fold.into for fold in check(norm="layernorm", placement=placement).folds)
 
 
 @pytest.mark.nightly

@@ -17,10 +17,10 @@ from transformer_norms.config.option_content import read_config_file
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokenizer
+from transformer_norms.errors import ConfigError
+from transformer_norms.hf.facts import biasable_roles, facts_of
 from transformer_norms.kinds import plain
-from transformer_norms.model.initialization import BIASED, biased
-from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.settings import MADE_BY
+from transformer_norms.model.initialization import biased
 from transformer_norms.model.sites import NormPlace, place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import option_files
@@ -91,6 +91,15 @@ def largest_difference(before: nn.Module, after: nn.Module, tokens: Tensor) -> f
     """The largest difference between the logits of two models, over the largest of the first."""
     expected, logits = (model(tokens).double() for model in (before, after))
     return float((expected - logits).abs().max() / expected.abs().max())
+
+
+def check_exact(named: object, rounding: float) -> None:
+    """Raises ConfigError if folding has changed what a model computes."""
+    if not rounding < EXACT:
+        raise ConfigError(
+            f"{named}: folding has changed the logits, by {rounding:.0e} of the largest, and "
+            "it is not saved; a fault of this program, or a class of your own"
+        )
 
 
 def probe_tokens(model: Transformer) -> Int64[Tensor, "batch time"]:
@@ -178,7 +187,9 @@ def folded_config(model: Transformer, folds: Sequence[NormFold], biases: Iterabl
         architecture["tied"] = False
     there = biased(config.architecture.bias)
     if added := set(biases) - there:
-        architecture["bias"] = sorted(added | there & biasable_roles(config))
+        architecture["bias"] = sorted(
+            added | there & biasable_roles(facts_of(config, model.vocab_size))
+        )
     return recompose(config, (), {**choices, "architecture": architecture})
 
 
@@ -188,10 +199,3 @@ def _name_of(content: Mapping[str, Any]) -> str:
     files = {name: read_config_file(file) for name, file in option_files("norm").items()}
     known = {name: {**content_of(node), "eps": None} for name, node in files.items()}
     return next((name for name in known if known[name] == wanted), f"{content['type']}_folded")
-
-
-def biasable_roles(config: Config) -> set[str]:
-    """The roles that a model of a config has, of those that may have a bias."""
-    left = {"gate"} if not MLPS[config.mlp.type].gated else set()
-    left |= {role for role, key in MADE_BY.items() if getattr(config.architecture, key) == "none"}
-    return set(BIASED) - left

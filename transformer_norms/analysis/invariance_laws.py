@@ -1,7 +1,7 @@
 """The laws that a norm may obey: which changes of W and x leave y = norm(W x) as it was. Measures
 them for each norm."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from transformer_norms.analysis.outcome import Row
 from transformer_norms.comparison.sweep_record import Values, label
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
@@ -177,52 +178,21 @@ LAWS = (
 # -------------------------------------------------------------------------------- what is measured
 
 
-@dataclass(frozen=True)
-class Change:
-    """max|y' - y| / rms(y), with eps as small as it may be, and with the norm's own eps.
-
-    A norm that has no eps has one number, and `own` is None.
-    """
-
-    ideal: float
-    own: float | None
-
-    @property
-    def holds(self) -> bool:
-        return self.ideal < HOLDS_BELOW
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The results for one norm: `changes` by the key of a law.
-
-    `learned` is how many numbers it learns at width d. `mean_square` is that of its output, at
-    gain 1 and bias 0, over all tokens.
-    """
-
-    name: str
-    eps: float | None
-    small_eps: float | None
-    learned: str
-    mean_square: float
-    changes: Mapping[str, Change]
-
-
-def measure_norms(overrides: Iterable[str] = (), tell: Tell = tell_nobody) -> list[Answers]:
-    """The results for each norm of `norm=a,b norm.KEY=VALUE plugins=DIR`.
+def measure_norms(overrides: Iterable[str] = (), tell: Tell = tell_nobody) -> list[Row]:
+    """A row for each law and each norm of `norm=a,b norm.KEY=VALUE plugins=DIR`.
 
     Without norm= these are all norms but those that differ from another in eps alone. Raises
-    ConfigError if something named is no norm.
+    ConfigError if something named is not a norm.
     """
     layer, norms = draw_layer(), _read_norms(list(overrides))
     alike = [key for key in norms[0] if len({str(values.get(key)) for values in norms}) == 1]
     unnamed = {"plugins", *alike} - {"norm"}
-    answers = []
+    rows: list[Row] = []
     with torch.no_grad():
         for values in track(tell, "measuring norms {:.0f}/{:.0f}", norms):
             name = label({key: value for key, value in values.items() if key not in unnamed})
-            answers.append(_measure_norm(name, values, layer))
-    return answers
+            rows += _measure_norm(name, values, layer)
+    return rows
 
 
 def _read_norms(overrides: Sequence[str]) -> list[Values]:
@@ -242,24 +212,34 @@ def _read_norms(overrides: Sequence[str]) -> list[Values]:
     return [{"norm": name, **question.fixed} for name in distinct_norms(folder)]
 
 
-def _measure_norm(name: str, values: Values, layer: Layer) -> Answers:
+def _measure_norm(name: str, values: Values, layer: Layer) -> Iterator[Row]:
+    """A row for each law: its change with eps as small as it may be, and with the norm's own eps,
+    which is None for a norm without eps.
+
+    `learned` is how many numbers the norm learns at width d. `mean_square` is that of its output,
+    at gain 1 and bias 0, over all tokens.
+    """
     config = _compose(values)
     eps = config.norm.get("eps")
     small = None if eps is None else _compose_small_eps(values)
-    changes = {}
+    size = next(law for law in LAWS if law.key == "size")
+    of_norm = {
+        "eps": eps,
+        "learned": _learned_numbers(config),
+        "mean_square": float(mean_squares(_build_norm(config, size)(layer.z)).mean()),
+    }
     for law in LAWS:
         own = _measure_change(name, config, law, layer)
         ideal = own if small is None else _measure_change(name, small, law, layer)
-        changes[law.key] = Change(ideal, None if small is None else own)
-    size = next(law for law in LAWS if law.key == "size")
-    return Answers(
-        name=name,
-        eps=eps,
-        small_eps=None if small is None else small.norm.eps,
-        learned=_learned_numbers(config),
-        mean_square=float(mean_squares(_build_norm(config, size)(layer.z)).mean()),
-        changes=changes,
-    )
+        yield {
+            "norm": name,
+            "transformation": law.key,
+            "statement": law.head,
+            "verdict": "yes" if ideal < HOLDS_BELOW else "no",
+            "change_without_eps": ideal,
+            "change_with_eps": None if small is None else own,
+            **of_norm,
+        }
 
 
 def _compose(values: Values) -> Config:

@@ -16,7 +16,6 @@ from transformer_norms.analysis.invariance_laws import (
     SEED,
     TIME,
     WIDTH,
-    Answers,
     Law,
     measure_norms,
 )
@@ -32,6 +31,7 @@ SETTING = (
 ROUNDING = 1e-12  # a smaller change comes of float64's arithmetic alone
 CAUSAL = ("later_training", "later_evaluation")
 OF_A_TOKEN = ("odd", "size", *CAUSAL)
+MEASURED = ("change_without_eps", "change_with_eps", "mean_square")
 
 
 def make_parser() -> Parser:
@@ -52,34 +52,13 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     return outcome(measure_norms(typed.overrides, tell))
 
 
-def outcome(answers: Sequence[Answers]) -> Outcome:
-    rows = [row for answer in answers for row in rows_of(answer)]
-    return Outcome(ANALYSIS, rows, "", [SETTING])
-
-
-def rows_of(answers: Answers) -> Rows:
-    """A row for each law. A cell is empty where a norm has no eps."""
-    rows = []
-    for law in LAWS:
-        change = answers.changes[law.key]
-        numbers = {"change_without_eps": change.ideal, "change_with_eps": change.own}
-        rows.append(
-            {
-                "norm": answers.name,
-                "transformation": law.key,
-                "statement": law.head,
-                "verdict": "yes" if change.holds else "no",
-                **{key: _round(value) for key, value in numbers.items()},
-                "eps": answers.eps,
-                "learned": answers.learned,
-                "mean_square": _round(answers.mean_square),
-            }
-        )
-    return rows
+def outcome(rows: Rows) -> Outcome:
+    """The rows of `measure_norms`, with the digits that another processor would find as well."""
+    rounded = [{**row, **{key: _round(row[key]) for key in MEASURED}} for row in rows]
+    return Outcome(ANALYSIS, rounded, "", [SETTING])
 
 
 def _round(value: float | None) -> float | None:
-    """The digits that another processor would find as well."""
     if value is None or value < ROUNDING:
         return None if value is None else 0.0
     return float(f"{value:.6g}")

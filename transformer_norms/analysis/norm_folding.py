@@ -91,7 +91,8 @@ def readers(model: Transformer, place: NormPlace) -> list[str]:
         kinds = READERS if place.sub_layer == "block" else (place.sub_layer,)
         layer: Any = model.get_submodule(f"blocks.{place.block}")
         skips = (getattr(layer, kind).skip for kind in kinds)
-        if any(isinstance(m, ScaledNorm) for s in skips for m in _parts_of(s)):
+        modules = (m for skip in skips if isinstance(skip, nn.Module) for m in skip.modules())
+        if any(isinstance(module, ScaledNorm) for module in modules):
             raise CannotFold("the skip reads it as well")
         return [name for kind in kinds for name in _inputs(model, int(place.block or 0), kind)]
     f: Any = model.get_submodule(inside)
@@ -289,10 +290,6 @@ def _check_centred(whole: Any, words: str) -> None:
         raise CannotFold(f"{words} writes a mean to the stream")
     if (norm.gain, norm.offset, norm.bias) != (None, None, None):
         raise CannotFold(f"{words} has a gain or a bias, and writes a mean to the stream")
-
-
-def _parts_of(part: Any) -> list[nn.Module]:
-    return list(part.modules()) if isinstance(part, nn.Module) else []
 
 
 def _own(part: Any) -> list[nn.Parameter]:

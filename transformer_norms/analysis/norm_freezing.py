@@ -4,25 +4,26 @@ number. The weights that read it take it in, so that no norm is left."""
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.analysis.folded_model import (
-    EXACT,
-    biasable_roles,
+    check_exact,
     empty_model,
     largest_difference,
 )
 from transformer_norms.analysis.norm_folding import READERS, absorb, readers
-from transformer_norms.analysis.norm_tuning import BEFORE, Cost, Timetable
-from transformer_norms.analysis.outcome import Rows
+from transformer_norms.analysis.norm_tuning import BEFORE, Timetable, stay
 from transformer_norms.analysis.trained.tunable import Tunable
+from transformer_norms.analysis.trained.tuned_models import Change, Changed
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
+from transformer_norms.hf.facts import biasable_roles, facts_of
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.settings import latent_ranks
 from transformer_norms.model.sites import NormPlace, place_of
@@ -49,8 +50,9 @@ def norm_stages(model: Transformer) -> dict[str, str]:
     """
     norms = dict(model.norms())
     stages = {path: _stage(path, place_of(norm)) for path, norm in norms.items()}
+    inside = ", inside the last step of its connection"
     staying = [
-        f"{place_of(norm).title} ({type(norm).__name__}{_inside(path)})"
+        f"{place_of(norm).title} ({type(norm).__name__}{inside * path.startswith('final.')})"
         for path, norm in norms.items()
         if stages[path] is None or type(norm) not in FREEZABLE  # a subclass may compute anything
     ]
@@ -72,16 +74,6 @@ def _stage(path: str, place: NormPlace) -> str | None:
     if place.site == "pre":
         return "attention" if place.sub_layer == "block" else place.sub_layer
     return "final" if path == "final" else None
-
-
-def _inside(path: str) -> str:
-    """Words for a norm before the head that is a part of a connection's last step."""
-    return ", inside the last step of its connection" if path.startswith("final.") else ""
-
-
-def norm_places(model: Transformer) -> list[tuple[str, str, nn.Module]]:
-    """Returns the path, the site and the module of each norm."""
-    return [(path, place_of(norm).title, norm) for path, norm in model.norms()]
 
 
 # -------------------------------------------------------------------------------------- freezing
@@ -178,7 +170,7 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     if any(getattr(norm, "bias", None) is not None for _, norm in model.norms()):
         inputs = {role for group in READERS.values() for role in group} | {"head"}
         roles |= inputs - {*latent_ranks(model.config.blocks[0].inner)}
-    roles &= biasable_roles(model.config)
+    roles &= biasable_roles(facts_of(model.config, model.vocab_size))
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
     config = recompose(own, [*changed, f"architecture.bias={bias}"])
@@ -239,80 +231,59 @@ class FreezingOrder:
         return {0: BEFORE} | {step: stage for stage, step in last.items()} | {self.end: FIRST}
 
 
-class Removal(Timetable):
+def remove_in_order(order: FreezingOrder, model: Transformer) -> Timetable:
     """Freezes the norms of a model in their order. At the step of the first one all are frozen for
     one validation, and then are norms again."""
+    norms = make_removable(model)
 
-    def __init__(self, order: FreezingOrder, model: Transformer) -> None:
-        super().__init__(order.stages)
-        self.order, self.norms = order, make_removable(model)
-
-    def before(self, step: int) -> Iterator[str]:
-        if step == self.order.start:
-            self._freeze(True)
-            yield AT_ONCE
-            self._freeze(False)
-        if step in self.order.steps:
-            self.norms[self.order.steps[step]].frozen = True
-        if step == self.order.end:
-            for norm in self.norms.values():
-                norm.unify_lengths()
-        yield from super().before(step)
-
-    def after(self) -> None:
-        for norm in self.norms.values():
+    def before(step: int) -> Iterator[str]:
+        for norm in norms.values():
             norm.step()
+        if step == order.start:
+            for norm in norms.values():
+                norm.frozen = True
+            yield AT_ONCE
+            for norm in norms.values():
+                norm.frozen = False
+        if step in order.steps:
+            norms[order.steps[step]].frozen = True
+        if step == order.end:
+            for norm in norms.values():
+                norm.unify_lengths()
+        yield from stay(order.stages)(step)
 
-    def _freeze(self, frozen: bool) -> None:
-        for norm in self.norms.values():
-            norm.frozen = frozen
+    return before
 
 
-class Removable:
-    """A trained model whose norms are to be removed. `saved` is the config of what is left.
+def prepare_removal(tunable: Tunable, start: int, gap: int) -> Change:
+    """Returns the removal of a trained model's norms. Raises ConfigError if it has norms that are
+    not folded here, or if the last one would go after the last step."""
+    try:
+        order = FreezingOrder(norm_stages(tunable.model), start, gap)
+        without = compose_normless(tunable.own, tunable.model)
+    except ValueError as error:
+        raise ConfigError(f"{tunable.folder}: {error}") from None
+    if order.end >= tunable.config.trainer.steps:
+        raise ConfigError(
+            f"trainer.steps={tunable.config.trainer.steps}: the last norm of {tunable.folder} goes "
+            f"at step {order.end}; more steps, or a smaller --start or --gap"
+        )
 
-    Raises ConfigError if it has norms that are not folded here, or if the last one would go after
-    the last step.
-    """
-
-    def __init__(self, tunable: Tunable, start: int, gap: int) -> None:
-        self.tunable, folder = tunable, tunable.folder
-        try:
-            self.order = FreezingOrder(norm_stages(tunable.model), start, gap)
-            self.saved: Config = compose_normless(tunable.own, tunable.model)
-        except ValueError as error:
-            raise ConfigError(f"{folder}: {error}") from None
-        if self.order.end >= tunable.config.trainer.steps:
-            raise ConfigError(
-                f"trainer.steps={tunable.config.trainer.steps}: the last norm of {folder} goes at "
-                f"step {self.order.end}; more steps, or a smaller --start or --gap"
-            )
-
-    rows: Rows = ()
-
-    def change(self, title: str, tell: Tell) -> tuple[Cost, Transformer | None]:
-        """Tunes twice, folds, and compares. Returns the cost, and the model without norms.
-
-        The model is None if its tuning diverged. Raises ConfigError if folding has changed what the
-        model computes.
-        """
-        tunable, order = self.tunable, self.order
+    def remove(title: str, tell: Tell) -> Changed:
         cost, frozen = tunable.tune_both(
             copy.deepcopy(tunable.model),
             tunable.config,
-            lambda model: Removal(order, model),
+            partial(remove_in_order, order),
             order.stages,
             (title, "without norms"),
             tell,
         )
         if cost.changed.diverged:
-            return cost, None
-        folded = fold_norms(frozen, self.saved)
+            return Changed(cost, frozen, without)
+        folded = fold_norms(frozen, without)
         exact = copy.deepcopy(frozen).double().cpu().eval()
         rounding = largest_difference(exact, folded, next(iter(tunable.windows()))[:, :-1])
-        if not rounding < EXACT:
-            raise ConfigError(
-                f"{tunable.folder}: folding has changed the logits, by {rounding:.0e} of the "
-                "largest; a fault of this program, or a norm of your own"
-            )
-        return replace(cost, rounding=rounding), folded
+        check_exact(tunable.folder, rounding)
+        return Changed(replace(cost, rounding=rounding), folded, without)
+
+    return remove

@@ -12,12 +12,13 @@
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 
 from transformer_norms.analysis.command import models_parser, run_analysis
-from transformer_norms.analysis.norm_freezing import AT_ONCE, FIRST, STAGES, Removable
+from transformer_norms.analysis.norm_freezing import AT_ONCE, FIRST, STAGES, prepare_removal
 from transformer_norms.analysis.norm_tuning import BEFORE
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome
-from transformer_norms.analysis.trained.tunable import OF_TUNINGS, Tunable
+from transformer_norms.analysis.trained.tunable import OF_TUNINGS
 from transformer_norms.analysis.trained.tuned_models import (
     change_models,
     draw_differences,
@@ -86,10 +87,7 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
         if getattr(typed, name) < 1:
             raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
     setting = f"a norm is frozen every {typed.gap} steps from step {typed.start} on"
-
-    def prepare(tunable: Tunable) -> Removable:
-        return Removable(tunable, typed.start, typed.gap)
-
+    prepare = partial(prepare_removal, start=typed.start, gap=typed.gap)
     return change_models(ANALYSIS, typed, tell, "folded", prepare, setting)
 
 

@@ -99,16 +99,16 @@ def _places_of_norm(config: Config) -> bool:
 
 @dataclass(frozen=True)
 class Swap:
-    """One norm in the place of another. `carried` are its parameters that come from the other one,
-    `started` those at their own start, and `left` parameters of the other that it has no place
+    """One norm in the place of another. `carried` names its parameters that come from the other
+    one, `started` those at their own start, and `left` parameters of the other that it has no place
     for."""
 
     site: str
     before: str
     after: str
-    carried: tuple[str, ...]
-    started: tuple[str, ...]
-    left: tuple[str, ...]
+    carried: str
+    started: str
+    left: str
 
 
 def check_places(model: Transformer, config: Config) -> None:
@@ -148,23 +148,21 @@ def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Sw
 
 
 def _carry(site: str, old: nn.Module, new: nn.Module | None, start: nn.Module | None) -> Swap:
-    held = _tensors(old)
-    if new is None:
-        return Swap(site, type(old).__name__, "none", (), (), tuple(held))
-    carried, left = [], {*held}
-    for name, tensor in _tensors(new).items():
+    held, there = _tensors(old), {} if new is None else _tensors(new)
+    sources: dict[str, str] = {}  # the names in the old norm of what is carried over
+    for name, tensor in there.items():
         value, source = _value(name, tensor, old, new, start)
         if value is not None:
             tensor.copy_(value)
-            carried.append(name)
-            left.discard(source)
-    started = tuple(name for name in _tensors(new) if name not in carried)
-    names = tuple(name for name in held if name in left)
-    return Swap(site, type(old).__name__, type(new).__name__, tuple(carried), started, names)
+            sources[name] = source
+    kind = "none" if new is None else type(new).__name__
+    started = " ".join(name for name in there if name not in sources)
+    left = " ".join(name for name in held if name not in sources.values())
+    return Swap(site, type(old).__name__, kind, " ".join(sources), started, left)
 
 
 def _value(
-    name: str, tensor: Tensor, old: nn.Module, new: nn.Module, start: nn.Module | None
+    name: str, tensor: Tensor, old: nn.Module, new: nn.Module | None, start: nn.Module | None
 ) -> tuple[Tensor | None, str]:
     """The value of a norm's parameter that comes from the norm before it, and its name there."""
     held = _tensors(old)

@@ -1,6 +1,6 @@
 """Training on while a model's norms change, and the same training in which they stay."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from transformer_norms.training.divergence import Divergence
@@ -10,21 +10,14 @@ BEFORE, TUNED = "before", "tuned"
 CONTROL = "control"
 
 
-class Timetable:
-    """When a model that is tuned on is validated: `stages` has a name for each such step. Nothing
-    is done to the model: it is the control. A subclass says what else happens at which step."""
+# Does to the model that is tuned on what is due before a step. Yields the name of each stage in
+# which the model is to be validated, while it is in it.
+Timetable = Callable[[int], Iterable[str]]
 
-    def __init__(self, stages: Mapping[int, str]) -> None:
-        self.stages = stages
 
-    def before(self, step: int) -> Iterator[str]:
-        """Does to the model what is due before a step. Yields the name of each stage while the
-        model is in it."""
-        if step in self.stages:
-            yield self.stages[step]
-
-    def after(self) -> None:
-        """Does what is due after each step."""
+def stay(stages: Mapping[int, str]) -> Timetable:
+    """The timetable of the control, whose norms stay: the stage of a step, if it has one."""
+    return lambda step: [stages[step]] if step in stages else []
 
 
 @dataclass
@@ -52,12 +45,11 @@ def tune(trainer: Trainer, timetable: Timetable, tell: Callable[[int, int], None
     trainer.divergence = Divergence(warmup=steps)
     for step in range(steps):
         tell(step, steps)
-        for stage in timetable.before(step):
+        for stage in timetable(step):
             tuning.validate(stage, trainer)
         tuning.diverged = trainer.train_step() or ""
         if tuning.diverged:
             return tuning
-        timetable.after()
         tuning.training.append(trainer.last_loss)
     tuning.validate(TUNED, trainer)
     return tuning

@@ -1,6 +1,7 @@
 """Shows an outcome: as text for the terminal, as a page in Markdown, as one CSV file and as SVG."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -11,7 +12,6 @@ from transformer_norms.analysis.outcome import (
     DIVERGED,
     MODEL,
     SEED,
-    Numbers,
     Outcome,
     Rows,
     View,
@@ -117,14 +117,23 @@ def tables(outcome: Outcome) -> list[Table]:
     analysis, rows = outcome.analysis, outcome.rows
     several = len(models_of(rows)) > 1
     numbers = shared(analysis.numbers, rows) if several else analysis.numbers
-    cells = number_rows(rows, numbers)
-    legend = View(MODEL, (), numbers, analysis.legend).explanation(rows)
-    found = [Table(cells, legend, 2 * several), Table(difference_rows(outcome), DIFFERENCES, 6)]
-    for view in analysis.views:
-        if not (several and view.alone):
-            by = len(view.columns(rows))
-            found.append(Table(view.cells(rows), view.explanation(rows), by))
+    models = View(MODEL, (), numbers, analysis.legend)
+    if several:
+        models = replace(models, rows=_with_seeds, by=(MODEL, "seeds"))
+    found = [_table(models, rows)] if numbers else []
+    found.append(Table(difference_rows(outcome), DIFFERENCES, 6))
+    found += [_table(view, rows) for view in analysis.views if not (several and view.alone)]
     return [_with_intervals(table) for table in found if len(table.cells) > 1]
+
+
+def _table(view: View, rows: Rows) -> Table:
+    return Table(view.cells(rows), view.explanation(rows), len(view.columns(rows)))
+
+
+def _with_seeds(rows: Rows) -> Rows:
+    """The models that have all their numbers, each with how many of its variant there are."""
+    count = Counter(row[MODEL] for row in ended(rows))
+    return [{**row, "seeds": count[row[MODEL]]} for row in ended(rows)]
 
 
 def _with_intervals(table: Table) -> Table:
@@ -134,23 +143,6 @@ def _with_intervals(table: Table) -> Table:
     told = [word + " ± 95 %" * any(" ± " in cell for cell in rest) for word, *rest in columns]
     legend = " ".join(filter(None, [table.legend, INTERVAL])) if told != heading else table.legend
     return replace(table, cells=[told, *rows], legend=legend)
-
-
-def number_rows(rows: Rows, numbers: Numbers) -> list[list[str]]:
-    """A heading, and the numbers of one model, or the means of each variant over its seeds."""
-    if not numbers:
-        return []
-    models = of_kind(rows, MODEL)
-    if len(models) == 1:
-        there = {key: n for key, n in numbers.items() if models[0].get(key) is not None}
-        shown = [number.show(models[0][key]) for key, number in there.items()]
-        return [[number.heading for number in there.values()], shown]
-    cells = [[MODEL, "seeds", *(number.heading for number in numbers.values())]]
-    for name in dict.fromkeys(row[MODEL] for row in ended(rows)):
-        own = [row for row in ended(rows) if row[MODEL] == name]
-        means = (n.show_mean([row[key] for row in own]) for key, n in numbers.items())
-        cells.append([name, str(len(own)), *means])
-    return cells
 
 
 def difference_rows(outcome: Outcome) -> list[list[str]]:

@@ -191,7 +191,7 @@ def complete_facts(facts: Facts) -> Facts:
         mark and source == i for i, (mark, source) in enumerate(zip(marks, sources, strict=True))
     ]
     facts.setdefault("architecture.activation_sparsity", [0.0] * facts["model.depth"])
-    facts["architecture.bias"] = facts["architecture.bias"] & _biasable(facts)
+    facts["architecture.bias"] = facts["architecture.bias"] & biasable_roles(facts)
     if facts["position"] in ("rope", "none", "alibi"):  # nothing is added to the embedded tokens
         facts["architecture.embed_scale_order"] = "before"
     if facts["position"] != "rope":
@@ -201,7 +201,7 @@ def complete_facts(facts: Facts) -> Facts:
     return facts
 
 
-def _biasable(facts: Facts) -> set[str]:
+def biasable_roles(facts: Facts) -> set[str]:
     """The roles that a model of these facts has, of those that may have a bias."""
     there = {"gate": MLPS[facts["mlp"][0]].gated}
     for role, key in MADE_BY.items():
@@ -337,7 +337,7 @@ def overrides_of(facts: Facts) -> list[str]:
     """The keys to type for the model that the facts describe."""
     values = {key: value for key, value in facts.items() if key not in ("vocab_size", "attention")}
     kind, activation = values.pop("mlp")
-    bias, everywhere = facts["architecture.bias"], biased(True) & _biasable(facts)
+    bias, everywhere = facts["architecture.bias"], biased(True) & biasable_roles(facts)
     roles = [role for role in BIASED if role in bias]
     if values["placement"] not in option_files("placement"):
         values["placement.equation"] = values.pop("placement")

@@ -20,6 +20,7 @@ from transformer_norms.hf.clauses.gemma import (
 )
 from transformer_norms.hf.clauses.general import (
     HEAD_DIM,
+    LOGIT_DIVISOR,
     QUERY_SCALAR,
     RESIDUAL_MULTIPLIER,
     ROOT_WIDTH,
@@ -30,7 +31,6 @@ from transformer_norms.hf.clauses.general import (
     biases,
     cap,
     choice,
-    divisor,
     equal,
     inner_width,
     never,
@@ -291,7 +291,7 @@ FAMILIES = (
             *(norm("rmsnorm"), *MODERN, ROTARY, RESIDUAL_MULTIPLIER, BOTH_BIASES),
             same({"embedding_multiplier": "architecture.embed_scale"}),
             same({"attention_multiplier": "architecture.attention_scale"}),
-            divisor("logits_scaling", "architecture.logit_scale"),
+            LOGIT_DIVISOR,
         ),
     ),
     Family(

@@ -28,7 +28,7 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
     """
     if isinstance(ours, FileTokenizer):
         return _same_tokenizer(ours, context)
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Fast
 
     letters = {byte: letter for letter, byte in byte_letters().items()}
@@ -44,7 +44,8 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
         fast.add_special_tokens([AddedToken(END, special=True, normalized=False)])
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if isinstance(ours, RankTokenizer):
-        split = pre_tokenizers.Split(_pattern(ours.pattern), "isolated")
+        pattern = Regex(PATTERNS[ours.pattern].replace(*_REPEATED))
+        split = pre_tokenizers.Split(pattern, "isolated")
         fast.pre_tokenizer = pre_tokenizers.Sequence([split, fast.pre_tokenizer])
     fast.decoder = decoders.ByteLevel()
     return _for_transformers(fast, end, context)
@@ -91,9 +92,3 @@ def uncertain(pieces: Sequence[bytes]) -> int:
     both = set(splits(pieces))
     longer = [(p + q, q) for p, q in both if len(p) > len(q)]
     return len({piece for piece, q in longer if (q, piece.removeprefix(q)) in both})
-
-
-def _pattern(name: str) -> Any:
-    from tokenizers import Regex
-
-    return Regex(PATTERNS[name].replace(*_REPEATED))

@@ -8,7 +8,6 @@ import copy
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from os.path import expanduser
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from transformer_norms.analysis.command import analysis_parser, run_analysis
 from transformer_norms.analysis.folded_model import (
     EXACT,
     Folded,
+    check_exact,
     fold_gains,
     largest_difference,
     probe_tokens,
@@ -39,22 +39,20 @@ from transformer_norms.analysis.outcome import (
 )
 from transformer_norms.analysis.rendering import check_folder
 from transformer_norms.analysis.trained.subjects import (
-    check_tokenizer,
     find_model,
     is_checkpoint,
-    load_checkpoint,
+    load_model,
     tokenizer_keys,
+    tokenizer_of,
     with_ids_of,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
-from transformer_norms.config.compose import compose, recompose
-from transformer_norms.data import TOKENIZERS, Tokenizer
+from transformer_norms.config.compose import recompose
+from transformer_norms.data import Tokenizer
 from transformer_norms.errors import ConfigError
-from transformer_norms.explain.layout import blocks_text, ranges
-from transformer_norms.kinds import plain
+from transformer_norms.explain.layout import ranges
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.progress import Tell, say, tell_nobody
-from transformer_norms.run.loading import load, tokenizer
+from transformer_norms.progress import Tell
 from transformer_norms.run.summary import read_summary
 
 EPILOG = f"""
@@ -68,16 +66,17 @@ at random: if they differ by more than {EXACT:g} of the largest, nothing is writ
 """
 
 
-def alike(rows: Rows) -> Rows:
-    """A row for the norms of a site at which the same was done, in the same way."""
+def alike(rows: Rows, *keys: str) -> Rows:
+    """A row for the norms of a site that have the same values of `keys`, with their blocks. Norms
+    without the last of these are left out."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for row in of_kind(rows, "norm"):
-        key = (row["site"], row["norm"], row.get("moved") or "-", row["now"])
-        block = row.get("block")
-        groups.setdefault(key, []).extend([] if block is None else [block])
+        if row.get(keys[-1]):
+            blocks = groups.setdefault((row["site"], *(row.get(key) or "-" for key in keys)), [])
+            blocks.extend([row["block"]] if row.get("block") else [])
     return [
-        {"site": site, "blocks": ranges(blocks), "norm": norm, "moved": moved, "now": now}
-        for (site, norm, moved, now), blocks in groups.items()
+        {"blocks": ranges(blocks), **dict(zip(("site", *keys), values, strict=True))}
+        for values, blocks in groups.items()
     ]
 
 
@@ -96,7 +95,7 @@ ANALYSIS = Analysis(
     },
     views=(
         View(
-            alike,
+            lambda rows: alike(rows, "norm", "moved", "now"),
             ("site", "blocks", "norm"),
             {
                 "moved": Number(
@@ -107,6 +106,7 @@ ANALYSIS = Analysis(
                 "now": Number("is now", "the norm that is left"),
             },
         ),
+        View(lambda rows: alike(rows, "why"), ("site", "blocks"), {"why": Number("what stays")}),
     ),
     limits=(
         "The model is the same function in evaluation. Dropout, and training on, act on other "
@@ -137,82 +137,35 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
         check_folder(typed.save)
         if typed.save.exists():
             raise ConfigError(f"--save {typed.save}: is there already; name a new folder")
+    folder = find_model(typed.model)
     tell(f"loading {typed.model}", 0, 0)
-    subject = read_subject(typed.model, typed.plugins, typed.save is not None)
+    words = None if typed.save is None else tokenizer_of(folder)
+    model = load_model(folder, typed.plugins)
+    words = words and with_ids_of(model, words, folder)
     tell(f"folding {typed.model}", 0, 0)
-    folded = fold_gains(subject.model, probe_tokens(subject.model))
-    if not folded.rounding < EXACT:
-        raise ConfigError(
-            f"{typed.model}: folding has changed the logits, by {folded.rounding:.0e} of the "
-            "largest, and nothing is written; a fault of this program, or a class of your own"
-        )
+    folded = fold_gains(model, probe_tokens(model))
+    check_exact(typed.model, folded.rounding)
+    name = folder.resolve().name
     rows = [
-        {MODEL: subject.name, **differences(subject.model, folded)},
-        *({KIND: "norm", MODEL: subject.name, **row_of(fold)} for fold in folded.folds),
+        {MODEL: name, **differences(model, folded)},
+        *({KIND: "norm", MODEL: name, **row_of(fold)} for fold in folded.folds),
     ]
-    saved = [] if typed.save is None else [str(typed.save)]
-    if typed.save is not None:
-        subject.save(folded.model, typed.save)
-    remarks = sentences(subject.model, folded)
-    return Outcome(ANALYSIS, rows, subject.name, (), remarks, saved=saved)
+    if words is not None:
+        save(folded, folder, words, typed.save)
+    untied = model.head is None and folded.model.head is not None
+    remarks = ["the head was tied to the embedding, and is now its own matrix"] * untied
+    saved = [str(typed.save)] * (words is not None)
+    return Outcome(ANALYSIS, rows, name, (), remarks, saved=saved)
 
 
-# ------------------------------------------------------------------------------------ what is read
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model, and what its folder has besides. `words` is None unless the model is to be saved."""
-
-    folder: Path
-    model: Transformer
-    words: Tokenizer | None
-    step: int = 0
-    data_identity: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.folder.resolve().name
-
-    def save(self, model: Transformer, folder: Path) -> None:
-        """Writes a folded model. One that came from transformers names the tokenizer beside it."""
-        assert self.words is not None
-        if is_checkpoint(self.folder):
-            own = compose(["tracking=none", *tokenizer_keys(folder)])
-            node = own.chosen["tokenizer"]
-            choice = {"tokenizer": ("file", plain(node))}
-            model.config = recompose(model.config, choices=choice)
-        extra = {"folded_from": self.name}
-        save_model(folder, model, model.config, self.words, self.step, self.data_identity, extra)
-
-
-def read_subject(word: str, plugins: str, saves: bool) -> Subject:
-    folder = find_model(word)
-    if is_checkpoint(folder):
-        return _of_transformers(folder, saves)
-    model, summary = load(folder, plugins), read_summary(folder)
-    words = tokenizer(folder) if saves else None
-    if summary is None:
-        return Subject(folder, model, words)
-    return Subject(folder, model, words, summary.step, summary.data.identity)
-
-
-def _of_transformers(folder: Path, saves: bool) -> Subject:
-    words: Tokenizer | None = None
-    if saves:
-        check_tokenizer(folder)
-        config = compose(["tracking=none", *tokenizer_keys(folder)])
-        words = TOKENIZERS.maker(config.tokenizer)().fit((), False, say, tell_nobody)
-    model = load_checkpoint(folder)
-    words = words and with_ids_of(model, words)
-    if words is not None and words.vocab_size != model.vocab_size:
-        raise ConfigError(
-            f"{folder}: its tokenizer has {words.vocab_size} ids, and its model {model.vocab_size}"
-        )
-    return Subject(folder, model, words)
-
-
-# ---------------------------------------------------------------------------- rows and sentences
+def save(folded: Folded, source: Path, words: Tokenizer, folder: Path) -> None:
+    """Writes the folded model of the folder `source`. The tokenizer of a folder of transformers is
+    written next to it."""
+    keys = tokenizer_keys(folder) if is_checkpoint(source) else []
+    summary = read_summary(source)
+    step, text = (summary.step, summary.data.identity) if summary else (0, {})
+    extra, config = {"folded_from": source.resolve().name}, recompose(folded.config, keys)
+    save_model(folder, folded.model, config, words, step, text, extra)
 
 
 def row_of(fold: NormFold) -> Row:
@@ -233,22 +186,6 @@ def norm_text(content: Mapping[str, Any]) -> str:
     """A norm in a few words, as `rmsnorm` or `layernorm, no gain`."""
     without = ["no gain"] * (content.get("gain") == "none")
     return ", ".join([str(content.get("type", "l2norm")), *without])
-
-
-def sentences(model: Transformer, folded: Folded) -> list[str]:
-    """Says what stays and why, and what became of the head."""
-    reasons: dict[tuple[str, str], list[int]] = {}
-    for fold in folded.folds:
-        block = [] if fold.place.block is None else [fold.place.block + 1]
-        for why in fold.why:
-            reasons.setdefault((fold.place.title, why), []).extend(block)
-    lines = [
-        f"{site}{f' of {blocks_text(blocks)}' if blocks else ''}: {why}"
-        for (site, why), blocks in reasons.items()
-    ]
-    if model.head is None and folded.model.head is not None:
-        lines.append("the head was tied to the embedding, and is now a matrix of its own")
-    return lines
 
 
 def differences(model: Transformer, folded: Folded) -> Row:

@@ -6,7 +6,7 @@ wrote. Runs are grouped by variant and paired by seed, as in a report.
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from transformer_norms.analysis.untrained_models import with_defaults
 from transformer_norms.comparison.sweep_record import label
 from transformer_norms.config.compose import compose
 from transformer_norms.config.finding import CONFIG, find_run, find_study, is_run
@@ -28,7 +29,7 @@ from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
-from transformer_norms.progress import Tell, say
+from transformer_norms.progress import Tell, say, tell_nobody
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.study import Study, StudyRun
 from transformer_norms.run.loading import load, tokenizer
@@ -225,10 +226,7 @@ def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) ->
     `known` are the keys that may be typed beside them."""
     keys = [word for word in typed.where if "=" in word and not Path(word).exists()]
     words = list(dict.fromkeys(word for word in typed.where if word not in keys))
-    pairs = {key: value for key, _, value in (text.partition("=") for text in keys)}
-    for key in pairs:
-        if key not in known and key.split(".")[0] not in known:
-            raise ConfigError(f"{key}: {unknown('key of an analysis', key, known)}")
+    check_keys(keys, "an analysis", known)
     if not words:
         raise ConfigError("name at least one run, study or folder of transformers")
     if typed.text is not None:
@@ -238,16 +236,26 @@ def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) ->
         folder = Path(os.path.expanduser(word))
         if is_checkpoint(folder):
             check_text(folder, keys, typed.text)
-            alone.append(_alone(folder, "a folder of transformers", _load_checkpoint, keys, typed))
-        elif (folder / "config.yaml").is_file() and not is_there(folder / "summary.json"):
-            alone.append(_alone(folder, "saved by an analysis", _load_run, keys, typed))
+        saved = (folder / CONFIG).is_file() and not is_there(folder / "summary.json")
+        if saved or is_checkpoint(folder):
+            alone.append(_alone(folder, keys, typed.text))
         else:
             check_model(word, "a study of several runs, ")
             places.append(find_study(word))
-    study = read_study(places, _baseline(typed.baseline), tell=tell) if places else None
-    if study is None:
-        return Subjects(_distinct(alone))
+    names = [subject.name for subject in alone]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{repeated}: two folders have this name; rename one of them")
+    if not places:
+        return Subjects(alone)
+    study = read_study(places, _baseline(typed.baseline), tell=tell)
     return _subjects_of(study, alone, keys, typed.text)
+
+
+def check_keys(typed: Iterable[str], what: str, known: Sequence[str]) -> None:
+    """Raises ConfigError for KEY=VALUE whose key, or whose group of keys, is not known."""
+    for key in (word.partition("=")[0] for word in typed):
+        if key not in known and key.split(".")[0] not in known:
+            raise ConfigError(f"{key}: {unknown(f'key of {what}', key, known)}")
 
 
 def _baseline(typed: Sequence[str] | None) -> dict[str, Any] | None:
@@ -277,15 +285,7 @@ def _subjects_of(
     if not members and not alone:
         states = sorted({member.status for v in study.variants for member in v.results})
         raise ConfigError(f"{study.home}: no run in it is finished; runs are {', '.join(states)}")
-    return Subjects([*members, *_distinct(alone)], study, missing, waiting)
-
-
-def _distinct(alone: Sequence[Subject]) -> list[Subject]:
-    """The models that stand alone, named by their whole paths where two have one name."""
-    names = [subject.name for subject in alone]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"{repeated}: two folders have this name; rename one of them")
-    return list(alone)
+    return Subjects([*members, *alone], study, missing, waiting)
 
 
 # ---------------------------------------------------------------------------- the kinds of subjects
@@ -298,43 +298,50 @@ def _run(member: StudyRun, name: str, keys: Sequence[str], text: Path | None) ->
         f"{member.folder.name}: identity {summary.identity}, commit {summary.commit}, torch "
         f"{summary.versions.get('torch')}"
     )
-    read = partial(_load_run, member.folder, keys, text, summary.data.fingerprint)
+    read = partial(_load, member.folder, keys, text, summary.data.fingerprint)
     return Subject(name, member.seed, member.folder, origin, read)
 
 
-def _alone(
-    folder: Path,
-    origin: str,
-    read: Callable[[Path, Sequence[str], Path | None], Loaded],
-    keys: Sequence[str],
-    typed: Namespace,
-) -> Subject:
+def _alone(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
     """A model that is no run of a study, named by its folder."""
     name = folder.resolve().name
-    return Subject(name, None, folder, f"{name}: {origin}", partial(read, folder, keys, typed.text))
+    origin = "a folder of transformers" if is_checkpoint(folder) else "saved by an analysis"
+    return Subject(name, None, folder, f"{name}: {origin}", partial(_load, folder, keys, text))
 
 
-def _load_run(
+def _load(
     folder: Path, keys: Sequence[str], text: Path | None, fingerprint: str | None = None
 ) -> Loaded:
-    plugins = next((key[8:] for key in keys if key.startswith("plugins=")), "none")
+    """The model of a folder on its device, with its text. `fingerprint` is that of the tokens that
+    a run was trained on."""
     kept, context = split_context(keys)
-    file = as_typed("config", str(folder / "config.yaml"))
-    config = compose([file, "trainer.device=auto", *kept])
-    words = partial(tokenizer, folder)
+    own, usual = [as_typed("config", str(folder / CONFIG))], {"trainer.device": "auto"}
+    if is_checkpoint(folder):
+        own, usual = (
+            tokenizer_keys(folder),
+            {"tracking": "none", "trainer.batch_size": f"{WINDOWS}"},
+        )
+    config = compose([*own, *with_defaults(kept, usual)])
+    words = partial(tokenizer_of, folder)
     if text is not None:
         tokens = _encode("--text", text, words())
     else:
         prepared = prepare_tokens(config)
-        if fingerprint is not None and prepared.fingerprint != fingerprint:
+        if fingerprint not in (None, prepared.fingerprint):
             raise ConfigError(
                 f"{folder}: its text is another than the one it was trained on; --text FILE is how "
                 "another is typed"
             )
         tokens = prepared.val
-    rows = config.trainer.batch_size // config.trainer.accumulation
-    model = load(folder, plugins)
-    return _loaded(model, config, tokens, context, rows, words, folder)
+    model = load_model(folder, config.plugins)
+    context = context_of(context, model, folder)
+    check_vocabulary(folder, int(tokens.max()), model)
+    doubled = next(model.parameters()).dtype == torch.float64
+    precision = "fp64" if doubled else config.trainer.precision
+    model = model.double() if precision == "fp64" else model
+    rows = max(1, config.trainer.batch_size // config.trainer.accumulation)
+    model = model.to(config.trainer.device).eval()
+    return Loaded(model, config, tokens, context, rows, precision, words)
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -395,15 +402,31 @@ def tokenizer_keys(folder: Path) -> list[str]:
     return ["tokenizer=file", as_typed("tokenizer.path", str(folder.resolve()))]
 
 
-def with_ids_of(model: Transformer, words: Tokenizer) -> Tokenizer:
-    """A tokenizer.json with as many ids as the model, which may have more than the file."""
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The tokenizer of a run, or of a folder that transformers wrote."""
+    if not is_checkpoint(folder):
+        return tokenizer(folder)
+    check_tokenizer(folder)
+    config = compose(["tracking=none", *tokenizer_keys(folder)])
+    return TOKENIZERS.maker(config.tokenizer)().fit((), False, say, tell_nobody)
+
+
+def with_ids_of(model: Transformer, words: Tokenizer, folder: Path) -> Tokenizer:
+    """A tokenizer.json with as many ids as the model of its folder, which may have more. Raises
+    ConfigError if it has fewer."""
+    if words.vocab_size > model.vocab_size:
+        ids = words.vocab_size, model.vocab_size
+        raise ConfigError("{}: its tokenizer has {} ids, and its model {}".format(folder, *ids))
     if isinstance(words, FileTokenizer) and words.vocab_size < model.vocab_size:
         return FileTokenizer(words.text, words.end, model.vocab_size)
     return words
 
 
-def load_checkpoint(folder: Path) -> Transformer:
-    """Returns our model of a folder that transformers wrote. Raises ConfigError."""
+def load_model(folder: Path, plugins: str = "none") -> Transformer:
+    """Returns the model of a run, or ours of a folder that transformers wrote. Raises ConfigError,
+    and NoUsableCheckpoint as `load` does."""
+    if not is_checkpoint(folder):
+        return load(folder, plugins)
     from transformer_norms.hf.conversion import load_hf
 
     try:
@@ -412,11 +435,11 @@ def load_checkpoint(folder: Path) -> Transformer:
         raise ConfigError(f"{folder}: {error}") from None
 
 
-def checked_context(context: int | None, model: Transformer, named: object) -> int | None:
-    """Returns the typed length of a window. Raises ConfigError where the model reads less."""
-    if context is not None and context > model.context:
-        raise ConfigError(f"model.context={context}: {named} reads {model.context} at most")
-    return context
+def context_of(typed: int | None, model: Transformer, folder: Path) -> int:
+    """Returns the length of a window. Raises ConfigError where the model reads less than typed."""
+    if typed is not None and typed > model.context:
+        raise ConfigError(f"model.context={typed}: {folder} reads {model.context} at most")
+    return typed or (min(model.context, CONTEXT) if is_checkpoint(folder) else model.context)
 
 
 def check_vocabulary(named: object, largest: int, model: Transformer) -> None:
@@ -425,18 +448,6 @@ def check_vocabulary(named: object, largest: int, model: Transformer) -> None:
         raise ConfigError(
             f"{named}: the text has the token {largest}, and the model knows {model.vocab_size}"
         )
-
-
-def _load_checkpoint(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:
-    kept, context = split_context(keys)
-    config = compose(["tracking=none", *tokenizer_keys(folder), *kept])
-    words = partial(TOKENIZERS.maker(config.tokenizer)().fit, (), False, say)
-    tokens = prepare_tokens(config).val if text is None else _encode("--text", text, words())
-    model = load_checkpoint(folder)
-    typed_rows = any(key.startswith("trainer.batch_size=") for key in kept)
-    rows = config.trainer.batch_size if typed_rows else WINDOWS
-    context = context or min(model.context, CONTEXT)
-    return _loaded(model, config, tokens, context, rows, words, folder)
 
 
 def split_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
@@ -457,22 +468,3 @@ def _encode(option: str, file: Path, words: Tokenizer) -> np.ndarray:
     if len(tokens) < 2:
         raise ConfigError(f"{option} {file}: has fewer than two tokens")
     return tokens
-
-
-def _loaded(
-    model: Transformer,
-    config: Config,
-    tokens: np.ndarray,
-    context: int | None,
-    rows: int,
-    words: Callable[[], Tokenizer],
-    named: Path,
-) -> Loaded:
-    context = checked_context(context, model, named) or model.context
-    check_vocabulary(named, int(tokens.max()), model)
-    precision = config.trainer.precision
-    if next(model.parameters()).dtype == torch.float64:
-        precision = "fp64"
-    model = model.double() if precision == "fp64" else model
-    model = model.to(config.trainer.device).eval()
-    return Loaded(model, config, tokens, context, max(1, rows), precision, words)

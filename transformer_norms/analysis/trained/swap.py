@@ -13,16 +13,17 @@ from functools import partial
 
 from transformer_norms.analysis.command import models_parser, run_analysis
 from transformer_norms.analysis.norm_swapping import (
-    Swap,
     check_places,
     compose_swapped,
     is_swap,
     swap_norms,
 )
-from transformer_norms.analysis.norm_tuning import BEFORE, TUNED, Cost, Timetable
-from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, Rows, View
+from transformer_norms.analysis.norm_tuning import BEFORE, stay
+from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, View
 from transformer_norms.analysis.trained.tunable import OF_TUNINGS, Tunable
 from transformer_norms.analysis.trained.tuned_models import (
+    Change,
+    Changed,
     change_models,
     draw_differences,
     draw_stages,
@@ -30,7 +31,6 @@ from transformer_norms.analysis.trained.tuned_models import (
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
-from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell
 
 SWAPPED = "swapped"
@@ -93,42 +93,26 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     if not swap:
         raise ConfigError("type the norm that comes in, such as norm=dyt or final_norm=layernorm")
     typed.where = [word for word in typed.where if word not in swap]
-    prepare = partial(Swappable, typed=swap)
+    prepare = partial(prepare_swap, typed=swap)
     return change_models(ANALYSIS, typed, tell, SWAPPED, prepare, " ".join(swap))
 
 
-class Swappable:
-    """A trained model whose norms are to be swapped as typed. `saved` is the config that it then
-    has. Raises ConfigError where no norm can be swapped."""
+def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:
+    """Returns the swap of a trained model's norms as typed. Raises ConfigError where no norm can be
+    swapped."""
+    config, saved = (compose_swapped(own, typed) for own in (tunable.config, tunable.own))
+    check_places(tunable.model, config)
 
-    def __init__(self, tunable: Tunable, typed: Sequence[str]) -> None:
-        self.tunable = tunable
-        self.config = compose_swapped(tunable.config, typed)
-        self.saved = compose_swapped(tunable.own, typed)
-        check_places(tunable.model, self.config)
-        self.swaps: Sequence[Swap] = ()
-
-    def change(self, title: str, tell: Tell) -> tuple[Cost, Transformer | None]:
-        """Tunes the model with the new norms, and the control. Returns the cost and the tuned
-        model, which is None where the tuning diverged."""
-        timetable, words = Timetable({0: SWAPPED}), (title, "swapped")
-        swapped, self.swaps = swap_norms(self.tunable.model, self.config)
-        cost, model = self.tunable.tune_both(
-            swapped, self.config, lambda _: timetable, {0: BEFORE}, words, tell
+    def swap(title: str, tell: Tell) -> Changed:
+        swapped, swaps = swap_norms(tunable.model, config)
+        timetable, words = stay({0: SWAPPED}), (title, "swapped")
+        cost, model = tunable.tune_both(
+            swapped, config, lambda _: timetable, {0: BEFORE}, words, tell
         )
-        return cost, model if TUNED in cost.changed.validation else None
+        alike = [{KIND: "norm", "norms": count, **vars(s)} for s, count in Counter(swaps).items()]
+        return Changed(cost, model, saved, alike)
 
-    @property
-    def rows(self) -> Rows:
-        """A row for the norms that are alike."""
-        return [
-            {
-                KIND: "norm", "norms": count, "site": swap.site, "before": swap.before,
-                "after": swap.after, "carried": " ".join(swap.carried),
-                "started": " ".join(swap.started), "left": " ".join(swap.left),
-            }
-            for swap, count in Counter(self.swaps).items()
-        ]  # fmt: skip
+    return swap
 
 
 if __name__ == "__main__":

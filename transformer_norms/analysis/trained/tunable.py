@@ -12,20 +12,21 @@ from typing import Any
 import torch
 
 from transformer_norms.analysis.folded_model import save_model
-from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Timetable, Tuning, tune
+from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Timetable, Tuning, stay, tune
 from transformer_norms.analysis.trained.subjects import (
-    CONTEXT,
     WINDOWS,
     check_file,
+    check_keys,
     check_text,
     check_vocabulary,
-    checked_context,
+    context_of,
     is_checkpoint,
-    load_checkpoint,
+    load_model,
     split_context,
     tokenizer_keys,
     with_ids_of,
 )
+from transformer_norms.analysis.untrained_models import with_defaults
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.compose import compose, recompose
 from transformer_norms.config.overrides import as_typed
@@ -35,7 +36,6 @@ from transformer_norms.data.batches import Batches, windows
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.names import unknown
 from transformer_norms.progress import Tell
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
@@ -44,18 +44,18 @@ from transformer_norms.training.loss import Batch
 from transformer_norms.training.trainer import Trainer
 
 # The defaults of the tuning: a horizon of its own.
-DEFAULTS = ("trainer.steps=300", "schedule.warmup=20")
+DEFAULTS = {"trainer.steps": "300", "schedule.warmup": "20"}
 RATE = 1 / 3  # of the run's own peak
 # A checkpoint does not say at which rate it was trained: the default of transformers' own Trainer.
 CHECKPOINT_RATE = 5e-5
-OF_CHECKPOINTS = (f"trainer.batch_size={WINDOWS}", "data.val_tokens=32768")
-FIXED = ("trainer.eval_every=0", "trainer.probe_every=0", "trainer.compile=none")
+OF_CHECKPOINTS = {"trainer.batch_size": f"{WINDOWS}", "data.val_tokens": "32768"}
+FIXED = {"trainer.eval_every": "0", "trainer.probe_every": "0", "trainer.compile": "none"}
 TYPED = (
     "trainer.steps trainer.batch_size trainer.accumulation trainer.clip optimizer schedule plugins"
 ).split()
 TYPED_OF_CHECKPOINTS = "data model.context trainer.device trainer.precision seed".split()
 OF_TUNINGS = f"""KEY=VALUE changes how it is tuned on, as for train. Where nothing is typed it is
-  {" ".join(DEFAULTS)}
+  {" ".join(f"{key}={value}" for key, value in DEFAULTS.items())}
 and {RATE:.2g} of the run's own peak rate, its optimizer afresh. A folder of
 transformers is tuned on --text FILE or on the corpus of typed data keys, in
 windows of model.context tokens, with optimizer.lr={CHECKPOINT_RATE:g} if none is typed.
@@ -91,8 +91,8 @@ class Tunable:
         words: str,
         tell: Tell,
     ) -> tuple[Tuning, Transformer]:
-        """Tunes a model on, as its timetable says. `timetable` is called with the model behind the
-        making of its optimizer, and may put other modules around its norms."""
+        """Tunes a model on, as its timetable says. `timetable` is called with the model once its
+        optimizer is made, and may put other modules around its norms."""
         if self.threads:
             torch.set_num_threads(self.threads)
         trainer = self.trainer(model.train(), config)
@@ -113,8 +113,8 @@ class Tunable:
         which is validated at the stages. Returns the cost, and the changed model."""
         title, change = words
         tuning, model = self.tune(changed, config, timetable, f"{title}, {change}", tell)
-        own, stay = copy.deepcopy(self.model), Timetable(stages)
-        control, _ = self.tune(own, self.config, lambda _: stay, f"{title}, {CONTROL}", tell)
+        own, unchanged = copy.deepcopy(self.model), stay(stages)
+        control, _ = self.tune(own, self.config, lambda _: unchanged, f"{title}, {CONTROL}", tell)
         return Cost(tuning, control), model
 
     def trainer(self, model: Transformer, config: Config) -> Trainer:
@@ -150,24 +150,13 @@ def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
 
     Raises ConfigError if it is no finished run, or if its text has changed.
     """
-    keys = {word.partition("=")[0]: word for word in typed}
     of_checkpoint = is_checkpoint(folder)
-    known = [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())]
-    for key, word in keys.items():
-        if key not in known and key.split(".")[0] not in known:
-            raise ConfigError(f"{word}: {unknown('key of a tuning', key, known)}")
+    check_keys(typed, "a tuning", [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())])
     if of_checkpoint:
         return _of_checkpoint(folder, typed, text)
     if text is not None:
         raise ConfigError(f"--text {text}: {folder} is a run, which is tuned on its own text")
     return _of_run(folder, typed)
-
-
-def _defaults(rate: float, typed: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-    """The defaults of a tuning whose keys are not typed."""
-    keys = {word.partition("=")[0] for word in typed}
-    defaults = [*DEFAULTS, f"optimizer.lr={rate:g}", *FIXED, *more]
-    return [word for word in defaults if word.partition("=")[0] not in keys]
 
 
 def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
@@ -178,7 +167,8 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
         status = summary.status if summary else "no run of train.py"
         raise ConfigError(f"{folder}: is {status}, not finished")
     own = compose([as_typed("config", str(folder / "config.yaml")), plugins])
-    config = recompose(own, [*_defaults(own.optimizer.lr * RATE, typed), *typed])
+    rate = {"optimizer.lr": f"{own.optimizer.lr * RATE:g}"}
+    config = recompose(own, with_defaults(typed, {**DEFAULTS, **rate, **FIXED}))
     tokens = prepare_tokens(config)
     tokens.check(own.model.context)
     if tokens.fingerprint != summary.data.fingerprint:
@@ -191,18 +181,19 @@ def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
 def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tunable:
     check_text(folder, typed, text)
     kept, context = split_context([*_words_of_text(typed, text), *typed])
-    model = load_checkpoint(folder)
+    model = load_model(folder)
     texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
     own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
-    tuning = [word for word in kept if word not in texts]
-    config = recompose(own, [*_defaults(CHECKPOINT_RATE, typed, OF_CHECKPOINTS), *tuning])
-    context = checked_context(context, model, folder) or min(model.context, CONTEXT)
+    rate = {"optimizer.lr": f"{CHECKPOINT_RATE:g}"}
+    config = recompose(own, with_defaults(kept, {**DEFAULTS, **rate, **FIXED, **OF_CHECKPOINTS}))
+    context = context_of(context, model, folder)
     tokens = prepare_tokens(config)
     tokens.check(context)
     largest = max(int(part.max()) for part in (tokens.train, tokens.val))
     check_vocabulary(folder, largest, model)
     model = model.double() if config.trainer.precision == "fp64" else model
-    words, corpus = with_ids_of(model, tokens.tokenizer), identity_of(CORPORA.maker(config.data)())
+    words = with_ids_of(model, tokens.tokenizer, folder)
+    corpus = identity_of(CORPORA.maker(config.data)())
     return Tunable(folder, model, own, config, tokens, words, context, corpus)
 
 

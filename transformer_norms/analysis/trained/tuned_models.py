@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,17 +54,18 @@ def end_numbers(digits: str) -> Numbers:
     }
 
 
-class Change(Protocol):
-    """A change of the norms of one model. `saved` is the config of the model that it ends with,
-    `rows` are what it says besides its cost."""
+class Changed(NamedTuple):
+    """The cost of a change of a model's norms, and the model that it ends with, which is saved with
+    `config` unless its tuning diverged. `rows` say more of the change."""
 
-    tunable: Tunable
-    saved: Config
+    cost: Cost
+    model: Transformer
+    config: Config
+    rows: Rows = ()
 
-    def change(self, title: str, tell: Tell) -> tuple[Cost, Transformer | None]: ...
 
-    @property
-    def rows(self) -> Rows: ...
+# Changes the norms of one model, whose title is given, and tunes it on.
+Change = Callable[[str, Tell], Changed]
 
 
 def change_models(
@@ -83,28 +84,28 @@ def change_models(
     subjects = read_subjects(typed, tell, [*TYPED, *TYPED_OF_CHECKPOINTS])
     check_saved(typed.save, [subject.folder for subject in subjects.members], name)
     keys = [word for word in typed.where if "=" in word and not Path(word).exists()]
-    changes: list[Change] = []
+    changes: list[tuple[Tunable, Change]] = []
     reasons: dict[int, str] = {}
     for place, subject in enumerate(subjects.members):
         tunable = read_tunable(subject.folder, keys, typed.text)
         try:
-            changes.append(prepare(tunable))
+            changes.append((tunable, prepare(tunable)))
         except ConfigError as error:
             reasons[place] = str(error)
     if not changes:
         raise ConfigError(reasons[0])
-    read = dict.fromkeys(change.tunable.text_line for change in changes)
+    read = dict.fromkeys(tunable.text_line for tunable, _ in changes)
     subjects = subjects.without(reasons, [f"{setting}{' ' * bool(keys)}{' '.join(keys)}", *read])
     rows: list[Row] = []
     saved: list[str] = []
-    for subject, change in zip(subjects.members, changes, strict=True):
-        cost, model = change.change(subject.title, tell)
-        rows += [{**subject.columns, **row} for row in (*rows_of(cost, name), *change.rows)]
-        if typed.save and model is not None:
-            out = saved_folder(typed.save, change.tunable.folder, name)
-            change.tunable.save(model, change.saved, out, name)
+    origins = [subject.origin for subject in subjects.members]
+    for subject, (tunable, change) in zip(subjects.members, changes, strict=True):
+        cost, model, config, more = change(subject.title, tell)
+        rows += [{**subject.columns, **row} for row in (*rows_of(cost, name), *more)]
+        if typed.save and not cost.changed.diverged:
+            out = saved_folder(typed.save, tunable.folder, name)
+            tunable.save(model, config, out, name)
             saved.append(str(out))
-        origins = [subject.origin for subject in subjects.members]
         outcome = outcome_of(analysis, subjects, rows, (), origins, saved)
         write_outcome(outcome, typed.out)
     return outcome

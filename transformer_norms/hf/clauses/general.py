@@ -35,6 +35,13 @@ def same(keys: Mapping[str, str]) -> Clause:
     return Clause(lambda config: {keys[theirs]: getattr(config, theirs) for theirs in keys}, write)
 
 
+def spelled(key: str, fact: str, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Clause:
+    """Their key has another spelling of our fact."""
+    return Clause(
+        lambda config: {fact: read(getattr(config, key))}, lambda facts: {key: write(facts[fact])}
+    )
+
+
 def always(facts: Facts) -> Clause:
     """Facts that hold for the whole family."""
     return Clause(lambda config: facts)
@@ -155,45 +162,34 @@ def biases(flags: Mapping[str, str] = {}, fixed: str = "") -> Clause:
 
 def cap(key: str, fact: str) -> Clause:
     """A cap, which is None where there is none."""
-
-    def read(config: Any) -> Facts:
-        value = getattr(config, key)
-        return {fact: "none" if value is None else float(value)}
-
-    return Clause(read, lambda facts: {key: None if facts[fact] == "none" else facts[fact]})
-
-
-def divisor(key: str, fact: str) -> Clause:
-    """Their key divides by what our fact multiplies with."""
-
-    def write(facts: Facts) -> dict[str, Any]:
-        factor = facts[fact]
-        return {key: 1 / factor} if isinstance(factor, float) and factor else {}
-
-    return Clause(lambda config: {fact: 1 / getattr(config, key)}, write)
+    return spelled(
+        key,
+        fact,
+        lambda value: "none" if value is None else float(value),
+        lambda ours: None if ours == "none" else ours,
+    )
 
 
-def _read_residual(config: Any) -> Facts:
-    factor = float(config.residual_multiplier)
-    return {"placement": "pre" if factor == 1 else f"x + {factor} * f(norm(x))"}
-
-
-# The branch of a pre-norm, multiplied by a number      Granite
-RESIDUAL_MULTIPLIER = Clause(
-    _read_residual, lambda facts: {"residual_multiplier": branch_factor(facts["placement"])}
+# They divide the logits by what ours multiply with      Granite
+LOGIT_DIVISOR = spelled(
+    "logits_scaling",
+    "architecture.logit_scale",
+    lambda divisor: 1 / divisor,
+    lambda factor: 1 / factor if isinstance(factor, float) and factor else 1.0,
 )
-
-
-def _write_query_scalar(facts: Facts) -> dict[str, Any]:
-    scale = facts["architecture.attention_scale"]
-    number = isinstance(scale, float) and 0 < scale <= 1
-    return {"query_pre_attn_scalar": round(scale**-2) if number else 1}
-
-
+# The branch of a pre-norm, multiplied by a number      Granite
+RESIDUAL_MULTIPLIER = spelled(
+    "residual_multiplier",
+    "placement",
+    lambda factor: "pre" if factor == 1 else f"x + {float(factor)} * f(norm(x))",
+    branch_factor,
+)
 # q k^T / sqrt(query_pre_attn_scalar), a whole number      Gemma
-QUERY_SCALAR = Clause(
-    lambda config: {"architecture.attention_scale": config.query_pre_attn_scalar**-0.5},
-    _write_query_scalar,
+QUERY_SCALAR = spelled(
+    "query_pre_attn_scalar",
+    "architecture.attention_scale",
+    lambda scalar: scalar**-0.5,
+    lambda scale: round(scale**-2) if isinstance(scale, float) and 0 < scale <= 1 else 1,
 )
 # The embedding times sqrt(width)      Gemma
 ROOT_WIDTH = Clause(lambda config: {"architecture.embed_scale": config.hidden_size**0.5})
