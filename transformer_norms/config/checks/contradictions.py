@@ -15,7 +15,6 @@ from transformer_norms.model.settings import (
     MADE_BY,
     BlockChoices,
     block_values,
-    site_width,
     value_factor,
 )
 from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site
@@ -209,7 +208,7 @@ def _check_widths(config: Config, blocks: list[BlockChoices]) -> None:
         word = config.qkv if name in HEAD_SITES and site.norm == "norm" else site.norm
         if word not in norms:  # none, and fixnorm, which is on the table
             continue
-        widths = dict.fromkeys(site_width(name, site.share, b.sizes, b.inner) for b in blocks)
+        widths = dict.fromkeys(own.width_at(name, site.share) for own in blocks)
         try:
             for width in widths:
                 check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)
