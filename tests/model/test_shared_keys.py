@@ -1,14 +1,10 @@
 """Blocks that use the keys and values of an earlier block, and have neither W_k nor W_v."""
 
-import re
-
 import pytest
 import shape_checker
 import torch
-from generating import from_a_cache
-from refusing import refused
 
-from transformer_norms import Block, ConfigError, build_model, compose
+from transformer_norms import build_model, compose
 
 VOCABULARY, KEY = 31, "architecture.kv_from_block"
 SMALL = ["model=nano", "model.depth=4", "trainer.precision=fp64", "trainer.device=cpu"]
@@ -46,14 +42,6 @@ def test_attention_reads_the_keys_and_values_of_its_source(case):
         absent = {name for name in wanted if name.split(".")[0] in OF_KEYS}
         assert own == (wanted if i == source else wanted - absent)
     assert not torch.equal(met[0][1], met[1][1])
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_cache_of_the_source_is_enough(case):
-    model, tokens = model_of(*CASES[case], SHARED), tokens_of()
-    found, cache = from_a_cache(model, tokens, 3)
-    torch.testing.assert_close(found, model(tokens), rtol=1e-11, atol=1e-11)
-    assert [one.length for one in cache] == [9, 9, 0, 0]
 
 
 def gradients(model, more=()):
@@ -110,28 +98,6 @@ def test_the_gradient_of_a_source_is_that_of_all_that_read_it(more, monkeypatch)
             torch.testing.assert_close(one, sum(both), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        (f"{KEY}=1", "kv_from_block: 1 is not allowed; in block i=0 it is 1; it is i where the"),
-        (f"{KEY}=[0,0,1,3]", "in block i=2 it is 1; it is i where the block"),
-        (f"{KEY}=i/2", "in block i=1 it is 0.5; it is i where"),
-        (f"{KEY}=[0,1]", "there are 2 blocks for 4 blocks"),
-        (f"{KEY}=0 model.head_dim=8*l", "of block 0, and has its own model.head_dim"),
-        (f"{KEY}=0 model.kv_heads=[4,2,4,4]", "i=1 uses .* and has its own model.kv_heads"),
-        (
-            f"{KEY}=0 position=rope architecture.rope_base=10**l",
-            "has its own architecture.rope_base, rope_fraction or",
-        ),
-        (f"{KEY}=0 architecture.value_embedding=i", "has its own architecture.value_embedding"),
-    ],
-)
-def test_keys_that_do_not_fit_are_refused_in_a_line(typed, line):
-    assert re.search(line, refused(compose, [*SMALL, *typed.split()]))
-
-
-def test_a_block_alone_has_no_earlier_block():
-    with pytest.raises(ConfigError, match="kv_from_block: 0 is not allowed in a block alone"):
-        Block("x + f(norm(x))", 64, 4, depth=2, index=1, settings=[f"{KEY}=0"])
+def test_the_own_keys_of_each_block_are_its_keys_without_the_choice():
     same, none = (model_of(typed).config.model for typed in (f"{KEY}=i", f"{KEY}=none"))
     assert same == none

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.model.attention import (
@@ -260,6 +260,7 @@ class Assembly:
 
     def mlp(self, plan: SubLayerPlan, own: BlockChoices) -> nn.Module:
         kind, width = MLPS[self.config.mlp.type], self.sizes.mlp_width
+        activation, share = ACTIVATIONS[self.config.mlp.activation], own.activation_sparsity
         matrices = ("up", "gate") if kind.gated else ("up",)
         spec, hidden = plan.coefficient("hidden_scale"), "hidden" in plan.sites
         norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", own)
@@ -268,16 +269,11 @@ class Assembly:
             width=self.sizes.width,
             mlp_width=width,
             bias=self.biased,
-            activation=self.activation(own),
+            activation=SparseActivation(activation, share) if share else activation,
             mid=self.site(plan, "mid", "mlp", own),
             **norms,
             **{f"{name}_scale": scale_of(spec, width, own.values) for name in matrices},
         )
-
-    def activation(self, own: BlockChoices) -> Callable[[Tensor], Tensor]:
-        activation = ACTIVATIONS[self.config.mlp.activation]
-        share = own.activation_sparsity
-        return SparseActivation(activation, share) if share else activation
 
     def site(
         self,

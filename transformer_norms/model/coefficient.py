@@ -14,7 +14,7 @@ from transformer_norms.formula import Formula
 from transformer_norms.kinds import Flag, Number, Positive, Text, node
 from transformer_norms.model.initialization import Einsum, Linear, ZeroLinear
 from transformer_norms.model.sites import EARLIER, NORMED
-from transformer_norms.norms import Layer, nothing
+from transformer_norms.norms import NORMS, Layer, nothing
 from transformer_norms.validation import build
 
 Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
@@ -58,15 +58,11 @@ class LearnedMatrix:
     share: Literal["sub_layer", "block"] = "sub_layer"
 
 
-def without_norm(width: int) -> Layer:
-    return nothing
-
-
 def coefficient(
     spec: Any,
     shapes: Shapes,
     values: Mapping[str, float],
-    norm: Callable[[int], Layer] = without_norm,
+    norm: Callable[[int], Layer] = NORMS["none"],
 ) -> Layer:
     """`1` · `(2*N)**0.25` · LearnedNumbers · LearnedMatrix  ->  x times that.
 

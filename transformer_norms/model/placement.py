@@ -36,17 +36,12 @@ def head_sites(qk_norm: str, v_norm: str) -> dict[str, Site]:
     return {name: shares.get(word, Site(word)) for name, word in words.items() if word != "none"}
 
 
-def latent_sites(architecture: Any) -> dict[str, Site]:
-    """Returns the norms on latents, where an equation does not name them: the run's on each."""
-    keys = LATENT_SITES.items()
-    return {name: Site("norm") for name, key in keys if getattr(architecture, key) != "none"}
-
-
 def attention_sites(plan: SubLayerPlan, config: Any) -> dict[str, Site]:
-    """Returns all norms inside an attention: those of its plan, and those that other keys of the
-    config put there."""
-    chosen = head_sites(config.qk_norm, config.v_norm)
-    return {**latent_sites(config.architecture), **plan.sites, **chosen}
+    """Returns all norms inside an attention: the run's on each latent, unless the plan names
+    another, those of the plan, and those of qk_norm and v_norm."""
+    how, keys = config.architecture, LATENT_SITES.items()
+    latents = {name: Site("norm") for name, key in keys if getattr(how, key) != "none"}
+    return {**latents, **plan.sites, **head_sites(config.qk_norm, config.v_norm)}
 
 
 class Placement:
