@@ -4,7 +4,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -107,6 +107,16 @@ def _refuse_unknown(node: ast.AST, text: str, arguments: Mapping[str, int]) -> N
             f"'{text}' is no formula: numbers, names, + - * / % **, < <= > >= == !=, "
             f"{', '.join(arguments)} are all"
         )
+
+
+def is_formula(tree: ast.AST, names: Collection[str]) -> bool:
+    """Returns whether a parsed text is a formula of numbers and of values with these names."""
+    try:
+        for node in ast.walk(tree):
+            _refuse_unknown(node, "", {name: count for name, (count, _) in OF_NUMBERS.items()})
+    except ValueError:
+        return False
+    return _names(tree) <= {*names}
 
 
 def _names(tree: ast.AST) -> frozenset[str]:

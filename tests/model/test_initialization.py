@@ -54,19 +54,14 @@ def xavier(gain_of_values_and_mlp, gain_of_queries_and_keys=1.0):
 
 CUT = 0.9866  # the deviation of a normal cut off at 3
 RULES = {
-    "scaled": {"rest": 0.02, "stream": 0.02 / 6**0.5},  # GPT-2: residual layers by 1/sqrt(2N)
     "gpt2": {"rest": 0.02, "position": 0.01, "stream": 0.02 / 6**0.5},
-    "normal": {"rest": 0.02},
-    "truncated": {"rest": 0.02 * CUT},
     "bert": {"rest": 0.02 * 0.8796},  # the deviation of a normal cut off at 2
-    "megatron": {"rest": CUT / 640**0.5, "stream": CUT / (640 * 6) ** 0.5},  # 1/sqrt(2.5 d)
     "depth_scaled": {
         "rest": CUT / 16,
         "output": [CUT / (2 * 256 * block) ** 0.5 for block in (1, 2, 3)],
         "down": [CUT / (2 * 688 * block) ** 0.5 for block in (1, 2, 3)],
     },
     "xavier": {**xavier(1), **EMBEDDINGS},
-    "transformer2017": {**xavier(1), **ROWS},
     "deepnorm": {**xavier(BETA), **ROWS},  # beta = (8N)^(-1/4), not at q and k
     "gemma": {"rest": 0.01},
     "zero_out": {"rest": 0.02, "stream": 0.0},
@@ -85,7 +80,10 @@ RULES = {
 
 
 # test_starts.py has these by the arithmetic of their authors' code.
-TRANSCRIBED = "fairseq b2t admin glm130b subln small ngpt mixln t5 nanochat simplegpt".split()
+TRANSCRIBED = (
+    "scaled normal truncated megatron transformer2017 fairseq b2t admin glm130b subln small ngpt "
+    "mixln t5 nanochat simplegpt"
+).split()
 
 
 @pytest.mark.parametrize("rule", sorted(set(options("init")) - {"auto", *TRANSCRIBED}))

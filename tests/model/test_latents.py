@@ -16,7 +16,7 @@ from transformer_norms.training.tensors import shard_like
 
 TINY = ["model.width=12", "model.heads=2", "model.head_dim=6", "model.depth=2", "model.context=8"]
 LATENT = [f"architecture.{text}" for text in ("q_rank=5", "kv_rank=4", "rope_dim=2", "value_dim=3")]
-FP64, SHARED = "trainer.precision=fp64", "architecture.values_from_keys=1"
+FP64 = "trainer.precision=fp64"
 
 
 def model_of(*typed):
@@ -85,16 +85,6 @@ def test_attention_is_the_papers_with_the_norms_that_the_equation_puts_on_latent
     assert sum(hasattr(getattr(f, site), "gain") for site in ("q_latent", "kv_latent")) == 2 - (
         same in norms
     )
-
-
-def test_values_from_keys_are_those_of_w_v_equal_to_w_k_without_the_shared_dimensions():
-    shared, own = (model_of("architecture.value_dim=4", key) for key in (SHARED, f"{SHARED}-1"))
-    state = shared.state_dict()
-    for name in ("blocks.0.attention.f.", "blocks.1.attention.f."):
-        assert f"{name}value.weight" not in state
-        state[f"{name}value.weight"] = state[f"{name}key.weight"]
-    own.load_state_dict(state)
-    torch.testing.assert_close(shared(tokens()), own(tokens()), rtol=0, atol=1e-13)
 
 
 QUICK = ("pre", "parallel", "siamese", "hyper_connections", "hybrid")

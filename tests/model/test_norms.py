@@ -458,23 +458,16 @@ def test_a_formula_that_names_a_tensor_which_nothing_trains_is_refused(held, mon
 def test_a_plugins_norm_is_refused_where_its_formula_is_false_and_nothing_is_written(
     tmp_path, monkeypatch
 ):
-    code = (
-        "import torch\n"
-        "from torch import nn\n"
-        "from transformer_norms.norms import NORMS\n"
-        '@NORMS("peak")\n'
-        "class Peak(nn.Module):\n"
-        "    def __init__(self, width: int) -> None:\n"
-        "        super().__init__()\n"
-        "        self.gain = nn.Parameter(torch.ones(width))\n"
-        "    def forward(self, x):\n"
-        "        return self.gain * x / x.abs().sum(-1, keepdim=True)\n"
-    )
-    formulas = {"norm/peak": "gain * x / sum(abs(x))", "norm/untrue": "gain * x / mean(abs(x))"}
-    files = {name: f"type: peak\nformula: {formula}\n" for name, formula in formulas.items()}
-    plugins = write_plugins(tmp_path, code, files)
+    formulas = {"norm/twice": "2 * x / max(norm(x), eps)", "norm/once": "x / max(norm(x), eps)"}
+    files = {
+        name: f"type: l2norm\neps: 1e-6\nsource: here\nformula: {formula}\n"
+        for name, formula in formulas.items()
+    }
+    plugins = write_plugins(tmp_path, "", files)
     monkeypatch.chdir(tmp_path)
-    assert compose([plugins, "norm=peak"]).norm.type == "peak"
-    with pytest.raises(ConfigError, match=r"norm\.formula: 'gain \* x / mean\(abs\(x\)\)' is not"):
-        compose([plugins, "norm=untrue"])
+    assert compose([plugins, "norm=once"]).norm.type == "l2norm"
+    with pytest.raises(
+        ConfigError, match=r"norm\.formula: '2 \* x / max\(norm\(x\), eps\)' is not"
+    ):
+        compose([plugins, "norm=twice"])
     assert not (tmp_path / "runs").exists()

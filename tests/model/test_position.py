@@ -46,45 +46,29 @@ def halves(x):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("r", [4, 6])
-def test_pairs_turn_by_the_base_of_their_block_and_the_rest_of_a_head_stands(interleaved, r):
-    bases = [100.0, 0.0, 7.0, 100.0]
-    position = rope(bases=bases, fractions=[r / 6] * 4, interleaved=interleaved)
-    x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
+@pytest.mark.parametrize("proportional", [False, True])
+def test_pairs_turn_by_base_and_share_of_their_block_and_the_rest_of_a_head_stands(
+    proportional, interleaved
+):
+    """A share is that of a head, whose pairs are then its own, or that of the pairs of the whole
+    head, of which the first turn."""
+    bases, shares = [100.0, 0.0, 7.0, 100.0, 7.0], [2 / 3, 2 / 3, 1.0, 2 / 3, 0.4]
+    how = {"interleaved": interleaved, "proportional": proportional}
+    position = rope(bases=bases, fractions=shares, **how)
     pairs = neighbours if interleaved else halves
-    assert len(angles) == 2  # one for each base, however many blocks
-    for i, base in enumerate(bases):
+    x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
+    assert len(angles) == 3  # one for each base and share, however many blocks
+    assert position.rotation(1)(x, angles) is x
+    for i, count in {0: 2, 2: 3, 3: 2, 4: 1}.items():
+        r = 6 if proportional else 2 * count
         found = position.rotation(i)(x, angles)
-        if base == 0:
-            assert found is x
-            continue
-        for part, expected in zip(
-            pairs(found[..., :r]), turned(x[..., :r], base, pairs), strict=True
+        whole = turned(x[..., :r], bases[i], pairs)
+        for part, stood, expected in zip(
+            pairs(found[..., :r]), pairs(x[..., :r]), whole, strict=True
         ):
-            torch.testing.assert_close(part, expected, rtol=1e-14, atol=1e-14)
-        assert torch.equal(found[..., r:], x[..., r:])
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_proportional_turns_the_first_pairs_of_the_whole_head(interleaved):
-    """As the whole head is turned, and the pairs behind the share stand. Blocks differ in it."""
-    shares = {"fractions": [1 / 3, 1.0, 0.7], "proportional": True}
-    position = rope(bases=[100.0] * 3, **shares, interleaved=interleaved)
-    x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
-    pairs = neighbours if interleaved else halves
-    for i, count in enumerate((1, 3, 2)):
-        found, whole = pairs(position.rotation(i)(x, angles)), turned(x, 100.0, pairs)
-        for part, stood, expected in zip(found, pairs(x), whole, strict=True):
             torch.testing.assert_close(part[..., :count], expected[..., :count], rtol=0, atol=1e-14)
             assert torch.equal(part[..., count:], stood[..., count:])
-
-
-def test_blocks_may_differ_in_the_share_of_a_head_that_turns():
-    position = rope(bases=[7.0] * 2, fractions=[2 / 3, 1])
-    x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
-    for i, r in enumerate((4, 6)):
-        found = torch.cat((*turned(x[..., :r], 7.0, halves), x[..., r:]), -1)
-        torch.testing.assert_close(position.rotation(i)(x, angles), found, rtol=0, atol=1e-14)
+        assert torch.equal(found[..., r:], x[..., r:])
 
 
 def blended(kept, frequency, factor):
@@ -172,6 +156,7 @@ def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_tu
         ("values_from_keys", [1, "i - 1"], [True, False]),
         ("activation_sparsity", "none", [0, 0]),
         ("kv_from_block", "none", [0, 1, 2]),
+        ("kv_from_block", "i", [0, 1, 2]),
     ],
 )
 def test_a_key_with_a_number_for_each_block_is_a_number_a_formula_or_a_list(key, spec, numbers):
@@ -237,18 +222,18 @@ def test_a_model_carries_the_config_that_it_was_built_from():
     assert model.config == config
 
 
-KEY = "architecture.values_from_keys"
 SHARED = ["model=nano", "model.depth=2", "model.context=9", "trainer.precision=fp64"]
-SHARED += ["model.kv_heads=2", "qk_norm=head", "v_norm=rmsnorm_np"]
+HEADS = ["model.kv_heads=2", "qk_norm=head", "v_norm=rmsnorm_np"]
+LATENT = ["architecture.kv_rank=4", "architecture.rope_dim=2", "architecture.value_dim=4"]
 
 
-def model_of(*typed):
-    return build_model(compose([*SHARED, *typed]), 31)
-
-
-def test_values_from_keys_are_those_of_w_v_equal_to_w_k_and_the_gradient_is_the_sum():
-    """Values are taken before the keys' norm and their rotation."""
-    shared, own = model_of(f"{KEY}=l-1"), model_of()
+@pytest.mark.parametrize("typed", [HEADS, [*LATENT, "model.head_dim=6"]])
+def test_values_from_keys_are_those_of_w_v_equal_to_w_k_and_the_gradient_is_the_sum(typed):
+    """Values are taken before the keys' norm, their rotation and the dimensions that all share."""
+    shared, own = (
+        build_model(compose([*SHARED, *typed, *more]), 31)
+        for more in (["architecture.values_from_keys=l-1"], [])
+    )
     assert shared.blocks[1].attention.f.value is None
     state = shared.state_dict()
     key, value = (f"blocks.1.attention.f.{name}.weight" for name in ("key", "value"))
@@ -256,17 +241,13 @@ def test_values_from_keys_are_those_of_w_v_equal_to_w_k_and_the_gradient_is_the_
     own.load_state_dict({**state, value: state[key]})
     tokens = torch.randint(31, (2, 9), generator=torch.Generator().manual_seed(0))
     pull = torch.randn(2, 9, 31, generator=torch.Generator().manual_seed(1)).double()
-    results = []
-    for model in (shared, own):
-        logits = model(tokens)
-        (logits * pull).sum().backward()
-        results.append((logits, {name: p.grad for name, p in model.named_parameters()}))
-    (found, grads), (expected, parts) = results
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+    logits = [model(tokens) for model in (shared, own)]
+    torch.testing.assert_close(*logits, rtol=1e-12, atol=1e-13)
+    for y in logits:
+        (y * pull).sum().backward()
+    found, parts = ({name: p.grad for name, p in m.named_parameters()} for m in (shared, own))
     parts[key] = parts[key] + parts.pop(value)
-    assert grads.keys() == parts.keys()
-    for name, grad in grads.items():
-        torch.testing.assert_close(grad, parts[name], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found, parts, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])

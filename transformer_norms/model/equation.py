@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from transformer_norms.formula import OF_NUMBERS
+from transformer_norms.formula import OF_NUMBERS, is_formula
 from transformer_norms.model.sites import (
     EARLIER,
     HEAD_SITES,
@@ -234,21 +234,8 @@ class Reader:
             self.refuse(f"{why}; placement.learned declares what is learned", node)
 
     def is_scalar(self, node: ast.AST) -> bool:
-        """Returns whether the node is made of numbers, their names and learned coefficients."""
-        match node:
-            case ast.Constant(value=value):
-                return type(value) in (int, float)
-            case ast.Name(id=name):
-                return name in _NUMBERS or name in self.learned
-            case ast.BinOp(op=ast.MatMult()):
-                return False
-            case ast.BinOp(left=left, right=right):
-                return self.is_scalar(left) and self.is_scalar(right)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return self.is_scalar(operand)
-            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
-                return name in OF_NUMBERS and self.is_scalar(argument)
-        return False
+        """Returns whether the node is a formula of numbers and learned coefficients."""
+        return is_formula(node, {*_NUMBERS, *self.learned})
 
     # ------------------------------------------------------------------------------- coefficients
 

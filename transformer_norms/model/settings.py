@@ -31,19 +31,9 @@ ROLES = (
 ).split()
 # The roles that may have a bias.
 Biased = Literal[
-    "query_down",
-    "kv_down",
-    "rope_key",
-    "query",
-    "key",
-    "value",
-    "attention_gate",
-    "output",
-    "up",
-    "gate",
-    "down",
-    "head",
-]
+    "query_down", "kv_down", "rope_key", "query", "key", "value", "attention_gate", "output", "up",
+    "gate", "down", "head",
+]  # fmt: skip
 # The key of `architecture` without which a model has no such matrix.
 MADE_BY = {
     "query_down": "q_rank",
