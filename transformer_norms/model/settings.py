@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from transformer_norms.formula import Formula, check_numbers, numbers_of_blocks
+from transformer_norms.formula import Formula, numbers_of_blocks
 from transformer_norms.kinds import (
     Flag,
     Mark,
@@ -263,8 +263,8 @@ def _size_of_blocks(key: str, sizes: Mapping[str, Any]) -> int | tuple[int, ...]
     most = {"kv_heads": heads, "head_dim": 8192}[key]
     names = {"R": 2 * sizes["depth"], "d": sizes["width"], "H": heads, "L": sizes["context"]}
     try:
-        numbers = numbers_of_blocks(spec, sizes["depth"], "sizes", names)
-        check_numbers(numbers, lambda size: 1e-9 < size <= most, f"it is above 0, up to {most}")
+        wanted, allows = f"it is above 0, up to {most}", lambda size, *_: 1e-9 < size <= most
+        numbers = numbers_of_blocks(spec, sizes["depth"], "sizes", wanted, allows, names)
     except ValueError as error:
         raise ValueError(f"model.{key}: {refusal_text(spec, error)}") from None
     if key == "kv_heads":  # a number that is whole, and divides nothing, is refused
@@ -327,13 +327,10 @@ class Architecture:
 
 def numbers_of(key: str, spec: Any, depth: int, context: int) -> list[Any]:
     """Returns what a key of PER_BLOCK is in each block. ValueError where it is not allowed."""
-    declared = PER_BLOCK[key]
-    spec = declared.unset if spec == "none" else spec
-    numbers = numbers_of_blocks(spec, depth, declared.what, {"L": context})
-    for i, number in enumerate(numbers):
-        if not declared.allows(number, i, numbers):
-            raise ValueError(f"in block i={i} it is {number:g}; {declared.wanted}")
-    return [declared.of(number, context) for number in numbers]
+    own = PER_BLOCK[key]
+    spec, values = own.unset if spec == "none" else spec, {"L": context}
+    numbers = numbers_of_blocks(spec, depth, own.what, own.wanted, own.allows, values)
+    return [own.of(number, context) for number in numbers]
 
 
 @dataclass(frozen=True)
