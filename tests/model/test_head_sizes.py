@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from transformer_norms import Block, build_model, compose
+from transformer_norms.model.attention import ForwardState
 
 VOCABULARY = 31
 SMALL = ["model=nano", "model.depth=3", "trainer.precision=fp64", "trainer.device=cpu"]
@@ -12,7 +13,8 @@ ALONE = [(16, 2), (32, 1), (16, 4)]  # head_dim and kv_heads of each block
 CASES = {
     "rope, gains of heads": ["qk_norm=per_head", "v_norm=full", "init=t5"],
     "rope over a share": ["qk_norm=head", "architecture.rope_fraction=0.5", "position=rope"],
-    "a share of the pairs": ["architecture.rope_fraction=0.25", "architecture.rope_proportional=1"],
+    "a share of the pairs": ["architecture.rope_fraction=0.25",
+                             "architecture.rope_proportional=true"],
     "latents, a gate": ["architecture.kv_rank=12", "architecture.rope_dim=dh/2",
                         "architecture.value_dim=dh/4", "architecture.attention_gate=elementwise"],
     "mup": ["init=mup", "architecture.attention_scale=sqrt(32)/dh",
@@ -23,7 +25,6 @@ CASES = {
 
 
 def model_of(*typed):
-    typed = [text.replace("proportional=1", "proportional=true") for text in typed]
     return build_model(compose([*SMALL, *typed]), VOCABULARY)
 
 
@@ -43,8 +44,6 @@ def test_a_block_is_that_of_a_model_whose_blocks_all_have_its_sizes(case):
 
 
 def run(model, i, x, tokens):
-    from transformer_norms.model.attention import ForwardState
-
     given = (ForwardState(tokens),) if model.gives else ()
     return model.blocks[i](x, x, model.position.angles(0, 9), None, *given)
 

@@ -1,9 +1,11 @@
 """Choices of what a token and a block read: each looks back only and computes from a cache what it
-computes at once, or is refused in one line. Smear, which is such a choice, against its formula."""
+computes at once, or is refused in one line. Smear and keys of an earlier block, which are such
+choices, against their formulas."""
 
 import re
 
 import pytest
+import shape_checker
 import torch
 from generating import from_a_cache
 from refusing import refused
@@ -11,11 +13,13 @@ from refusing import refused
 from transformer_norms import Block, ConfigError, build_model, compose
 from transformer_norms.model.coefficient import Smear
 from transformer_norms.training.causality import lookahead
+from transformer_norms.training.recomputation import recompute
 
 TIME, VOCABULARY, CHANNELS = 9, 31, 5
 SMALL = ["model=nano", "model.depth=3", f"model.context={TIME}", "init=megatron"]
 SMALL += ["trainer.precision=fp64", "trainer.device=cpu"]
 SHARED = "architecture.kv_from_block=[0,1,0]"
+OF_KEYS = ("key", "value", "rope_key", "kv_down", "kv_latent", "k", "v")
 INPUTS = "placement.connection.inputs=5"
 LATENTS = "architecture.kv_rank=4 architecture.rope_dim=2 architecture.value_dim=3 model.head_dim=6"
 CHOICES = [
@@ -38,6 +42,14 @@ def words_of(typed):
     return re.split(r" (?=[\w.]+=)", typed)
 
 
+def model_of(typed):
+    return build_model(compose([*SMALL, *words_of(typed)]), VOCABULARY)
+
+
+def tokens_of():
+    return torch.randint(VOCABULARY, (2, TIME), generator=torch.Generator().manual_seed(1))
+
+
 def moved(module):
     """The same module in float64, with every parameter elsewhere than at its start."""
     generator = torch.Generator().manual_seed(5)
@@ -48,9 +60,8 @@ def moved(module):
 
 @pytest.mark.parametrize("typed", CHOICES)
 def test_a_model_looks_back_only_and_computes_from_a_cache_what_it_computes_at_once(typed):
-    model = moved(build_model(compose([*SMALL, *words_of(typed)]), VOCABULARY)).eval()
+    model, tokens = moved(model_of(typed)).eval(), tokens_of()
     assert lookahead(model, VOCABULARY) == 0
-    tokens = torch.randint(VOCABULARY, (2, TIME), generator=torch.Generator().manual_seed(1))
     expected = model(tokens)
     assert not torch.equal(expected, model(tokens.flip(1)).flip(1))
     for pieces in ([1] * TIME, [4, 1, 4], [TIME]):
@@ -60,6 +71,55 @@ def test_a_model_looks_back_only_and_computes_from_a_cache_what_it_computes_at_o
             kept = own.kv_from_block == own.i  # else the cache of the source is enough
             assert one.length == TIME * kept
             assert not kept or one.k.shape[2:] == (own.sizes.kv_heads, own.sizes.head_dim)
+
+
+@pytest.mark.parametrize("typed", [typed for typed in CHOICES if SHARED in typed])
+def test_attention_reads_the_keys_and_values_of_its_source(typed):
+    model, plain, met = model_of(typed), model_of(typed.removeprefix(f"{SHARED} ")), []
+    for block in model.blocks:
+        block.attention.f.attend.register_forward_pre_hook(lambda attend, given: met.append(given))
+    model(tokens_of())
+    for i, source in enumerate((0, 1, 0)):
+        assert all(torch.equal(met[i][at], met[source][at]) for at in (1, 2))
+        own = {name for name, _ in model.blocks[i].attention.f.named_parameters()}
+        wanted = {name for name, _ in plain.blocks[i].attention.f.named_parameters()}
+        absent = {name for name in wanted if name.split(".")[0] in OF_KEYS}
+        assert own == (wanted if i == source else wanted - absent)
+    assert not torch.equal(met[0][1], met[1][1])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [[], ["recomputed"], pytest.param(["compiled", "recomputed"], marks=pytest.mark.nightly)],
+)
+def test_the_gradient_of_a_source_is_the_slope_of_the_loss(more, monkeypatch):
+    model, generator = model_of(SHARED), torch.Generator().manual_seed(3)
+    direction = torch.randn(64, 64, generator=generator, dtype=torch.float64)
+
+    def loss():
+        return model(tokens_of(), tokens_of())[1]
+
+    @torch.no_grad()
+    def slope(weight):
+        ends = []
+        for change in (1e-6, -2e-6, 1e-6):
+            weight.add_(change * direction)
+            ends.append(loss().item())
+        return (ends[0] - ends[1]) / 2e-6
+
+    sources = [block.attention.f for block in model.blocks[:2]]
+    weights = [linear.weight for f in sources for linear in (f.key, f.value)]
+    slopes = [slope(weight) for weight in weights]
+    if "recomputed" in more:
+        model.through = recompute
+    if "compiled" in more:  # or the checks are compiled as well, and differ in what they see
+        monkeypatch.setattr(shape_checker, "shapes_are_checked", False)
+        monkeypatch.setattr("torch._dynamo.config.recompile_limit", 64)
+        for block in model.blocks:
+            block.compile()
+    loss().backward()
+    found = [(weight.grad * direction).sum().item() for weight in weights]
+    assert found == pytest.approx(slopes, rel=1e-6)
 
 
 def test_each_token_has_the_one_before_times_a_gate_of_its_own_channels():
@@ -80,12 +140,8 @@ def test_each_token_has_the_one_before_times_a_gate_of_its_own_channels():
 
 
 def test_smear_starts_as_nothing():
-    plain, smeared = (
-        build_model(compose([*SMALL, *typed]), VOCABULARY)
-        for typed in ([], ["architecture.smear=4"])
-    )
-    tokens = torch.arange(TIME)[None]
-    assert torch.equal(plain(tokens), smeared(tokens))
+    plain, smeared = model_of("seed=0"), model_of("architecture.smear=4")
+    assert torch.equal(plain(tokens_of()), smeared(tokens_of()))
     extra = dict(smeared.named_parameters()).keys() - dict(plain.named_parameters()).keys()
     assert extra == {"smear.smear_gate.weight", "smear.scale"}
 
