@@ -4,7 +4,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -109,6 +109,16 @@ def _refuse_unknown(node: ast.AST, text: str, arguments: Mapping[str, int]) -> N
         )
 
 
+def is_formula(tree: ast.AST, names: Collection[str]) -> bool:
+    """Returns whether a parsed text is a formula of numbers and of values with these names."""
+    try:
+        for node in ast.walk(tree):
+            _refuse_unknown(node, "", {name: count for name, (count, _) in OF_NUMBERS.items()})
+    except ValueError:
+        return False
+    return _names(tree) <= {*names}
+
+
 def _names(tree: ast.AST) -> frozenset[str]:
     """The names of values; the names of functions are left out."""
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -117,10 +127,16 @@ def _names(tree: ast.AST) -> frozenset[str]:
 
 
 def numbers_of_blocks(
-    spec: Any, depth: int, what: str, values: Mapping[str, float] = {}
+    spec: Any,
+    depth: int,
+    what: str,
+    wanted: str,
+    allows: Callable[[float, int, list[float]], bool],
+    values: Mapping[str, float] = {},
 ) -> list[float]:
     """Returns one number for each block, from a number, a formula of i, l, N and the names in
-    `values`, or a list of them. ValueError where it is none of these."""
+    `values`, or a list of them. ValueError where it is none of these, or where a number is not
+    allowed, by the number, the index of its block, and the numbers of all blocks."""
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         if len(spec) != depth:
             raise ValueError(f"there are {len(spec)} {what} for {depth} blocks")
@@ -128,13 +144,9 @@ def numbers_of_blocks(
     else:
         formulas = [Formula(spec)] * depth
     own = ({**values, "i": i, "l": i + 1, "N": depth} for i in range(depth))
-    return [float(formula(here)) for formula, here in zip(formulas, own, strict=True)]
-
-
-def check_numbers(numbers: list[float], allows: Callable[..., bool], wanted: str) -> list[float]:
-    """Returns the numbers of blocks. ValueError for the first that is not allowed."""
+    numbers = [float(formula(here)) for formula, here in zip(formulas, own, strict=True)]
     for i, number in enumerate(numbers):
-        if not allows(number):
+        if not allows(number, i, numbers):
             raise ValueError(f"in block i={i} it is {number:g}; {wanted}")
     return numbers
 

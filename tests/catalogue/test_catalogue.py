@@ -243,7 +243,7 @@ BAD_EQUATIONS = [
 ]
 # Keys of a placement file, whose equation is x + f(norm(x)) unless it is given | the refusal.
 BAD = [
-    ({"where": [{"equation": "x + f(x)"}]}, "where[0]: blocks and equation are wanted"),
+    ({"where": [{"equation": "x + f(x)"}]}, "where[0].blocks is missing; wanted are blocks, e"),
     ({"where": [{"blocks": "i == 0", "equation": "x + f(x)", "mpl": 1}]}, "there is no key 'mpl'"),
     ({"where": [{"blocks": "i == 0", "equation": {"mpl": "x"}}]}, "did you mean 'mlp'"),
     (

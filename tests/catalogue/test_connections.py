@@ -490,8 +490,8 @@ WRONG = {
 }
 WRONG_MATRICES = {
     "placement.learned.c.rank=0": "placement.learned.c",
-    "placement.learned.c.rank=2.5": "rank: 2.5 is not a whole number from 1",
-    "placement.learned.c.normed=2": "normed: 2 is neither true nor false",
+    "placement.learned.c.rank=2.5": "rank: 2.5 is not allowed; it should be an integer",
+    "placement.learned.c.normed=2": "normed: 2 is not allowed; it should be true or false",
     "placement.learned.c.function=square": "there is no key 'placement.learned.c.function'",
     "placement.equation=x + f(norm(x), q=c * norm)": "is not among scalar, head, vector",
     "placement.equation=x + c * h + f(h := norm(x))": "named where it first stands",

@@ -34,6 +34,7 @@ EQUATIONS = [
     ),
     ("norm(2 * x + f(norm(x)) - 0.5 * start)", {}),
     ("norm(f(norm(x)))", {}),
+    ("x + (0.5 + (l == 1)) * f(norm(x))", {}),
     ("norm((h := 2 * x + c * start) + f(h, hidden=norm, hidden_scale=2) + x0)", {"c": VECTOR}),
 ]
 

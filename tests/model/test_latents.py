@@ -10,14 +10,13 @@ from written_out import linear_of
 
 from transformer_norms import build_model, compose
 from transformer_norms.config.compose import options
-from transformer_norms.errors import ConfigError
 from transformer_norms.model.constraint import QKClip
 from transformer_norms.training.causality import lookahead
 from transformer_norms.training.tensors import shard_like
 
 TINY = ["model.width=12", "model.heads=2", "model.head_dim=6", "model.depth=2", "model.context=8"]
 LATENT = [f"architecture.{text}" for text in ("q_rank=5", "kv_rank=4", "rope_dim=2", "value_dim=3")]
-FP64, SHARED = "trainer.precision=fp64", "architecture.values_from_keys=1"
+FP64 = "trainer.precision=fp64"
 
 
 def model_of(*typed):
@@ -88,16 +87,6 @@ def test_attention_is_the_papers_with_the_norms_that_the_equation_puts_on_latent
     )
 
 
-def test_values_from_keys_are_those_of_w_v_equal_to_w_k_without_the_shared_dimensions():
-    shared, own = (model_of("architecture.value_dim=4", key) for key in (SHARED, f"{SHARED}-1"))
-    state = shared.state_dict()
-    for name in ("blocks.0.attention.f.", "blocks.1.attention.f."):
-        assert f"{name}value.weight" not in state
-        state[f"{name}value.weight"] = state[f"{name}key.weight"]
-    own.load_state_dict(state)
-    torch.testing.assert_close(shared(tokens()), own(tokens()), rtol=0, atol=1e-13)
-
-
 QUICK = ("pre", "parallel", "siamese", "hyper_connections", "hybrid")
 
 
@@ -165,27 +154,3 @@ def test_qk_clip_scales_the_turned_part_of_a_query_by_g_and_all_else_by_its_root
     for name in ("rope_key", "query_down", "kv_down"):
         own = f"blocks.0.attention.f.{name}.weight"
         assert torch.equal(model.get_parameter(own), before[own])
-
-
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        ("architecture.q_rank=0", "architecture.q_rank: 0 is not allowed; it is none or a whole"),
-        ("architecture.kv_rank=i+1", "architecture.kv_rank: 'i\\+1' names i; known here are"),
-        ("architecture.rope_dim=6", "rope_dim: 6 is not allowed; it is a part of model.head_dim=6"),
-        ("architecture.rope_dim=3", "rope_dim: 3 is odd, and position=rope turns pairs"),
-        ("architecture.bias=[rope_key] architecture.rope_dim=none", "rope_key is not allowed"),
-        ("architecture.kv_rank=none placement.equation=x+f(norm(x),kv_latent=norm)",
-         "there is no latent for kv_latent, since architecture.kv_rank is none"),
-        ("architecture.values_from_keys=l-1",
-         "values_from_keys: l-1 is not allowed where a head's values have 3 dimensions and W_k "
-         "computes 4; architecture.value_dim=4 makes"),
-        ("architecture.values_from_keys=1 architecture.value_dim=4 architecture.bias=[value]",
-         "architecture.bias: value is not allowed where architecture.values_from_keys is 1"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_one_line(typed, line):
-    keys = dict(text.split("=", 1) for text in [*TINY, *LATENT, *typed.split(" ")])
-    keys = {key: f"'{value}'" if "equation" in key else value for key, value in keys.items()}
-    with pytest.raises(ConfigError, match=line):
-        compose([f"{key}={value}" for key, value in keys.items()])

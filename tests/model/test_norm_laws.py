@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_norms import CAUSAL, NAMES, SPECS, WIDTH, draw, mean, norm_of, of_type, same
+from test_norms import CAUSAL, DIVIDED, NAMES, SPECS, WIDTH, draw, mean, norm_of, of_type, same
 
+pytestmark = pytest.mark.goal("A3")
 CENTRED = of_type("layernorm")
-DIVIDED = of_type("rmsnorm", "prmsnorm", "scalenorm", "l2norm")
-DIVIDED += of_type("group_rmsnorm", "preaffine", "gatednorm", "bhyt")
 BOUNDED = of_type("dyt", "derf")
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", 30))
 laws = settings(max_examples=EXAMPLES, deadline=None)
@@ -32,7 +31,6 @@ def gradient(norm, x, of):
     return torch.autograd.grad((norm(x) * of).sum(), x)[0]
 
 
-@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", CENTRED)
 @laws
 @given(seeds, factors, st.floats(-10, 10))
@@ -41,7 +39,6 @@ def test_layernorm_forgets_scale_and_shift(name, seed, factor, shift):
     same(norm(factor * x + shift), norm(x))
 
 
-@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", DIVIDED)
 @laws
 @given(seeds, factors)
@@ -51,7 +48,6 @@ def test_what_divides_by_a_length_forgets_scale_and_not_shift(name, seed, factor
     assert not torch.allclose(norm(x + factor), norm(x), atol=1e-3)
 
 
-@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", CENTRED + DIVIDED)
 @laws
 @given(seeds, factors)
@@ -64,7 +60,6 @@ def test_a_gradient_has_nothing_along_what_is_forgotten_and_falls_as_x_grows(nam
         same(grad.sum(-1), torch.zeros(3, 5).double())
 
 
-@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_layernorms_output_has_mean_0_and_variance_1_and_is_its_own_layernorm(seed, factor):
@@ -75,7 +70,6 @@ def test_layernorms_output_has_mean_0_and_variance_1_and_is_its_own_layernorm(se
     same(norm(y), y)
 
 
-@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor):
@@ -85,7 +79,6 @@ def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor)
     same(torch.linalg.vector_norm(scale(x), dim=-1), scale.gain.abs().expand(3, 5))
 
 
-@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", NAMES)
 @laws
 @given(seeds)
@@ -105,7 +98,6 @@ def test_features_in_another_order_come_out_in_that_order(name, seed):
     same(other(x[..., order]), norm(x)[..., order])
 
 
-@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", CAUSAL)
 @laws
 @given(seeds)
@@ -114,7 +106,6 @@ def test_a_token_does_not_know_of_another(name, seed):
     same(norm(x)[1, 2], norm(x[1, 2]), 1e-14)
 
 
-@pytest.mark.goal("A3")
 @laws
 @given(seeds)
 def test_layernorm_is_rmsnorm_of_what_is_centred(seed):
@@ -122,7 +113,6 @@ def test_layernorm_is_rmsnorm_of_what_is_centred(seed):
     same(ideal("layernorm_np")(x), ideal("rmsnorm_np")(x - mean(x)))
 
 
-@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
@@ -134,7 +124,6 @@ def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
     same(whole(x), rms(x))
 
 
-@pytest.mark.goal("A3")
 @pytest.mark.parametrize(
     ("name", "simple"),
     [
@@ -158,7 +147,6 @@ def test_at_the_start_a_norm_is_a_simpler_one(name, simple, seed, factor):
     same(norm(x), simple(x))
 
 
-@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_a_group_is_divided_by_its_own_root_mean_square(seed, factor):
@@ -171,7 +159,6 @@ def test_a_group_is_divided_by_its_own_root_mean_square(seed, factor):
     same(one(x), whole(x))
 
 
-@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_a_gate_starts_at_one_half_and_lets_through_less_than_the_whole(seed, factor):
@@ -183,7 +170,6 @@ def test_a_gate_starts_at_one_half_and_lets_through_less_than_the_whole(seed, fa
     assert (norm(x) * whole(x) > 0).all()
 
 
-@pytest.mark.goal("A3")
 @laws
 @given(seeds, factors)
 def test_bhyt_is_bounded_and_odd_and_rmsnorm_where_tanh_is_straight(seed, factor):
@@ -194,7 +180,6 @@ def test_bhyt_is_bounded_and_odd_and_rmsnorm_where_tanh_is_straight(seed, factor
     same(straight(x) / scale, straight.gain * rms(x), 1e-6)
 
 
-@pytest.mark.goal("A3")
 @pytest.mark.parametrize("name", BOUNDED)
 @laws
 @given(seeds, factors)
@@ -226,7 +211,6 @@ CHANGES = {
 }
 
 
-@pytest.mark.goal("A3")
 @pytest.mark.parametrize(("kept", "change"), CHANGES.values(), ids=CHANGES)
 @settings(max_examples=EXAMPLES // 3, deadline=None)
 @given(seeds)
@@ -240,7 +224,6 @@ def test_what_a_layer_may_undergo_before_a_norm_is_the_table_of_ba(kept, change,
 
 
 @pytest.mark.nightly
-@pytest.mark.goal("A3")
 def test_every_law_holds_for_200_examples(measured):
     laws = [name for name, test in globals().items() if hasattr(test, "hypothesis")]
     command = [sys.executable, *"-m pytest -n 0".split(), *(f"{__file__}::{law}" for law in laws)]

@@ -2,17 +2,13 @@
 which blocks have no W_v."""
 
 import math
-import re
 from functools import partial
 from itertools import product
 
 import pytest
 import torch
-from generating import from_a_cache
-from refusing import refused
 
-from transformer_norms import ConfigError, build_model, compose
-from transformer_norms.commands.sampling import generate
+from transformer_norms import build_model, compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.model.position import POSITIONS
 from transformer_norms.model.settings import numbers_of
@@ -50,48 +46,29 @@ def halves(x):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("r", [4, 6])
-def test_pairs_turn_by_the_base_of_their_block_and_the_rest_of_a_head_stands(interleaved, r):
-    bases = [100.0, 0.0, 7.0, 100.0]
-    position = rope(bases=bases, fractions=[r / 6] * 4, interleaved=interleaved)
-    x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
+@pytest.mark.parametrize("proportional", [False, True])
+def test_pairs_turn_by_base_and_share_of_their_block_and_the_rest_of_a_head_stands(
+    proportional, interleaved
+):
+    """A share is that of a head, whose pairs are then its own, or that of the pairs of the whole
+    head, of which the first turn."""
+    bases, shares = [100.0, 0.0, 7.0, 100.0, 7.0], [2 / 3, 2 / 3, 1.0, 2 / 3, 0.4]
+    how = {"interleaved": interleaved, "proportional": proportional}
+    position = rope(bases=bases, fractions=shares, **how)
     pairs = neighbours if interleaved else halves
-    assert len(angles) == 2  # one for each base, however many blocks
-    for i, base in enumerate(bases):
+    x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
+    assert len(angles) == 3  # one for each base and share, however many blocks
+    assert position.rotation(1)(x, angles) is x
+    for i, count in {0: 2, 2: 3, 3: 2, 4: 1}.items():
+        r = 6 if proportional else 2 * count
         found = position.rotation(i)(x, angles)
-        if base == 0:
-            assert found is x
-            continue
-        for part, expected in zip(
-            pairs(found[..., :r]), turned(x[..., :r], base, pairs), strict=True
+        whole = turned(x[..., :r], bases[i], pairs)
+        for part, stood, expected in zip(
+            pairs(found[..., :r]), pairs(x[..., :r]), whole, strict=True
         ):
-            torch.testing.assert_close(part, expected, rtol=1e-14, atol=1e-14)
-        assert torch.equal(found[..., r:], x[..., r:])
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_proportional_turns_the_first_pairs_of_the_whole_head(interleaved):
-    """As the whole head is turned, and the pairs behind the share stand. Blocks differ in it."""
-    shares = {"fractions": [1 / 3, 1.0, 0.7], "proportional": True}
-    position = rope(bases=[100.0] * 3, **shares, interleaved=interleaved)
-    x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
-    pairs = neighbours if interleaved else halves
-    for i, count in enumerate((1, 3, 2)):
-        found, whole = pairs(position.rotation(i)(x, angles)), turned(x, 100.0, pairs)
-        for part, stood, expected in zip(found, pairs(x), whole, strict=True):
             torch.testing.assert_close(part[..., :count], expected[..., :count], rtol=0, atol=1e-14)
             assert torch.equal(part[..., count:], stood[..., count:])
-
-
-def test_a_share_of_a_head_is_a_number_a_formula_or_a_list_and_blocks_may_differ():
-    for half in (0.5, "1/N"):
-        assert numbers_of("rope_fraction", half, 2, 8) == [0.5, 0.5]
-    assert numbers_of("rope_fraction", [1, "0.25*l"], 2, 8) == [1, 0.5]
-    position = rope(bases=[7.0] * 2, fractions=[2 / 3, 1])
-    x, angles = torch.randn(2, 5, 3, 6).double(), position.angles(0, 5)
-    for i, r in enumerate((4, 6)):
-        found = torch.cat((*turned(x[..., :r], 7.0, halves), x[..., r:]), -1)
-        torch.testing.assert_close(position.rotation(i)(x, angles), found, rtol=0, atol=1e-14)
+        assert torch.equal(found[..., r:], x[..., r:])
 
 
 def blended(kept, frequency, factor):
@@ -165,62 +142,37 @@ def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_tu
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("key", "spec", "numbers"),
     [
-        ("position.scaling=yarn", "position.scaling: 'yarn' is not allowed; allowed are none"),
-        ("position.scaling={type: ntk, factor: 2}", "position.scaling.type: there is no scaling"),
-        ("position.scaling={type: linear}", "position.scaling.factor is missing"),
-        ("position=rope_linear position.scaling.factor=0.5", "a factor is from 1 to 1e4"),
-        ("position=rope_linear position.scaling.factor=[1,2,3]", "3 factors for 2 blocks"),
-        ("position=rope_linear position.scaling.beta_fast=2", "no key 'position.scaling.beta_fast"),
-        ("position=rope_llama3 position.scaling.low_freq_factor=9", "below high_freq_factor"),
-        ("position=rope_yarn position.scaling.beta_slow=0", "position.scaling.beta_slow: 0 is not"),
-        ("position=rope_yarn position.scaling.beta_slow=32", "beta_slow should be below beta_fast"),
-        ("position=rope_yarn position.scaling.attention_factor=factor-4", "above 0, up to 1e3"),
-        ("position=rope_yarn position.scaling.original_context=1.5", "original_context: 1.5 is"),
-        ("position=rope_yarn position.scaling.attention_factor=log(x)", "names x; known"),
-        ("position=yarn", "did you mean 'rope_yarn'"),
-        ("architecture.kv_from_block=0 position.scaling={type: linear, factor: 'l'}",
-         "block i=1 uses the keys and values of block 0, and has its own architecture.rope_base, "
-         "rope_fraction or position.scaling"),
+        ("rope_base", 500.0, [500.0, 500.0]),
+        ("rope_base", "10000 + 990000 * (l % 6 == 0)", [1e4] * 5 + [1e6, 1e4]),
+        ("rope_base", "10000 * (l % 4 != 0)", [1e4, 1e4, 1e4, 0]),
+        ("rope_base", [10.0, "5 * N"], [10.0, 10.0]),
+        ("rope_fraction", 0.5, [0.5, 0.5]),
+        ("rope_fraction", "1/N", [0.5, 0.5]),
+        ("rope_fraction", [1, "0.25*l"], [1, 0.5]),
+        ("values_from_keys", "none", [False, False]),
+        ("values_from_keys", "l % 2 == 0", [False, True, False]),
+        ("values_from_keys", [1, "i - 1"], [True, False]),
+        ("activation_sparsity", "none", [0, 0]),
+        ("kv_from_block", "none", [0, 1, 2]),
+        ("kv_from_block", "i", [0, 1, 2]),
     ],
-)  # fmt: skip
-def test_a_scaling_that_cannot_be_is_refused_in_a_line_that_names_its_key(typed, said):
-    assert said in refused(compose, ["model=nano", *re.split(r" (?=position)", typed)])
-
-
-def test_a_saved_run_keeps_its_scaling_and_takes_another_factor(tmp_path):
-    config = compose([*SMALL, "position=rope_yarn"])
-    (tmp_path / "config.yaml").write_text(to_yaml(config))
-    saved = f"config={tmp_path}/config.yaml"
-    again, changed = compose([saved]), compose([saved, "position.scaling.factor=8"])
-    assert again.position == config.position
-    assert changed.position.scaling.factor == 8
-    assert run_hash(again, {}) == run_hash(config, {}) != run_hash(changed, {})
-
-
-def test_a_base_is_a_number_a_formula_or_a_list():
-    assert numbers_of("rope_base", 500.0, 2, 8) == [500.0, 500.0]
-    assert numbers_of("rope_base", "10000 + 990000 * (l % 6 == 0)", 7, 8) == [1e4] * 5 + [1e6, 1e4]
-    assert numbers_of("rope_base", "10000 * (l % 4 != 0)", 4, 8) == [1e4, 1e4, 1e4, 0]
-    assert numbers_of("rope_base", [10.0, "5 * N"], 2, 8) == [10.0, 10.0]
+)
+def test_a_key_with_a_number_for_each_block_is_a_number_a_formula_or_a_list(key, spec, numbers):
+    assert numbers_of(key, spec, len(numbers), 8) == numbers
 
 
 @pytest.mark.parametrize(
     "spelled", ["'[100,0,50]'", "'100 * (i == 0) + 50 * (i == 2)'", "[1e2,0,'25*(i%2==0)+25']"]
 )
-def test_every_spelling_of_the_bases_is_the_same_model_which_the_cache_does_not_change(spelled):
+def test_every_spelling_of_the_bases_is_the_same_model(spelled):
     spelled = spelled.strip("'") if spelled.startswith("'[") else spelled
     model = built(f"architecture.rope_base={spelled}", "architecture.rope_interleaved=true")
     same = built("architecture.rope_base=[100,0,50]", "architecture.rope_interleaved=true")
     tokens = torch.randint(31, (2, 9))
     assert torch.equal(model(tokens), same(tokens))
     assert not torch.equal(model(tokens), built("architecture.rope_base=100")(tokens))
-    found = list(generate(model.eval(), tokens[0], 9, temperature=0))
-    seen = tokens[0].tolist()
-    for chosen in found:
-        assert chosen == int(model(torch.tensor([seen]))[0, -1].argmax())
-        seen.append(chosen)
 
 
 @pytest.mark.parametrize(
@@ -249,15 +201,19 @@ def test_the_roles_that_have_a_bias_are_those_of_the_key(roles, names):
         )
 
 
-def test_a_saved_run_takes_them_up_again_and_changes_them(tmp_path):
+def test_a_saved_run_keeps_its_choices_and_takes_others(tmp_path):
     typed = ["architecture.bias=[query,key]", "architecture.rope_base=[100,0,50]"]
-    (tmp_path / "config.yaml").write_text(to_yaml(compose([*SMALL, *typed])))
-    again = compose([f"config={tmp_path}/config.yaml"])
-    assert again.architecture.bias == ("query", "key")
-    assert again.architecture.rope_base == (100.0, 0.0, 50.0)
-    changed = [f"config={tmp_path}/config.yaml", "architecture.bias=true"]
-    changed = compose([*changed, "architecture.rope_base='10*l'"])
+    config = compose([*SMALL, *typed, "position=rope_yarn"])
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    saved = f"config={tmp_path}/config.yaml"
+    again = compose([saved])
+    assert (again.architecture, again.position) == (config.architecture, config.position)
+    assert run_hash(again, {}) == run_hash(config, {})
+    changes = ["architecture.bias=true", "architecture.rope_base='10*l'"]
+    changed = compose([saved, *changes, "position.scaling.factor=8"])
     assert (changed.architecture.bias, changed.architecture.rope_base) == (True, "10*l")
+    assert changed.position.scaling.factor == 8
+    assert run_hash(changed, {}) != run_hash(config, {})
 
 
 def test_a_model_carries_the_config_that_it_was_built_from():
@@ -266,18 +222,18 @@ def test_a_model_carries_the_config_that_it_was_built_from():
     assert model.config == config
 
 
-KEY = "architecture.values_from_keys"
 SHARED = ["model=nano", "model.depth=2", "model.context=9", "trainer.precision=fp64"]
-SHARED += ["model.kv_heads=2", "qk_norm=head", "v_norm=rmsnorm_np"]
+HEADS = ["model.kv_heads=2", "qk_norm=head", "v_norm=rmsnorm_np"]
+LATENT = ["architecture.kv_rank=4", "architecture.rope_dim=2", "architecture.value_dim=4"]
 
 
-def model_of(*typed):
-    return build_model(compose([*SHARED, *typed]), 31)
-
-
-def test_values_from_keys_are_those_of_w_v_equal_to_w_k_and_the_gradient_is_the_sum():
-    """Values are taken before the keys' norm and their rotation."""
-    shared, own = model_of(f"{KEY}=l-1"), model_of()
+@pytest.mark.parametrize("typed", [HEADS, [*LATENT, "model.head_dim=6"]])
+def test_values_from_keys_are_those_of_w_v_equal_to_w_k_and_the_gradient_is_the_sum(typed):
+    """Values are taken before the keys' norm, their rotation and the dimensions that all share."""
+    shared, own = (
+        build_model(compose([*SHARED, *typed, *more]), 31)
+        for more in (["architecture.values_from_keys=l-1"], [])
+    )
     assert shared.blocks[1].attention.f.value is None
     state = shared.state_dict()
     key, value = (f"blocks.1.attention.f.{name}.weight" for name in ("key", "value"))
@@ -285,35 +241,13 @@ def test_values_from_keys_are_those_of_w_v_equal_to_w_k_and_the_gradient_is_the_
     own.load_state_dict({**state, value: state[key]})
     tokens = torch.randint(31, (2, 9), generator=torch.Generator().manual_seed(0))
     pull = torch.randn(2, 9, 31, generator=torch.Generator().manual_seed(1)).double()
-    results = []
-    for model in (shared, own):
-        logits = model(tokens)
-        (logits * pull).sum().backward()
-        results.append((logits, {name: p.grad for name, p in model.named_parameters()}))
-    (found, grads), (expected, parts) = results
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+    logits = [model(tokens) for model in (shared, own)]
+    torch.testing.assert_close(*logits, rtol=1e-12, atol=1e-13)
+    for y in logits:
+        (y * pull).sum().backward()
+    found, parts = ({name: p.grad for name, p in m.named_parameters()} for m in (shared, own))
     parts[key] = parts[key] + parts.pop(value)
-    assert grads.keys() == parts.keys()
-    for name, grad in grads.items():
-        torch.testing.assert_close(grad, parts[name], rtol=1e-9, atol=1e-12)
-
-
-def test_a_cache_holds_values_from_keys_as_all_values():
-    model = model_of(f"{KEY}=[1,0]").eval()
-    tokens = torch.randint(31, (2, 9), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        found, _ = from_a_cache(model, tokens, [4, 1, 4])
-        torch.testing.assert_close(found, model(tokens), rtol=1e-9, atol=1e-11)
-
-
-def test_blocks_are_marked_by_a_formula_or_a_list_and_a_mark_is_0_or_1():
-    assert numbers_of("values_from_keys", "none", 2, 8) == [False, False]
-    assert numbers_of("values_from_keys", "l % 2 == 0", 3, 8) == [False, True, False]
-    assert numbers_of("values_from_keys", [1, "i - 1"], 2, 8) == [True, False]
-    with pytest.raises(
-        ConfigError, match="values_from_keys: 'l' is not allowed; in block i=1 it is 2"
-    ):
-        compose([*SHARED, f"{KEY}=l"])
+    torch.testing.assert_close(found, parts, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])

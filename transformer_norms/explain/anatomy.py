@@ -18,9 +18,7 @@ from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import (
     BlockChoices,
-    block_values,
     formula_values,
-    site_width,
     value_factor,
 )
 from transformer_norms.model.sites import REST_OF_B, SubLayerPlan, place_of
@@ -173,16 +171,16 @@ class Anatomy:
 
     def value_terms(self, i: int) -> Iterator[str]:
         """Yields what other keys make of the values W_v x of block i, before a norm at v."""
-        how, values = self.config.architecture, block_values(self.config.model, i)
-        if self._assembly.sources[i] != i:
+        how, own = self.config.architecture, self._assembly.blocks[i]
+        if own.kv_from_block != i:
             return
         if how.value_residual != "none" and i:
-            own, first = (_scale_text(spec) for spec in (how.value_scale, how.value_residual))
+            value, first = (_scale_text(spec) for spec in (how.value_scale, how.value_residual))
             yield (
-                f"v = {own} * v + {first} * v1, v1 the values of the first block "
+                f"v = {value} * v + {first} * v1, v1 the values of the first block "
                 "(architecture.value_residual)"
             )
-        if factor := value_factor(how.value_embedding, values):
+        if factor := value_factor(how.value_embedding, own.values):
             gate = how.value_gate
             channels = "" if gate == "none" else f"sigmoid(W x[:{gate}]) * "
             yield (
@@ -221,54 +219,45 @@ class Anatomy:
         return self.config.norm if name == "norm" else self.config.norms[name]
 
     def _block(self, i: int) -> Block:
-        values = block_values(self.config.model, i)
-        plans = self.placement.plans(i, self.depth)
+        own, plans = self._assembly.blocks[i], self.placement.plans(i, self.depth)
         return Block(
-            {name: self._sub_layer(name, plan, values) for name, plan in plans.items()},
+            {name: self._sub_layer(name, plan, own) for name, plan in plans.items()},
             self._found.get((i, "block"), {}),
         )
 
-    def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
+    def _sub_layer(self, name: str, plan: SubLayerPlan, own: BlockChoices) -> SubLayer:
         if name == "attention":
-            plan = replace(plan, sites=self._assembly.sites(plan, int(values["i"])))
-        norms = self._norms(name, plan, values)
+            plan = replace(plan, sites=self._assembly.sites(plan, own))
+        norms = self._norms(name, plan, own)
         stream = _shapes(self.width)
         adds, enters = (
             {
-                of: self._factor(plan.names.get(prefix + of, of), spec, stream, values)
+                of: self._factor(plan.names.get(prefix + of, of), spec, stream, own.values)
                 for of, spec in sum_.items()
             }
             for prefix, sum_ in (("", plan.adds), ("enter.", plan.enters))
         )
-        found = self._factors(name, plan, values)
+        found = self._factors(name, plan, own)
         factors = {key: factor for key, factor in found.items() if factor is not None}
-        built, i = self._assembly, int(values["i"])
-        own = built.blocks[i]
-        source = None if own.kv_from_block == i else own.kv_from_block
-        shares_kv = built.sources.count(i) > 1
+        source = None if own.kv_from_block == own.i else own.kv_from_block
+        shares_kv = self._assembly.shares_kv(own.i)
         return SubLayer(norms, factors, adds, enters, own, source, shares_kv)
 
-    def _norms(self, part: str, plan: SubLayerPlan, values: Values) -> dict[str, NormAt]:
+    def _norms(self, part: str, plan: SubLayerPlan, own: BlockChoices) -> dict[str, NormAt]:
         """Returns the norms of a sub-layer in the order of its sites, and the scales on them, some
         without a norm."""
-        norms = dict(self._found.get((int(values["i"]), part), {}))
+        norms = dict(self._found.get((own.i, part), {}))
         for site, at in plan.sites.items():
             symbol = plan.names.get(f"{site}.scale", f"{site} scale")
-            scale = self._factor(symbol, at.scale, self._shapes_at(site, at.share, values), values)
+            heads, head_dim = own.heads_at(site)
+            width = own.width_at(site, at.share)
+            shapes = _head_shapes(heads, head_dim) if heads else _shapes(width)
+            scale = self._factor(symbol, at.scale, shapes, own.values)
             if scale:
                 absent = NormAt(site, "", "none", 0, 0, 0, "-", at.share)
                 norms[site] = replace(norms.get(site, absent), scale=scale)
         order = {site: number for number, site in enumerate(_SITES)}
         return dict(sorted(norms.items(), key=lambda pair: order.get(pair[0], len(order))))
-
-    def _shapes_at(self, site: str, share: str, values: Values) -> Shapes:
-        """Returns the shapes of what may be learned at a site."""
-        sizes, inner = self._assembly.heads[int(values["i"])]
-        on_heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
-        heads = {**on_heads, "head_norm": sizes.heads}.get(site, 0)
-        if heads:
-            return _head_shapes(heads, site_width(site, "head", sizes, inner))
-        return _shapes(site_width(site, share, sizes, inner))
 
     def _norms_by_place(self) -> dict[tuple[int | None, str], dict[str, NormAt]]:
         """Returns the norms of the model: for each block and sub-layer by site, and inside
@@ -295,8 +284,10 @@ class Anatomy:
             here[key] = replace(one, count=here[key].count + 1) if key in here else one
         return found
 
-    def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:
-        sizes, inner = self._assembly.heads[int(values["i"])]
+    def _factors(
+        self, name: str, plan: SubLayerPlan, own: BlockChoices
+    ) -> dict[str, Factor | None]:
+        sizes, values = own.sizes, own.values
         stream = _shapes(self.width)
 
         def factor(slot: str, shapes: Shapes) -> Factor | None:
@@ -310,7 +301,7 @@ class Anatomy:
             a = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
         if name == "attention":
             spec = self.config.architecture.attention_scale
-            queries, values_ = sizes.head_dim, inner.value_dim
+            queries, values_ = sizes.head_dim, own.inner.value_dim
             scale = self._factor(
                 "attention scale", spec, _head_shapes(sizes.heads, queries), values
             )

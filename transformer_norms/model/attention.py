@@ -16,6 +16,7 @@ from transformer_norms.model.attentions.softmax import ATTENTIONS as ATTENTIONS
 from transformer_norms.model.attentions.softmax import Sinks as Sinks
 from transformer_norms.model.attentions.softmax import Softmax as Softmax
 from transformer_norms.model.initialization import FromLatent, Linear
+from transformer_norms.model.settings import BlockSizes, HeadSizes
 from transformer_norms.norms import Layer, nothing
 
 Stream = Float[Tensor, "batch time width"]
@@ -51,18 +52,12 @@ class Attention(nn.Module):
 
     def __init__(
         self,
+        sizes: BlockSizes,
+        inner: HeadSizes,
         *,
-        width: int,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        value_dim: int,
         bias: Collection[str],
         attend: Layer,
         turn: Layer,
-        q_rank: int = 0,
-        kv_rank: int = 0,
-        rope_dim: int = 0,
         values_from_keys: bool = False,
         index: int = 0,
         source: int | None = None,
@@ -81,9 +76,11 @@ class Attention(nn.Module):
         ctx: Layer = nothing,
     ) -> None:
         super().__init__()
-        self.query_down, query = make_projection(width, q_rank, "query_down" in bias)
+        width, heads, kv_heads = sizes.width, sizes.heads, sizes.kv_heads
+        head_dim, value_dim, rope_dim = sizes.head_dim, inner.value_dim, inner.rope_dim
+        self.query_down, query = make_projection(width, inner.q_rank, "query_down" in bias)
         own = source is None
-        self.kv_down, key_or_value = make_projection(width, kv_rank * own, "kv_down" in bias)
+        self.kv_down, key_or_value = make_projection(width, inner.kv_rank * own, "kv_down" in bias)
         self.query = query(heads * head_dim, bias="query" in bias)
         key = key_or_value if own else None
         self.key: Any = key and key(kv_heads * (head_dim - rope_dim), bias="key" in bias)

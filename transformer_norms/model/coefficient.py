@@ -2,17 +2,20 @@
 gates, which are computed from x."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
+from transformer_norms.kinds import Flag, Number, Positive, Text, node
 from transformer_norms.model.initialization import Einsum, Linear, ZeroLinear
 from transformer_norms.model.sites import EARLIER, NORMED
-from transformer_norms.norms import Layer, nothing
+from transformer_norms.norms import NORMS, Layer, nothing
+from transformer_norms.validation import build
 
 Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
 SCALAR = (1,)  # the shape of one learned number: a tensor without an axis cannot be cut in shards
@@ -24,80 +27,65 @@ FUNCTIONS: dict[str, Function] = {
     "square": torch.square,
     "one_minus_silu": lambda gate: 1 - F.silu(gate),
 }
-OPTIONAL = {"stored": "", "function": "same", "gradient": "scaled", "share": "sub_layer"}
-GRADIENTS = ("scaled", "preserved")  # `preserved`: the gradient of x is not multiplied
-PARAMETER_SHARES = ("sub_layer", "block")  # `block`: one number for both sub-layers of a block
 
 
-def without_norm(width: int) -> Layer:
-    return nothing
+@node
+class LearnedNumbers:
+    """{learn: scalar | vector | head, init: FORMULA}: numbers that training changes.
+
+    They may be kept at another size (`stored`: FORMULA): they are then multiplied by init / stored
+    where they are used, and so is their effective learning rate. They may be used through a
+    `function`, let the gradient pass as if they were 1 (`gradient: preserved`), and be the same for
+    both sub-layers of a block (`share: block`)."""
+
+    learn: Text
+    init: Number | Text
+    stored: Number | Text | None = None
+    function: Literal["same", "absolute", "square", "one_minus_silu"] = "same"
+    gradient: Literal["scaled", "preserved"] = "scaled"
+    share: Literal["sub_layer", "block"] = "sub_layer"
+
+
+@node
+class LearnedMatrix:
+    """{learn: low_rank, rank: 64, normed: false, init: FORMULA}: a LowRank, with the norm of its
+    place where it is normed. `share` as above."""
+
+    learn: Text
+    init: Number | Text
+    rank: Annotated[Positive, Field(le=2**20)]
+    normed: Flag
+    share: Literal["sub_layer", "block"] = "sub_layer"
 
 
 def coefficient(
     spec: Any,
     shapes: Shapes,
     values: Mapping[str, float],
-    norm: Callable[[int], Layer] = without_norm,
+    norm: Callable[[int], Layer] = NORMS["none"],
 ) -> Layer:
-    """`1` · `(2*N)**0.25` · `{learn: scalar | vector | head, init: FORMULA}`  ->  x times that.
+    """`1` · `(2*N)**0.25` · LearnedNumbers · LearnedMatrix  ->  x times that.
 
-    Returns a function that multiplies x by the coefficient. A learned one may be kept at another
-    size (`stored`: FORMULA): it is then multiplied by init / stored where it is used, and so is
-    its effective learning rate. It may be used through a `function` (absolute, square,
-    one_minus_silu), let the gradient pass as if it were 1 (`gradient: preserved`), and be one for
-    both sub-layers of a block (`share: block`). {learn: low_rank, rank: 64, normed: false, init:
-    FORMULA} is a matrix, LowRank, whose norm is `norm(width)` where it is normed.
+    Returns a function that multiplies x by the coefficient. What is learned has one of `shapes`. A
+    matrix has the norm `norm(width)`.
     """
-    if isinstance(spec, Mapping):
-        _check(spec, shapes)
-        init = Formula(spec["init"])(values)
-        if spec["learn"] == LOW_RANK:
-            (width,) = shapes[LOW_RANK]
-            own = norm(width) if spec["normed"] else None
-            return LowRank(width, spec["rank"], float(init), own)
-        stored = Formula(spec["stored"])(values) if "stored" in spec else init
-        if stored == 0 and init != 0:
-            raise ValueError("stored is 0, so the coefficient would stay 0")
-        factor = 1.0 if stored == init else init / stored
-        preserves = spec.get("gradient") == "preserved"
-        function = spec.get("function", "same")
-        return Learned(shapes[spec["learn"]], stored, factor, function, preserves)
-    value = Formula(spec)(values)
-    return nothing if value == 1 else Times(value)
-
-
-def _check(spec: Mapping[str, Any], shapes: Shapes) -> None:
-    if spec.get("learn") == LOW_RANK:
-        if LOW_RANK not in shapes:
-            raise ValueError(f"learn: {LOW_RANK!r} is not among {', '.join(shapes)}")
-        _check_low_rank(spec)
-        return
-    allowed = {"learn": tuple(shapes), "function": tuple(FUNCTIONS)}
-    allowed |= {"gradient": GRADIENTS, "share": PARAMETER_SHARES}
-    unknown = sorted(set(spec) - {"learn", "init", *OPTIONAL})
-    if unknown or not {"learn", "init"} <= set(spec):
-        raise ValueError(
-            f"{dict(spec)} is no coefficient: learn and init are wanted, and {', '.join(OPTIONAL)} "
-            "may be there"
-        )
-    for key, names in allowed.items():
-        if key in spec and spec[key] not in names:
-            raise ValueError(f"{key}: {spec[key]!r} is not among {', '.join(names)}")
-
-
-def _check_low_rank(spec: Mapping[str, Any]) -> None:
-    if {*spec} - {"share"} != {"learn", "init", "rank", "normed"}:
-        raise ValueError(
-            f"{dict(spec)} is no matrix of low rank: learn, init, rank and normed are wanted, and "
-            "share may be there"
-        )
-    rank, normed = spec["rank"], spec["normed"]
-    if type(rank) is not int or not 1 <= rank <= 2**20:
-        raise ValueError(f"rank: {rank!r} is not a whole number from 1")
-    if type(normed) is not bool:
-        raise ValueError(f"normed: {normed!r} is neither true nor false")
-    if spec.get("share", "sub_layer") not in PARAMETER_SHARES:
-        raise ValueError(f"share: {spec['share']!r} is not among {', '.join(PARAMETER_SHARES)}")
+    if not isinstance(spec, Mapping):
+        value = Formula(spec)(values)
+        return nothing if value == 1 else Times(value)
+    if (learn := spec.get("learn", "scalar")) not in shapes:
+        raise ValueError(f"learn: {learn!r} is not among {', '.join(shapes)}")
+    if learn == LOW_RANK:
+        matrix, (width,) = build(LearnedMatrix, "", spec), shapes[LOW_RANK]
+        init = float(Formula(matrix.init)(values))
+        return LowRank(width, matrix.rank, init, norm(width) if matrix.normed else None)
+    numbers = build(LearnedNumbers, "", spec)
+    init = Formula(numbers.init)(values)
+    stored = init if numbers.stored is None else Formula(numbers.stored)(values)
+    if stored == 0 and init != 0:
+        raise ValueError("stored is 0, so the coefficient would stay 0")
+    factor = 1.0 if stored == init else init / stored
+    preserves = numbers.gradient == "preserved"
+    return Learned(shapes[learn], stored, factor, numbers.function, preserves)
 
 
 def constant(value: float) -> Tensor:

@@ -11,12 +11,8 @@ from torch import Tensor, nn
 from transformer_norms.model.initialization import Embedding, FromLatent, Linear
 from transformer_norms.norms import nothing
 
-ELSEWHERE = (
-    ".value_embedding",
-    ".value_gate",
-    ".smear_gate",
-    ".input_embedding",
-)  # whose vectors are none of the stream's
+# Modules whose vectors are not vectors of the stream.
+ELSEWHERE = (".value_embedding", ".value_gate", ".smear_gate", ".input_embedding")
 WRITES = ("output", "down")  # whose columns, not rows, are vectors of the stream
 
 

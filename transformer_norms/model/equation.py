@@ -8,11 +8,11 @@ compute is a ValueError of one line: it quotes the faulty part and says what cou
 """
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from transformer_norms.formula import OF_NUMBERS
+from transformer_norms.formula import OF_NUMBERS, is_formula
 from transformer_norms.model.sites import (
     EARLIER,
     HEAD_SITES,
@@ -49,20 +49,16 @@ class Term:
 
 
 class Reader:
-    """Reads the equation of one sub-layer, `kind`. `kinds` lists all sub-layers that share the
-    equation. `learned` has the learned coefficients that it may use."""
+    """Reads the equation of one sub-layer, `kind`, into its `plan`. `kinds` lists all sub-layers
+    that share the equation. `learned` has the learned coefficients that it may use."""
 
     def __init__(
         self, text: Any, learned: Mapping[str, Any], kind: str, kinds: Collection[str] = ()
     ) -> None:
         self.learned, self.kind, self.kinds = learned, kind, kinds or (kind,)
-        self.sites: dict[str, Site] = {}
-        self.coefficients: dict[str, Coefficient] = {}
-        self.adds: dict[str, Coefficient] = {}
-        self.enters: dict[str, Coefficient] = {}
+        self.plan = SubLayerPlan()
         self.reads = "x"  # the name of what the skip carries and f reads
         self.normed = ""  # the name of what f reads behind its norm, where it has one
-        self.names: dict[str, str] = {}
         if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
             raise ValueError(f"{str(text)[:60]!r} is not an equation, such as x + f(norm(x))")
         self.text = text.strip()
@@ -80,20 +76,17 @@ class Reader:
         self.check_sub_layers("f")
         self.read_enter()
         terms = list(self.terms(self.tree))
-        whole = terms[0].stream
-        if len(terms) == 1 and self.is_norm(whole) and not self.is_branch(whole):
-            terms = self.read_post(terms[0])
+        whole = terms[0]
+        if len(terms) == 1 and self.is_norm(whole.stream) and not self.is_branch(whole.stream):
+            terms = list(self.terms(self.read_norm("post", whole)))
         beside = {name: name for name in EARLIER} | ({self.normed: NORMED} if self.normed else {})
-        streams: dict[str, list[Term]] = {name: [] for name in (self.reads, *beside, "f")}
-        for term in terms:
-            streams[self.stream_of(term, [*streams])].append(term)
-        (branch,) = streams["f"]
-        self.read_skip(streams[self.reads], branch)
+        streams = self.by_stream(terms, (self.reads, *beside, "f"))
+        self.read_branch(streams["f"][0], self.reads)
+        self.read_skip(streams[self.reads])
         for name, slot in beside.items():
             if streams[name]:
-                self.adds[slot] = self.read_scale(slot, streams[name])
-        self.read_branch(branch.stream, self.reads)
-        return self.plan()
+                self.plan.adds[slot] = self.read_scale(slot, streams[name])
+        return self.plan
 
     def read_enter(self) -> None:
         """Reads `h := a * x + c * x0`, the sum that the sub-layer reads in the place of x, and
@@ -111,12 +104,10 @@ class Reader:
         if any(call.args[:1] == named for call in calls):
             self.normed, self.tree = name, _Unnamed(named[0].value).visit(self.tree)
             return
-        streams: dict[str, list[Term]] = {"x": [], "start": [], "x0": []}
-        for term in self.terms(named[0].value):
-            streams[self.stream_of(term, [*streams])].append(term)
+        streams = self.by_stream(self.terms(named[0].value), ("x", *EARLIER))
         for stream, terms in streams.items():
             if terms:
-                self.enters[stream] = self.read_scale(f"enter.{stream}", terms)
+                self.plan.enters[stream] = self.read_scale(f"enter.{stream}", terms)
         left = ast.copy_location(ast.Name(name, ast.Load()), named[0])
         self.reads, self.tree = name, _Unnamed(left).visit(self.tree)
 
@@ -124,10 +115,10 @@ class Reader:
         """Reads `x + attention(h := norm(x)) + mlp(h)` and returns the plan of `kind`. The kind
         `block` stands for the norm that both sub-layers read."""
         self.check_sub_layers("attention", "mlp")
-        shared, reads = self.read_shared()
+        reads = self.read_shared()
         if self.kind == "block":
-            self.sites |= {} if shared is None else {"pre": shared}
-            return self.plan()
+            return self.plan
+        self.plan.sites.clear()  # the shared norm is the block's
         skips = 0
         for term in self.terms(self.tree):
             calls = self.sub_layers(term.stream)
@@ -136,12 +127,23 @@ class Reader:
                 if not (term.plain and ast.unparse(term.stream) == "x" and skips == 1):
                     self.refuse("side by side the block computes x + attention(x) + mlp(x)")
             elif [name_of(call) for call in calls] == [self.kind]:
-                if not term.plain:
-                    self.coefficients["b"] = self.read_scale("b", [term])
-                self.read_branch(term.stream, reads)
+                self.read_branch(term, reads)
         if skips == 0:
             self.refuse("x is missing; side by side the block computes x + attention(x) + mlp(x)")
-        return self.plan()
+        return self.plan
+
+    def read_shared(self) -> str:
+        """Reads the norm that both sub-layers read, `h := norm(x)`. Returns the name of what they
+        read."""
+        named = self.named()
+        if not named:
+            return "x"
+        if len(named) > 1 or not self.is_norm(named[0].value):
+            self.refuse("one norm can be shared, as attention(h := norm(x)) + mlp(h)", named[0])
+        inner = self.read_norm("pre", Term(1, (), named[0].value))
+        if ast.unparse(inner) != "x":
+            self.refuse("the shared norm reads x", inner)
+        return named[0].target.id
 
     def read_dual(self, r: Any, end: Any) -> tuple[SubLayerPlan, Site]:
         """Reads the equations of two streams, `norm(x + f(x))` for x, `r + f(x)` and `x + norm(r)`:
@@ -149,20 +151,18 @@ class Reader:
         plan = self.read_serial()
         if plan.adds or plan.enters or "a" in plan.coefficients:
             self.refuse("with two streams, x is post(x + b * out(f(pre(x))))")
-        branch = next(term for term in self.all_terms() if self.sub_layers(term.stream))
         sum_of_r = Reader(r, self.learned, self.kind)
         terms = [text_of(term) for term in sum_of_r.terms(sum_of_r.tree)]
-        if terms != ["r", text_of(branch)]:
-            sum_of_r.refuse(f"with two streams, r is r + {text_of(branch)}: the branch of x")
+        if terms != ["r", text_of(self.branch)]:
+            sum_of_r.refuse(f"with two streams, r is r + {text_of(self.branch)}: the branch of x")
         ending = Reader(end, self.learned, self.kind)
         x, *rest = ending.terms(ending.tree)
-        site = Site("none")
         stream = rest[0].stream if rest else x.stream
         if ending.is_norm(stream):
-            site, stream = ending.norm_at("final", stream)
+            stream = ending.read_norm("final", Term(1, (), stream))
         if [text_of(x), ast.unparse(stream)] != ["x", "r"] or len(rest) > 1 or not rest[0].plain:
             ending.refuse("two streams end as x + norm(r)")
-        return plan, site
+        return plan, ending.plan.site("final")
 
     def read_streams(self) -> SubLayerPlan:
         """Reads `write(X, b * norm(f(norm(read(X)))))`: a connection reads streams X and writes to
@@ -175,13 +175,8 @@ class Reader:
                 self.refuse("with a connection, the block computes write(X, f(norm(read(X))))")
         if more or self.named():
             self.refuse("write takes X and one branch, as write(X, f(norm(read(X))))", branch)
-        if not term.plain:
-            self.coefficients["b"] = self.read_scale("b", [term])
-        self.read_branch(term.stream, f"{READ}(X)")
-        return self.plan()
-
-    def plan(self) -> SubLayerPlan:
-        return SubLayerPlan(self.sites, self.coefficients, self.adds, self.enters, self.names)
+        self.read_branch(term, f"{READ}(X)")
+        return self.plan
 
     # ------------------------------------------------------------------------------- sums and terms
 
@@ -213,24 +208,22 @@ class Reader:
             case _:
                 self.refuse(f"this is not a term of a sum; {BLOCK}", node)
 
-    def all_terms(self) -> Iterator[Term]:
-        """The terms of the sum: inside the norm at post if there is one."""
-        tree = self.tree
-        if "post" in self.sites:
-            (outer,) = self.terms(tree)
-            tree = argument_of(outer.stream)
-        return self.terms(tree)
-
-    def stream_of(self, term: Term, known: list[str]) -> str:
-        """Which stream a term is of: x, start, x0, or the branch f."""
-        if self.sub_layers(term.stream):
-            return "f"
-        self.check_name(term.stream)
-        if not (isinstance(term.stream, ast.Name) and term.stream.id in known):
-            if ast.unparse(term.stream) == "x":
-                self.refuse(f"the sub-layer reads {self.reads}; write {self.reads} for x")
-            self.refuse("the skip can have a factor, but no norm and no function", term.stream)
-        return term.stream.id
+    def by_stream(self, terms: Iterable[Term], names: Collection[str]) -> dict[str, list[Term]]:
+        """Sorts terms by the streams that they multiply, which have these names: x, start, x0 or
+        the name of a sum or norm, and f for the branch."""
+        streams: dict[str, list[Term]] = {name: [] for name in names}
+        for term in terms:
+            node = term.stream
+            if self.sub_layers(node):
+                node = ast.Name("f")
+            else:
+                self.check_name(node)
+            if not (isinstance(node, ast.Name) and node.id in streams):
+                if ast.unparse(node) == "x":
+                    self.refuse(f"the sub-layer reads {self.reads}; write {self.reads} for x")
+                self.refuse("the skip can have a factor, but no norm and no function", node)
+            streams[node.id].append(term)
+        return streams
 
     def check_name(self, node: ast.expr) -> None:
         """Refuses a name that is no stream, number or learned coefficient."""
@@ -241,41 +234,26 @@ class Reader:
             self.refuse(f"{why}; placement.learned declares what is learned", node)
 
     def is_scalar(self, node: ast.AST) -> bool:
-        """Returns whether the node is made of numbers, their names and learned coefficients."""
-        match node:
-            case ast.Constant(value=value):
-                return type(value) in (int, float)
-            case ast.Name(id=name):
-                return name in _NUMBERS or name in self.learned
-            case ast.BinOp(op=ast.MatMult()):
-                return False
-            case ast.BinOp(left=left, right=right):
-                return self.is_scalar(left) and self.is_scalar(right)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return self.is_scalar(operand)
-            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]):
-                return name in OF_NUMBERS and self.is_scalar(argument)
-        return False
+        """Returns whether the node is a formula of numbers and learned coefficients."""
+        return is_formula(node, {*_NUMBERS, *self.learned})
 
     # ------------------------------------------------------------------------------- coefficients
 
-    def read_skip(self, skip: list[Term], branch: Term) -> None:
-        """Reads a and b. A skip x - b * x or (1 - b) * x with a learned b is kept as 1 - b."""
-        b = self.read_scale("b", [branch])
-        rest = f"1 - {self.names.get('b', '')}"
-        skip_text = " ".join(text_of(Term(term.sign, term.factors, ast.Name("x"))) for term in skip)
-        if rest != "1 - " and skip_text in (f"x -{rest[4:]} * x", f"{rest} * x"):
-            a: Coefficient = REST_OF_B
-        else:
-            a = self.read_scale("a", skip)
-        values = {"a": a, "b": b}
-        self.coefficients |= {key: value for key, value in values.items() if value != 1}
+    def read_skip(self, skip: list[Term]) -> None:
+        """Reads a. A skip x - b * x or (1 - b) * x with a learned b is kept as 1 - b."""
+        b = self.plan.names.get("b", "")
+        factors = [(term.sign, *map(ast.unparse, term.factors)) for term in skip]
+        if b and factors in ([(1,), (-1, b)], [(1, f"1 - {b}")]):
+            self.plan.coefficients["a"] = REST_OF_B
+        elif (a := self.read_scale("a", skip)) != 1:
+            self.plan.coefficients["a"] = a
 
     def read_scale(self, slot: str, terms: list[Term]) -> Coefficient:
         """Returns the factor of a stream, summed over its terms. Keeps the name of a learned
         coefficient under `slot`."""
         factors = [factor for term in terms for factor in term.factors]
-        learned = [name for factor in factors for name in names_in(factor) if name in self.learned]
+        names = (part.id for f in factors for part in ast.walk(f) if isinstance(part, ast.Name))
+        learned = [name for name in names if name in self.learned]
         if learned:
             alone = len(factors) == len(terms) == 1 and terms[0].sign == 1
             if not (alone and isinstance(factors[0], ast.Name)):
@@ -285,7 +263,7 @@ class Reader:
                     "factor goes into its init",
                     factors[0],
                 )
-            self.names[slot] = learned[0]
+            self.plan.names[slot] = learned[0]
             return self.learned[learned[0]]
         if len(factors) == len(terms) == 1 and terms[0].sign == 1:
             (only,) = factors
@@ -296,17 +274,14 @@ class Reader:
 
     # -------------------------------------------------------------------------------------- norms
 
-    def read_post(self, whole: Term) -> list[Term]:
-        """The norm around the whole sum; the sum's terms."""
-        site, inner = self.norm_at("post", whole.stream)
-        scale = 1 if whole.plain else self.read_scale("post.scale", [whole])
-        self.sites["post"] = Site(site.norm, site.share, scale)
-        return list(self.terms(inner))
-
-    def read_branch(self, node: ast.expr, reads: str) -> None:
-        """Reads out(f(pre(x), q=norm, ...)), or out(attention(h)) where h is the shared input."""
+    def read_branch(self, term: Term, reads: str) -> None:
+        """Reads b * out(f(pre(x), q=norm, ...)), or b * out(attention(h)) where h is the shared
+        input."""
+        self.branch, node = term, term.stream
+        if (b := self.read_scale("b", [term])) != 1:
+            self.plan.coefficients["b"] = b
         if self.is_norm(node):
-            self.sites["out"], node = self.norm_at("out", node)
+            node = self.read_norm("out", Term(1, (), node))
         if not (isinstance(node, ast.Call) and self.is_sub_layer(node)):
             self.refuse("the branch is out(f(pre(x))); nothing else can stand around f", node)
         if len(node.args) != 1:
@@ -322,26 +297,13 @@ class Reader:
         if isinstance(node, ast.NamedExpr):  # the shared norm, which is the block's
             return
         term, *more = self.terms(node)
-        site, inner = Site("none"), term.stream
+        inner = term.stream
         if self.is_norm(inner):
-            site, inner = self.norm_at("pre", inner)
+            inner = self.read_norm("pre", term)
+        elif not term.plain:
+            self.plan.sites["pre"] = Site("none", scale=self.read_scale("pre.scale", [term]))
         if more or ast.unparse(inner) != reads:
             self.refuse(f"the sub-layer reads {reads} or a norm of it, as f(norm({reads}))", node)
-        if site.norm != "none" or not term.plain:
-            scale = 1 if term.plain else self.read_scale("pre.scale", [term])
-            self.sites["pre"] = Site(site.norm, site.share, scale)
-
-    def read_shared(self) -> tuple[Site | None, str]:
-        """The norm that both sub-layers read, `h := norm(x)`, and the name of what they read."""
-        named = self.named()
-        if not named:
-            return None, "x"
-        if len(named) > 1 or not self.is_norm(named[0].value):
-            self.refuse("one norm can be shared, as attention(h := norm(x)) + mlp(h)", named[0])
-        site, inner = self.norm_at("pre", named[0].value)
-        if ast.unparse(inner) != "x":
-            self.refuse("the shared norm reads x", inner)
-        return site, named[0].target.id
 
     def named(self) -> list[ast.NamedExpr]:
         """Every `h := ...` of the equation."""
@@ -360,30 +322,27 @@ class Reader:
         if name in SCALES[self.kind]:
             if not self.is_scalar(node):
                 self.refuse(f"{name} is a number, a formula or a learned coefficient", node)
-            self.coefficients[name] = self.read_scale(name, [Term(1, (node,), call)])
+            self.plan.coefficients[name] = self.read_scale(name, [Term(1, (node,), call)])
         if name in INSIDE[self.kind]:
             factor, norm = factor_and_norm(node)
-            if factor is None:
-                self.sites[name] = self.site(name, norm)
-            elif self.is_scalar(factor):
-                site, term = self.site(name, norm), Term(1, (factor,), norm)
-                scale = self.read_scale(f"{name}.scale", [term])
-                self.sites[name] = Site(site.norm, site.share, scale)
-            else:
+            if factor is not None and not self.is_scalar(factor):
                 self.refuse(f"{name} holds a norm, or a coefficient times a norm", node)
+            self.put_norm(name, norm, Term(1, () if factor is None else (factor,), norm))
 
-    def norm_at(self, name: str, call: ast.expr) -> tuple[Site, ast.expr]:
-        """Returns the norm that a call names, and the argument of the call."""
+    def read_norm(self, name: str, term: Term) -> ast.expr:
+        """Reads `2 * norm(x)` for a site: the norm with its factor. Returns its argument."""
+        call = term.stream
         assert isinstance(call, ast.Call)
         if len(call.args) != 1 or call.keywords:
             self.refuse("a norm takes one stream, as norm(x)", call)
         if self.is_norm(call.args[0]):
             both = f"{name_of(call)} and {name_of(call.args[0])}"
             self.refuse(f"two norms at {name}, {both}; a site holds one norm", call)
-        return self.site(name, call.func), call.args[0]
+        self.put_norm(name, call.func, term)
+        return call.args[0]
 
-    def site(self, name: str, node: ast.expr) -> Site:
-        """`norm`, a norm's name, or `norm@full`."""
+    def put_norm(self, name: str, node: ast.expr, term: Term) -> None:
+        """Puts `norm`, a norm's name, or `norm@full` at a site, with the factor of the term."""
         share = "head"
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             share, norm = ast.unparse(node.right), node.left
@@ -396,7 +355,8 @@ class Reader:
             node = norm
         if not isinstance(node, ast.Name) or node.id in RESERVED - {"norm"}:
             self.refuse(f"{name} needs a norm: write norm or the name of a norm", node)
-        return Site(node.id, share)
+        scale = 1 if term.plain else self.read_scale(f"{name}.scale", [term])
+        self.plan.sites[name] = Site(node.id, share, scale)
 
     def is_norm(self, node: ast.AST) -> bool:
         """Returns whether the node is a norm of a stream. Its name is checked later."""
@@ -410,30 +370,28 @@ class Reader:
 
     def is_branch(self, node: ast.expr) -> bool:
         """Returns whether the node is f(x) inside norms only: its norm is `out`, without a skip."""
-        while self.is_norm(node):
-            node = argument_of(node)
+        while isinstance(node, ast.Call) and self.is_norm(node):
+            node = node.args[0] if node.args else node.func
         return self.is_sub_layer(node)
 
     def sub_layers(self, node: ast.AST) -> list[ast.AST]:
         return [part for part in ast.walk(node) if self.is_sub_layer(part)]
 
     def check_sub_layers(self, *wanted: str) -> None:
-        """Each wanted sub-layer stands once in the equation, and no other does."""
+        """Each wanted sub-layer stands once in the equation, and no other does. Functions that
+        have another name here are told."""
         names = [name_of(call) for call in self.sub_layers(self.tree)]
         if sorted(names) != sorted(wanted):
             each = " and ".join(f"{name}(x)" for name in wanted)
-            pairs = [f"{our} for {their}" for our, their in self.foreign(wanted)]
-            near = f"did you mean {', '.join(pairs)}? " if pairs else ""
+            called = dict.fromkeys(filter(None, map(name_of, ast.walk(self.tree))))
+            pairs = [(our, name) for name in called for our in theirs(name, "placement.equation")]
+            known = [
+                f"{our} for {name}" for our, name in pairs if our in {*wanted, "norm"} - {name}
+            ]
+            near = f"did you mean {', '.join(known)}? " if known else ""
             self.refuse(f"{near}the equation must contain {each} exactly once; {BLOCK}")
 
     # -------------------------------------------------------------------------------------- errors
-
-    def foreign(self, wanted: Collection[str]) -> list[tuple[str, str]]:
-        """Returns each function of the equation that has another name here, behind that name."""
-        calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
-        names = dict.fromkeys(call.func.id for call in calls if isinstance(call.func, ast.Name))
-        pairs = [(our, name) for name in names for our in theirs(name, "placement.equation")]
-        return [(our, name) for our, name in pairs if our in (*wanted, "norm") and our != name]
 
     def refuse(self, why: str, part: ast.AST | None = None) -> NoReturn:
         whole = self.text if len(self.text) <= 120 else f"{self.text[:117]}..."
@@ -470,11 +428,6 @@ class _Unnamed(ast.NodeTransformer):
         return self.left
 
 
-def argument_of(call: ast.expr) -> ast.expr:
-    assert isinstance(call, ast.Call)
-    return call.args[0] if call.args else call.func
-
-
 def factor_and_norm(node: ast.expr) -> tuple[ast.expr | None, ast.expr]:
     """Splits `s * norm@full` into factor and norm. Python parses it as `(s * norm) @ full`."""
     match node:
@@ -483,10 +436,6 @@ def factor_and_norm(node: ast.expr) -> tuple[ast.expr | None, ast.expr]:
         case ast.BinOp(left=ast.BinOp(left=factor, op=ast.Mult(), right=norm), right=share) as at:
             return factor, ast.BinOp(norm, at.op, share)
     return None, node
-
-
-def names_in(node: ast.AST) -> list[str]:
-    return [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
 
 
 def text_of(term: Term) -> str:

@@ -3,15 +3,16 @@
 import ast
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from transformer_norms.formula import Formula
-from transformer_norms.kinds import Groups, Mark, Text, plain
+from transformer_norms.kinds import Flag, Groups, Mark, Number, Text, plain
 from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader, canonical
 from transformer_norms.model.sites import INSIDE, LATENT_SITES, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
+from transformer_norms.validation import check
 
 Plans = Mapping[str, SubLayerPlan]
 SUB_LAYERS = tuple(INSIDE)
@@ -31,26 +32,16 @@ def head_sites(qk_norm: str, v_norm: str) -> dict[str, Site]:
     """Returns the norms that the keys qk_norm and v_norm put on q, k and v: a share of the run's
     norm, l2, or a norm by its name."""
     words = {"q": qk_norm, "k": qk_norm, "v": v_norm}
-    return {name: _head_site(word) for name, word in words.items() if word != "none"}
-
-
-def latent_sites(architecture: Any) -> dict[str, Site]:
-    """Returns the norms on latents, where an equation does not name them: the run's on each."""
-    keys = LATENT_SITES.items()
-    return {name: Site("norm") for name, key in keys if getattr(architecture, key) != "none"}
+    shares = {share: Site("norm", share) for share in SHARES} | {"l2": Site("l2norm")}
+    return {name: shares.get(word, Site(word)) for name, word in words.items() if word != "none"}
 
 
 def attention_sites(plan: SubLayerPlan, config: Any) -> dict[str, Site]:
-    """Returns all norms inside an attention: those of its plan, and those that other keys of the
-    config put there."""
-    chosen = head_sites(config.qk_norm, config.v_norm)
-    return {**latent_sites(config.architecture), **plan.sites, **chosen}
-
-
-def _head_site(word: str) -> Site:
-    if word in SHARES:
-        return Site("norm", word)
-    return Site("l2norm" if word == "l2" else word)
+    """Returns all norms inside an attention: the run's on each latent, unless the plan names
+    another, those of the plan, and those of qk_norm and v_norm."""
+    how, keys = config.architecture, LATENT_SITES.items()
+    latents = {name: Site("norm") for name, key in keys if getattr(how, key) != "none"}
+    return {**latents, **plan.sites, **head_sites(config.qk_norm, config.v_norm)}
 
 
 class Placement:
@@ -89,11 +80,13 @@ class Placement:
     ) -> None:
         self.source, self.unverified, self.weight_constraint = source, unverified, weight_constraint
         self.learned = learned
-        _check_learned(learned)
+        for name in learned:
+            if not str(name).isidentifier() or name in RESERVED:
+                raise ValueError(f"learned.{name}: the name is taken; choose another")
         self.topology = topology_of("equation", equation)
         self.connection = _connection_of(self.topology, connection)
-        self.default = _Entry.read("equation", equation, self.topology, learned)
-        self.where = [self._entry(number, entry) for number, entry in enumerate(where)]
+        self.default = self._read("", equation)
+        self.where = [self._read_entry(f"where[{n}]", entry) for n, entry in enumerate(where)]
         ends = {} if self.default.end is None else {"final_norm": self.default.end.norm}
         self.brings = {**ends, **brings}
         used = {name for _, plan in self.everywhere() for name in plan.names.values()}
@@ -114,14 +107,12 @@ class Placement:
 
     def plans(self, i: int, depth: int) -> Plans:
         """The plans of `attention` and `mlp` in block i of depth N."""
-        entry = self._entry_of(i, depth)
-        plans = self.default.plans if entry is None else {**self.default.plans, **entry.plans}
+        plans = self._equations_of(i, depth).plans
         return {name: plans[name] for name in SUB_LAYERS}
 
     def equation(self, i: int, depth: int) -> Mapping[str, str]:
         """The equation of each part of block i of depth N, as it is written."""
-        entry = self._entry_of(i, depth)
-        return self.default.text if entry is None else {**self.default.text, **entry.text}
+        return self._equations_of(i, depth).text
 
     def everywhere(self) -> Iterator[tuple[str, SubLayerPlan]]:
         """Every plan that some block may hold."""
@@ -138,22 +129,42 @@ class Placement:
         last = self.plans(depth - 1, depth)["mlp"]
         return self.topology == "serial" and last.site("post").norm != "none"
 
-    def _entry_of(self, i: int, depth: int) -> "_Entry | None":
+    def _equations_of(self, i: int, depth: int) -> "Equations":
         values = {"i": i, "l": i + 1, "N": depth}
-        return next((entry for entry in self.where if entry.blocks(values)), None)
+        return next((own for own in self.where if own.blocks(values)), self.default)
 
-    def _entry(self, number: int, entry: Any) -> "_Entry":
-        key = f"where[{number}]"
-        if not isinstance(entry, Mapping) or "blocks" not in entry or "equation" not in entry:
-            raise ValueError(
-                f"{key}: blocks and equation are wanted, as {{blocks: i == 0, equation: x + f(x)}}"
-            )
-        for name in entry:
-            if name not in ("blocks", "equation"):
-                raise ValueError(f"{key}: {unknown('key', name, ('blocks', 'equation'))}")
-        return _Entry.read(
-            f"{key}.equation", entry["equation"], self.topology, self.learned, entry["blocks"]
-        )
+    def _read_entry(self, key: str, entry: Mapping[str, Any]) -> "Equations":
+        """Reads an entry of `where`. Parts that it lacks are those of all blocks."""
+        own = self._read(f"{key}.", **check(key, entry, _entry))
+        first = self.default
+        return replace(own, text={**first.text, **own.text}, plans={**first.plans, **own.plans})
+
+    def _read(self, prefix: str, equation: Any, blocks: Any = None) -> "Equations":
+        """Raises ValueError, which begins with the key, where the block cannot compute the
+        equation."""
+        text = _parts(f"{prefix}equation", equation, self.topology, everywhere=blocks is None)
+        end, plans = None, dict[str, SubLayerPlan]()
+        try:
+            if self.topology == "parallel":
+                for kind in ("block", *SUB_LAYERS):
+                    plans[kind] = Reader(text["block"], self.learned, kind).read_parallel()
+            elif self.topology == "dual":
+                for kind in SUB_LAYERS:
+                    reader = Reader(text["x"], self.learned, kind, SUB_LAYERS)
+                    plans[kind], end = reader.read_dual(text["r"], text["end"])
+            else:
+                kinds = SUB_LAYERS if isinstance(equation, str) else ()
+                read = Reader.read_streams if self.topology == "streams" else Reader.read_serial
+                for kind in filter(text.__contains__, SUB_LAYERS):
+                    plans[kind] = read(Reader(text[kind], self.learned, kind, kinds))
+                if canonical(text.get("block", AROUND)) != AROUND:
+                    raise ValueError(f"block: a connection around a block computes {AROUND}")
+            for kind, plan in plans.items():
+                _check(kind, plan)
+        except ValueError as error:
+            raise ValueError(f"{prefix}equation: {error}") from None
+        condition = _condition(f"{prefix}blocks", 1 if blocks is None else blocks)
+        return Equations(condition, text, plans, end)
 
 
 def read_placement(node: Mapping[str, Any]) -> Placement:
@@ -168,52 +179,22 @@ def _read_placement(node: str) -> Placement:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """The equations of the blocks that meet a condition, and what they say."""
+class Equations:
+    """The equations of the blocks that meet a condition, and the plans that they state. `end` is
+    the norm before the head, where they state one."""
 
     blocks: Formula
     text: Mapping[str, str]
     plans: Plans
     end: Site | None = None
 
-    @classmethod
-    def read(
-        cls,
-        key: str,
-        equation: Any,
-        topology: str,
-        learned: Mapping[str, Any],
-        blocks: str | float | None = None,
-    ) -> "_Entry":
-        """ValueError that begins with `key` where the block cannot compute the equation."""
-        text = _parts(key, equation, topology, everywhere=blocks is None)
-        end = None
-        plans: dict[str, SubLayerPlan] = {}
-        try:
-            if topology == "parallel":
-                for kind in ("block", *SUB_LAYERS):
-                    plans[kind] = Reader(text["block"], learned, kind).read_parallel()
-            elif topology == "dual":
-                for kind in SUB_LAYERS:
-                    reader = Reader(text["x"], learned, kind, SUB_LAYERS)
-                    plans[kind], end = reader.read_dual(text["r"], text["end"])
-            else:
-                kinds = SUB_LAYERS if isinstance(equation, str) else ()
-                read = Reader.read_streams if topology == "streams" else Reader.read_serial
-                for kind in filter(text.__contains__, SUB_LAYERS):
-                    plans[kind] = read(Reader(text[kind], learned, kind, kinds))
-                if canonical(text.get("block", AROUND)) != AROUND:
-                    raise ValueError(f"block: a connection around a block computes {AROUND}")
-            for kind, plan in plans.items():
-                _check(kind, plan)
-        except ValueError as error:
-            raise ValueError(f"{key}: {error}") from None
-        return cls(_condition(key, 1 if blocks is None else blocks), text, plans, end)
+
+def _entry(*, blocks: Flag | Number | Text, equation: Any) -> None:
+    """Declares the keys of an entry of `where`."""
 
 
 def _condition(key: str, blocks: str | float) -> Formula:
     """The condition of an entry of `where`, on i, l and N."""
-    key = f"{key.removesuffix('.equation')}.blocks"
     try:
         condition = Formula(blocks)
     except ValueError as error:
@@ -221,16 +202,6 @@ def _condition(key: str, blocks: str | float) -> Formula:
     for name in sorted(condition.names - {"i", "l", "N"}):
         raise ValueError(f"{key}: {unknown('name', name, ('i', 'l', 'N'))}")
     return condition
-
-
-def _check_learned(learned: Mapping[str, Any]) -> None:
-    for name, spec in learned.items():
-        if not str(name).isidentifier() or name in RESERVED:
-            raise ValueError(f"learned.{name}: the name is taken; choose another")
-        if not isinstance(spec, Mapping) or not {"learn", "init"} <= spec.keys():
-            raise ValueError(
-                f"learned.{name}: learn and init are wanted, as {{learn: scalar, init: 0}}"
-            )
 
 
 def topology_of(key: str, equation: Any) -> str:
@@ -244,14 +215,11 @@ def topology_of(key: str, equation: Any) -> str:
             return "blocks"
         if set(equation) & set(PARTS["dual"]):
             return "dual"
-        return "streams" if any(map(_reads_streams, equation.values())) else "serial"
-    if _reads_streams(equation):
+    parts = [*equation.values()] if isinstance(equation, Mapping) else [equation]
+    called = {name for part in parts for name in _called(part)}
+    if called & {READ, WRITE}:
         return "streams"
-    return "parallel" if _called(equation) & set(SUB_LAYERS) else "serial"
-
-
-def _reads_streams(equation: Any) -> bool:
-    return bool(_called(equation) & {READ, WRITE})
+    return "parallel" if parts == [equation] and called & set(SUB_LAYERS) else "serial"
 
 
 def _called(equation: Any) -> set[str]:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from transformer_norms.formula import Formula, check_numbers, numbers_of_blocks
+from transformer_norms.formula import Formula, numbers_of_blocks
 from transformer_norms.kinds import Flag, Nothing, Number, Size, Text
 from transformer_norms.model.attentions.kernels import PositionBias
 from transformer_norms.model.initialization import Embedding
@@ -303,5 +303,5 @@ def scaling_factors(scaling: Any, depth: int) -> list[float]:
     """Returns the factor of `position.scaling` as one number for each block, 1 where nothing is
     scaled. ValueError where one is not from 1 to 1e4."""
     spec = scaling["factor"] if isinstance(scaling, Mapping) else 1
-    factors = numbers_of_blocks(spec, depth, "factors")
-    return check_numbers(factors, lambda factor: 1 <= factor <= 1e4, "a factor is from 1 to 1e4")
+    wanted, allows = "a factor is from 1 to 1e4", lambda factor, *_: 1 <= factor <= 1e4
+    return numbers_of_blocks(spec, depth, "factors", wanted, allows)

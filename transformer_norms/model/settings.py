@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from transformer_norms.formula import Formula, check_numbers, numbers_of_blocks
+from transformer_norms.formula import Formula, numbers_of_blocks
 from transformer_norms.kinds import (
     Flag,
     Mark,
@@ -31,19 +31,9 @@ ROLES = (
 ).split()
 # The roles that may have a bias.
 Biased = Literal[
-    "query_down",
-    "kv_down",
-    "rope_key",
-    "query",
-    "key",
-    "value",
-    "attention_gate",
-    "output",
-    "up",
-    "gate",
-    "down",
-    "head",
-]
+    "query_down", "kv_down", "rope_key", "query", "key", "value", "attention_gate", "output", "up",
+    "gate", "down", "head",
+]  # fmt: skip
 # The key of `architecture` without which a model has no such matrix.
 MADE_BY = {
     "query_down": "q_rank",
@@ -232,27 +222,6 @@ def _whole_or_even(number: float) -> int:
     return int(number) if number % 1 == 0 else 2 * math.ceil(number / 2)
 
 
-def site_width(site: str, share: str, sizes: BlockSizes, inner: HeadSizes) -> int:
-    """Returns how many features the norm at a site acts on."""
-    keys, values = sizes.head_dim, inner.value_dim
-    heads = {
-        "q": (sizes.heads, keys),
-        "k": (sizes.kv_heads, keys),
-        "v": (sizes.kv_heads, values),
-        "head_norm": (sizes.heads, values),
-    }
-    if site in heads:
-        count, dimensions = heads[site]
-        return dimensions * (count if share == "full" else 1)
-    widths = {
-        **dict.fromkeys(INSIDE["mlp"], sizes.mlp_width),
-        "q_latent": inner.q_rank,
-        "kv_latent": inner.kv_rank,
-        "ctx": sizes.heads * values,
-    }
-    return widths.get(site, sizes.width)
-
-
 def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> dict[str, Any]:
     """The sizes with every auto as a number; ValueError where they do not fit together."""
     sizes, width, heads = dict(chosen), chosen["width"], chosen["heads"]
@@ -294,8 +263,8 @@ def _size_of_blocks(key: str, sizes: Mapping[str, Any]) -> int | tuple[int, ...]
     most = {"kv_heads": heads, "head_dim": 8192}[key]
     names = {"R": 2 * sizes["depth"], "d": sizes["width"], "H": heads, "L": sizes["context"]}
     try:
-        numbers = numbers_of_blocks(spec, sizes["depth"], "sizes", names)
-        check_numbers(numbers, lambda size: 1e-9 < size <= most, f"it is above 0, up to {most}")
+        wanted, allows = f"it is above 0, up to {most}", lambda size, *_: 1e-9 < size <= most
+        numbers = numbers_of_blocks(spec, sizes["depth"], "sizes", wanted, allows, names)
     except ValueError as error:
         raise ValueError(f"model.{key}: {refusal_text(spec, error)}") from None
     if key == "kv_heads":  # a number that is whole, and divides nothing, is refused
@@ -358,19 +327,17 @@ class Architecture:
 
 def numbers_of(key: str, spec: Any, depth: int, context: int) -> list[Any]:
     """Returns what a key of PER_BLOCK is in each block. ValueError where it is not allowed."""
-    declared = PER_BLOCK[key]
-    spec = declared.unset if spec == "none" else spec
-    numbers = numbers_of_blocks(spec, depth, declared.what, {"L": context})
-    for i, number in enumerate(numbers):
-        if not declared.allows(number, i, numbers):
-            raise ValueError(f"in block i={i} it is {number:g}; {declared.wanted}")
-    return [declared.of(number, context) for number in numbers]
+    own = PER_BLOCK[key]
+    spec, values = own.unset if spec == "none" else spec, {"L": context}
+    numbers = numbers_of_blocks(spec, depth, own.what, own.wanted, own.allows, values)
+    return [own.of(number, context) for number in numbers]
 
 
 @dataclass(frozen=True)
 class BlockChoices:
-    """The sizes of a block, and its number of each key of PER_BLOCK."""
+    """The sizes of block i, and its number of each key of PER_BLOCK."""
 
+    i: int
     sizes: BlockSizes
     inner: HeadSizes
     sliding_window: int
@@ -381,6 +348,34 @@ class BlockChoices:
     values_from_keys: bool
     kv_from_block: int
     activation_sparsity: float
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The numbers that formulas may name in the block."""
+        return {**formula_values(self.sizes), "i": self.i, "l": self.i + 1}
+
+    def heads_at(self, site: str) -> tuple[int, int]:
+        """Returns how many heads a site holds, and their dimensions: 0 and 0 where it has none."""
+        sizes, values = self.sizes, self.inner.value_dim
+        return {
+            "q": (sizes.heads, sizes.head_dim),
+            "k": (sizes.kv_heads, sizes.head_dim),
+            "v": (sizes.kv_heads, values),
+            "head_norm": (sizes.heads, values),
+        }.get(site, (0, 0))
+
+    def width_at(self, site: str, share: str) -> int:
+        """Returns how many features the norm at a site acts on."""
+        count, dimensions = self.heads_at(site)
+        if count:
+            return dimensions * (count if share == "full" else 1)
+        widths = {
+            **dict.fromkeys(INSIDE["mlp"], self.sizes.mlp_width),
+            "q_latent": self.inner.q_rank,
+            "kv_latent": self.inner.kv_rank,
+            "ctx": self.sizes.heads * self.inner.value_dim,
+        }
+        return widths.get(site, self.sizes.width)
 
 
 @node
@@ -457,6 +452,6 @@ class ModelConfig:
         each = {key: numbers_of(key, getattr(how, key), *spans) for key in PER_BLOCK}
         owns = [block_sizes(sizes, i) for i in range(sizes.depth)]
         return [
-            BlockChoices(own, head_sizes(how, own), **{key: each[key][i] for key in each})
+            BlockChoices(i, own, head_sizes(how, own), **{key: each[key][i] for key in each})
             for i, own in enumerate(owns)
         ]

@@ -1,6 +1,5 @@
 """The sites of a sub-layer: where a norm may stand, and what an equation says of each."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,8 +46,8 @@ class NormPlace:
     block: int | None
     sub_layer: str
     site: str
-    norm: str
-    width: int
+    norm: str = "norm"
+    width: int = 0
     share: str = "head"
 
     @property
@@ -72,11 +71,11 @@ class SubLayerPlan:
     names share one parameter.
     """
 
-    sites: Mapping[str, Site] = field(default_factory=dict)
-    coefficients: Mapping[str, Coefficient] = field(default_factory=dict)
-    adds: Mapping[str, Coefficient] = field(default_factory=dict)
-    enters: Mapping[str, Coefficient] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    sites: dict[str, Site] = field(default_factory=dict)
+    coefficients: dict[str, Coefficient] = field(default_factory=dict)
+    adds: dict[str, Coefficient] = field(default_factory=dict)
+    enters: dict[str, Coefficient] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
     def site(self, name: str) -> Site:
         return self.sites.get(name, Site("none"))

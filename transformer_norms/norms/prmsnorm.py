@@ -1,21 +1,20 @@
 from typing import Annotated
 
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
 from transformer_norms.kinds import Epsilon, Flag, Number
 from transformer_norms.norms import NORMS
-from transformer_norms.norms.parts.affine import Affine, Gain, wide
-from transformer_norms.norms.parts.division import divide, root_mean_square
+from transformer_norms.norms.parts.affine import Gain
+from transformer_norms.norms.parts.division import root_mean_square
+from transformer_norms.norms.rmsnorm import RMSNorm
 
 
 @NORMS("prmsnorm")
-class PRMSNorm(Affine):
+class PRMSNorm(RMSNorm):
     """gain * x / sqrt(mean(first(x, share)**2) + eps)      Zhang & Sennrich 2019, arXiv:1910.07467
 
-    first(x, share) are the first int(share * width) coordinates, at least one. eps stands inside
-    the root, as in the authors' TensorFlow code; in their PyTorch code it stands outside.
+    first(x, share) are the first int(share * width) coordinates, at least one. eps is inside the
+    root, as in the authors' TensorFlow code; in their PyTorch code it is outside.
     """
 
     def __init__(
@@ -27,11 +26,5 @@ class PRMSNorm(Affine):
         gain: Gain = "learned",
         bias: Flag = False,
     ) -> None:
-        super().__init__(width, gain=gain, bias=bias)
+        super().__init__(width, eps=eps, gain=gain, bias=bias)
         self.length = root_mean_square(max(1, int(share * width)), eps)
-
-    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        y = wide(x)
-        gain, bias = self.gain_and_bias(y.dtype)
-        y = divide(y, gain, self.length)
-        return (y if bias is None else y + bias).to(x.dtype)

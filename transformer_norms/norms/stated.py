@@ -33,24 +33,16 @@ def group_mean(x: Tensor, groups: int) -> Tensor:
     return parts.mean(-1, keepdim=True).expand_as(parts).flatten(-2)
 
 
-def product(matrix: Tensor, x: Tensor) -> Tensor:
-    return (matrix @ x.unsqueeze(-1)).squeeze(-1)
-
-
-def over_tokens(x: Tensor) -> tuple[int, ...]:
-    return tuple(range(x.dim() - 1))
-
-
 FUNCTIONS: Functions = {
     "mean": (1, lambda x: x.mean(-1, keepdim=True)),
     "var": (1, lambda x: x.var(-1, keepdim=True, correction=0)),
     "sum": (1, lambda x: x.sum(-1, keepdim=True)),
     "norm": (1, lambda x: torch.linalg.vector_norm(x, dim=-1, keepdim=True)),
-    "batch_mean": (1, lambda x: x.mean(over_tokens(x))),
-    "batch_var": (1, lambda x: x.var(over_tokens(x), correction=0)),
+    "batch_mean": (1, lambda x: x.flatten(0, -2).mean(0)),
+    "batch_var": (1, lambda x: x.flatten(0, -2).var(0, correction=0)),
     "first": (2, first),
     "group_mean": (2, group_mean),
-    "product": (2, product),
+    "product": (2, lambda matrix, x: (matrix @ x.unsqueeze(-1)).squeeze(-1)),
     "sqrt": (1, torch.sqrt),
     "log": (1, torch.log),
     "exp": (1, torch.exp),

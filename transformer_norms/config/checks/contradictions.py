@@ -9,16 +9,15 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import as_number, value_at
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import head_sites, latent_sites, read_placement
+from transformer_norms.model.placement import attention_sites, read_placement
 from transformer_norms.model.position import POSITIONS, NoPosition, scaling_factors
 from transformer_norms.model.settings import (
     MADE_BY,
     BlockChoices,
     block_values,
-    site_width,
     value_factor,
 )
-from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site
+from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_width, is_fault
@@ -203,13 +202,12 @@ def _check_widths(config: Config, blocks: list[BlockChoices]) -> None:
     """Raises ConfigError if a norm cannot be built at the width of a site where it stands."""
     placement, norms = read_placement(config.placement), {"norm": config.norm, **config.norms}
     sites = [*placement.sites(), ("embed", Site(config.embed)), ("final", Site(config.final_norm))]
-    sites += head_sites(config.qk_norm, config.v_norm).items()
-    sites += latent_sites(config.architecture).items()
+    sites += attention_sites(SubLayerPlan(), config).items()
     for name, site in sites:
         word = config.qkv if name in HEAD_SITES and site.norm == "norm" else site.norm
         if word not in norms:  # none, and fixnorm, which is on the table
             continue
-        widths = dict.fromkeys(site_width(name, site.share, b.sizes, b.inner) for b in blocks)
+        widths = dict.fromkeys(own.width_at(name, site.share) for own in blocks)
         try:
             for width in widths:
                 check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)

@@ -89,14 +89,12 @@ class Softmax(nn.Module):
         key = torch.arange(known, device=q.device)
         at = key[known - time :]
         seen = self.mask(at, known)
-        if type(self).sees is not Softmax.sees:  # else a query sees itself
-            # Kernels differ in what a query without a key gets: it is shown all keys, and then 0.
-            blind = ~seen.any(-1, keepdim=True)
-            seen = seen | blind
-        mask = self.pattern.add_bias(seen, at[:, None], key, q.shape[1], q)
+        # Kernels differ in what a query without a key gets: it is shown all keys, and then 0.
+        blind = ~seen.any(-1, keepdim=True)
+        mask = self.pattern.add_bias(seen | blind, at[:, None], key, q.shape[1], q)
         how = {"dropout_p": dropout, "scale": self.scale}
         context = kernel_of(self.cap)(q, k, v, attn_mask=mask, is_causal=False, **how)
-        return context if type(self).sees is Softmax.sees else context.masked_fill(blind, 0)
+        return context.masked_fill(blind, 0)
 
     def flops(self, q: Queries, k: Keys, v: Values) -> int:
         """Returns the FLOPs of q k^T and of the weights times v. Each query is counted with all

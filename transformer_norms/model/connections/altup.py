@@ -1,5 +1,6 @@
 """n streams around a block: what becomes of them is predicted, and then corrected."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -74,28 +75,27 @@ class Projections(nn.Module):
         linears = (Einsum(width, width, bias=False) for _ in range(streams - 1))
         self.projections = nn.ModuleList(linears)
 
+    def projected(self, first: Stream, others: Iterable[Stream]) -> list[Tensor]:
+        """The first stream, and W_i of each other, with the rms of the first."""
+        x, pairs = wide(first), zip(self.projections, others, strict=True)
+        made = [wide(projection(other)) for projection, other in pairs]
+        return [x, *(y * (length(x) / length(y, FLOOR)) for y in made)]
+
     def forward(self, x0: Stream, *_: Any) -> Streams:
-        made = [wide(projection(x0)) for projection in self.projections]
-        x = wide(x0)
-        same = [y * (length(x) / length(y, FLOOR)) for y in made]
-        return torch.stack([x, *same], -2).to(x0.dtype)
+        copies = [x0] * len(self.projections)
+        return torch.stack(self.projected(x0, copies), -2).to(x0.dtype)
 
 
-class MeanOfProjections(nn.Module):
+class MeanOfProjections(Projections):
     """final(mean of X_1 and the other W_i X_i, with the rms of X_1)"""
 
     def __init__(self, width: int, streams: int, final: Layer) -> None:
-        super().__init__()
-        linears = (Einsum(width, width, bias=False) for _ in range(streams - 1))
-        self.projections, self.norm = nn.ModuleList(linears), final
+        super().__init__(width, streams)
+        self.norm = final
 
     def forward(self, streams: Streams) -> Stream:
         first, *rest = streams.unbind(-2)
-        pairs = zip(self.projections, rest, strict=True)
-        made = [wide(projection(x)) for projection, x in pairs]
-        x = wide(first)
-        same = [y * (length(x) / length(y, FLOOR)) for y in made]
-        return self.norm(torch.stack([x, *same]).mean(0).to(first.dtype))
+        return self.norm(torch.stack(self.projected(first, rest)).mean(0).to(first.dtype))
 
 
 @CONNECTIONS("routed_altup")

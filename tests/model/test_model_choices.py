@@ -1,0 +1,216 @@
+"""Choices of what a token and a block read: each looks back only and computes from a cache what it
+computes at once, or is refused in one line. Smear and keys of an earlier block, which are such
+choices, against their formulas."""
+
+import re
+
+import pytest
+import shape_checker
+import torch
+from generating import from_a_cache
+from refusing import refused
+
+from transformer_norms import Block, ConfigError, build_model, compose
+from transformer_norms.model.coefficient import Smear
+from transformer_norms.training.causality import lookahead
+from transformer_norms.training.recomputation import recompute
+
+TIME, VOCABULARY, CHANNELS = 9, 31, 5
+SMALL = ["model=nano", "model.depth=3", f"model.context={TIME}", "init=megatron"]
+SMALL += ["trainer.precision=fp64", "trainer.device=cpu"]
+SHARED = "architecture.kv_from_block=[0,1,0]"
+OF_KEYS = ("key", "value", "rope_key", "kv_down", "kv_latent", "k", "v")
+INPUTS = "placement.connection.inputs=5"
+LATENTS = "architecture.kv_rank=4 architecture.rope_dim=2 architecture.value_dim=3 model.head_dim=6"
+CHOICES = [
+    "architecture.smear=4 embed=norm",
+    "architecture.rope_base=[100,0,50] architecture.rope_interleaved=true",
+    "model.kv_heads=2 qk_norm=head v_norm=rmsnorm_np architecture.values_from_keys=[1,0,1]",
+    f"{SHARED} qk_norm=head v_norm=head model.kv_heads=2",
+    f"{SHARED} {LATENTS} architecture.bias=true",
+    f"{SHARED} architecture.value_residual=0.5 architecture.values_from_keys=1",
+    f"{SHARED} architecture.sliding_window=3*(i%2) architecture.rope_base=100**(1+i%2) "
+    "model.head_dim=8*(1+i%2)",
+    "model.head_dim=d/H*(1+(i==1)) model.kv_heads=[H/2,H/4,4] qk_norm=head",
+    "attention=sinks model.kv_heads=2",
+    f"placement=gemma4_inputs {INPUTS}",
+    f"placement=gemma3n_inputs {INPUTS}",
+]
+
+
+def words_of(typed):
+    return re.split(r" (?=[\w.]+=)", typed)
+
+
+def model_of(typed):
+    return build_model(compose([*SMALL, *words_of(typed)]), VOCABULARY)
+
+
+def tokens_of():
+    return torch.randint(VOCABULARY, (2, TIME), generator=torch.Generator().manual_seed(1))
+
+
+def moved(module):
+    """The same module in float64, with every parameter elsewhere than at its start."""
+    generator = torch.Generator().manual_seed(5)
+    for parameter in module.double().parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator).double()
+    return module
+
+
+@pytest.mark.parametrize("typed", CHOICES)
+def test_a_model_looks_back_only_and_computes_from_a_cache_what_it_computes_at_once(typed):
+    model, tokens = moved(model_of(typed)).eval(), tokens_of()
+    assert lookahead(model, VOCABULARY) == 0
+    expected = model(tokens)
+    assert not torch.equal(expected, model(tokens.flip(1)).flip(1))
+    for pieces in ([1] * TIME, [4, 1, 4], [TIME]):
+        found, cache = from_a_cache(model, tokens, pieces)
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+        for one, own in zip(cache, model.config.blocks, strict=True):
+            kept = own.kv_from_block == own.i  # else the cache of the source is enough
+            assert one.length == TIME * kept
+            assert not kept or one.k.shape[2:] == (own.sizes.kv_heads, own.sizes.head_dim)
+
+
+@pytest.mark.parametrize("typed", [typed for typed in CHOICES if SHARED in typed])
+def test_attention_reads_the_keys_and_values_of_its_source(typed):
+    model, plain, met = model_of(typed), model_of(typed.removeprefix(f"{SHARED} ")), []
+    for block in model.blocks:
+        block.attention.f.attend.register_forward_pre_hook(lambda attend, given: met.append(given))
+    model(tokens_of())
+    for i, source in enumerate((0, 1, 0)):
+        assert all(torch.equal(met[i][at], met[source][at]) for at in (1, 2))
+        own = {name for name, _ in model.blocks[i].attention.f.named_parameters()}
+        wanted = {name for name, _ in plain.blocks[i].attention.f.named_parameters()}
+        absent = {name for name in wanted if name.split(".")[0] in OF_KEYS}
+        assert own == (wanted if i == source else wanted - absent)
+    assert not torch.equal(met[0][1], met[1][1])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [[], ["recomputed"], pytest.param(["compiled", "recomputed"], marks=pytest.mark.nightly)],
+)
+def test_the_gradient_of_a_source_is_the_slope_of_the_loss(more, monkeypatch):
+    model, generator = model_of(SHARED), torch.Generator().manual_seed(3)
+    direction = torch.randn(64, 64, generator=generator, dtype=torch.float64)
+
+    def loss():
+        return model(tokens_of(), tokens_of())[1]
+
+    @torch.no_grad()
+    def slope(weight):
+        ends = []
+        for change in (1e-6, -2e-6, 1e-6):
+            weight.add_(change * direction)
+            ends.append(loss().item())
+        return (ends[0] - ends[1]) / 2e-6
+
+    sources = [block.attention.f for block in model.blocks[:2]]
+    weights = [linear.weight for f in sources for linear in (f.key, f.value)]
+    slopes = [slope(weight) for weight in weights]
+    if "recomputed" in more:
+        model.through = recompute
+    if "compiled" in more:  # or the checks are compiled as well, and differ in what they see
+        monkeypatch.setattr(shape_checker, "shapes_are_checked", False)
+        monkeypatch.setattr("torch._dynamo.config.recompile_limit", 64)
+        for block in model.blocks:
+            block.compile()
+    loss().backward()
+    found = [(weight.grad * direction).sum().item() for weight in weights]
+    assert found == pytest.approx(slopes, rel=1e-6)
+
+
+def test_each_token_has_the_one_before_times_a_gate_of_its_own_channels():
+    smear = Smear(CHANNELS)
+    torch.nn.init.zeros_(smear.smear_gate.weight)  # the init has not drawn it
+    moved(smear)
+    x = torch.randn(2, TIME, 16, dtype=torch.double, requires_grad=True)
+    rows = []
+    for t in range(TIME):
+        logit = sum(smear.smear_gate.weight[0, c] * x[:, t, c] for c in range(CHANNELS))
+        gate = smear.scale / (1 + (-logit).exp())
+        rows.append(x[:, t] + (gate[:, None] * x[:, t - 1] if t else 0))
+    found, expected = smear(x), torch.stack(rows, 1)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    pull, learned = torch.randn_like(x), [x, *smear.parameters()]
+    gradients = [torch.autograd.grad((y * pull).sum(), learned) for y in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_smear_starts_as_nothing():
+    plain, smeared = model_of("seed=0"), model_of("architecture.smear=4")
+    assert torch.equal(plain(tokens_of()), smeared(tokens_of()))
+    extra = dict(smeared.named_parameters()).keys() - dict(plain.named_parameters()).keys()
+    assert extra == {"smear.smear_gate.weight", "smear.scale"}
+
+
+NEEDED = "it is i where the block has its own keys and values, else the i of an earlier block"
+REFUSED = [
+    *((f"architecture.smear={n}", f"architecture.smear: {n} is not") for n in (65, 0, -3)),
+    *((f"architecture.activation_sparsity={share}", "architecture.activation_sparsity: ")
+      for share in ("1", "-0.1", "0.4*l", "[0.5]")),
+    ("attention=sinks architecture.attention_cap=5",
+     "architecture.attention_cap: 5 is not allowed with attention=sinks: a sink's logit"),
+    ("position.scaling=yarn", "position.scaling: 'yarn' is not allowed; allowed are none"),
+    ("position.scaling={type: ntk, factor: 2}", "position.scaling.type: there is no scaling"),
+    ("position.scaling={type: linear}", "position.scaling.factor is missing"),
+    ("position=rope_linear position.scaling.factor=0.5", "a factor is from 1 to 1e4"),
+    ("position=rope_linear position.scaling.factor=[1,2]", "2 factors for 3 blocks"),
+    ("position=rope_linear position.scaling.beta_fast=2", "no key 'position.scaling.beta_fast"),
+    ("position=rope_llama3 position.scaling.low_freq_factor=9", "below high_freq_factor"),
+    ("position=rope_yarn position.scaling.beta_slow=0", "position.scaling.beta_slow: 0 is not"),
+    ("position=rope_yarn position.scaling.beta_slow=32", "beta_slow should be below beta_fast"),
+    ("position=rope_yarn position.scaling.attention_factor=factor-4", "above 0, up to 1e3"),
+    ("position=rope_yarn position.scaling.original_context=1.5", "original_context: 1.5 is"),
+    ("position=rope_yarn position.scaling.attention_factor=log(x)", "names x; known"),
+    ("position=yarn", "did you mean 'rope_yarn'"),
+    ("architecture.kv_from_block=0 position.scaling={type: linear, factor: 'l'}",
+     "block i=1 uses the keys and values of block 0, and has its own architecture.rope_base, "
+     "rope_fraction or position.scaling"),
+    ("architecture.kv_from_block=1", f"1 is not allowed; in block i=0 it is 1; {NEEDED}"),
+    ("architecture.kv_from_block=[0,0,1]", f"in block i=2 it is 1; {NEEDED}"),
+    ("architecture.kv_from_block=i/2", f"in block i=1 it is 0.5; {NEEDED}"),
+    ("architecture.kv_from_block=[0,1]", "there are 2 blocks for 3 blocks"),
+    (f"{SHARED} model.head_dim=8*l", "of block 0, and has its own model.head_dim"),
+    (f"{SHARED} model.kv_heads=[4,2,2]", "of block 0, and has its own model.kv_heads"),
+    (f"{SHARED} architecture.rope_base=10**l", "has its own architecture.rope_base, rope_fracti"),
+    (f"{SHARED} architecture.value_embedding=i", "has its own architecture.value_embedding"),
+    ("architecture.values_from_keys=l", "'l' is not allowed; in block i=1 it is 2"),
+    ("model.kv_heads=[2,3,4]", "model.kv_heads: 3 in block i=1 does not divide model.heads, 4"),
+    ("model.kv_heads=l+H", "model.kv_heads: 'l+H' is not allowed; in block i=0 it is 5; it is"),
+    ("model.kv_heads=[2,4]", "there are 2 sizes for 3 blocks"),
+    ("model.head_dim=9+i position=rope", "model.head_dim: 9 in block i=0 is odd, and position"),
+    ("model.head_dim=dh", "model.head_dim: 'dh' names dh; known here are"),
+    ("model.head_dim=8*l architecture.embed_scale=dh", "embed_scale: 'dh' names dh; known"),
+    ("model.head_dim=8*l architecture.value_residual=0.5", "value_residual: 0.5 is not allowed"),
+    ("model.head_dim=8*l architecture.rope_dim=8", "8 is not allowed; it is a part of model.head"),
+    ("model.head_dim=4+2*i v_norm=group_rmsnorm", "groups: 4 does not divide 6"),
+    ("architecture.q_rank=0", "architecture.q_rank: 0 is not allowed; it is none or a whole"),
+    ("architecture.kv_rank=i+1", "architecture.kv_rank: 'i+1' names i; known here are"),
+    ("model.head_dim=6 architecture.rope_dim=6", "6 is not allowed; it is a part of model.head_di"),
+    ("architecture.rope_dim=3", "rope_dim: 3 is odd, and position=rope turns pairs"),
+    ("architecture.bias=[rope_key]", "rope_key is not allowed"),
+    ("placement.equation=x+f(norm(x),kv_latent=norm)",
+     "there is no latent for kv_latent, since architecture.kv_rank is none"),
+    (f"{LATENTS} architecture.values_from_keys=i%2",
+     "values_from_keys: i%2 is not allowed where a head's values have 3 dimensions and W_k "
+     "computes 4; architecture.value_dim=4 makes"),
+    ("architecture.values_from_keys=1 architecture.bias=[value]",
+     "architecture.bias: value is not allowed where architecture.values_from_keys is 1"),
+    ("placement=gemma4_inputs placement.connection.inputs=0", "inputs: 0 is not allowed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "said"), REFUSED)
+def test_what_cannot_be_is_one_line_that_names_its_key(typed, said):
+    assert said in refused(compose, [*SMALL, *words_of(typed)])
+
+
+def test_a_block_alone_has_no_earlier_block_and_no_tokens():
+    own = ["architecture.kv_from_block=0"]
+    with pytest.raises(ConfigError, match="kv_from_block: 0 is not allowed in a block alone"):
+        Block("x + f(norm(x))", 64, 4, depth=2, index=1, settings=own)
+    with pytest.raises(ConfigError, match="placement=gemma4_inputs: each block has an input"):
+        Block("gemma4_inputs", width=16, heads=2)
