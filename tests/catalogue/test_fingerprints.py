@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from combinations import changed, combined
+from tiny_models import DEPTH, SIZES, TIME, WIDTH, Instead, drawn, seeded, some_tokens
 from torch import nn
 from written_out import l2norm
 
@@ -22,9 +23,7 @@ from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.norms.rmsnorm import RMSNorm
 
-WIDTH, HEADS, DEPTH, TIME, VOCAB = 16, 2, 4, 6, 29
-SIZES = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
-SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
+VOCAB = 29
 
 # What a sub-layer does. `i` are the blocks that a line speaks of, where they are not all alike.
 #
@@ -196,10 +195,6 @@ def rms(x):
     return (x * x).mean(-1).sqrt()
 
 
-def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-
-
 @cache
 def config_of(placement, **words):
     config = combined(*SIZES, "init=xavier", placement=placement, **words)
@@ -215,23 +210,11 @@ def model_of(placement, *, coefficients=False, gains=False, **words):
     kinds = [kind for kind, there in ((Learned, coefficients), (RMSNorm, gains)) if there]
     for seed, module in enumerate(model.modules()):
         if isinstance(module, tuple(kinds)) and module.gain is not None:
-            value = random(module.gain.numel(), seed=seed).abs() + 0.3
+            value = drawn(module.gain.numel(), seed=seed).abs() + 0.3
             module.gain.data = value.view_as(module.gain)
         if coefficients and isinstance(module, LowRank):
-            module.right.weight.data = random(*module.right.weight.shape, seed=seed) / 8
+            module.right.weight.data = drawn(*module.right.weight.shape, seed=seed) / 8
     return model
-
-
-class Instead(nn.Module):
-    """A function in the place of f, which keeps what it is given."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x, *context):
-        self.given = x
-        return self.function(x, *context)
 
 
 def alone(block, name):
@@ -275,7 +258,7 @@ def close(a, b):
 
 def sub_layer(model, started, i, name):
     """What a sub-layer does, from its outputs. `model` has random coefficients."""
-    x = 3 * random(2, TIME, WIDTH, seed=1)
+    x = 3 * drawn(2, TIME, WIDTH, seed=1)
     block, layer = alone(model.blocks[i], name)
     coefficients = {
         key: getattr(layer, site).used() if isinstance(getattr(layer, site), Learned) else math.nan
@@ -313,7 +296,7 @@ def matrix_of(skip):
 def skip_over_branch(model, i, name):
     """p / q of y = p x + q f for each token, a plane that norms without a gain do not leave."""
     block, layer = alone(model.blocks[i], name)
-    x, c = (norm(random(1, TIME, WIDTH, seed=seed)) for seed in (2, 3))
+    x, c = (norm(drawn(1, TIME, WIDTH, seed=seed)) for seed in (2, 3))
     layer.f = Instead(lambda h, *context: c)
     y = run(model, block, x)
     plane = torch.stack((x, c), -1)
@@ -339,7 +322,7 @@ def free(placement, **words):
         )
     largest = dict.fromkeys([*keys, *((i, "V") for i in range(DEPTH))], 0.0)
     for seed in range(4):
-        tokens = torch.randint(VOCAB, (2, TIME + 1), generator=torch.Generator().manual_seed(seed))
+        tokens = some_tokens(2, TIME + 1, vocabulary=VOCAB, seed=seed)
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         values_of = [values[i] for i in range(DEPTH)]
         grads = torch.autograd.grad(loss, [*weights, *values_of])
@@ -352,7 +335,7 @@ def free(placement, **words):
 
 def whole(placement, model, started):
     found = {"mlp": mlp_reads(model_of(placement, coefficients=True, gains=True))}
-    tokens = torch.randint(VOCAB, (2, TIME), generator=torch.Generator().manual_seed(0))
+    tokens = some_tokens(2, TIME, vocabulary=VOCAB)
     found["e"] = started.embedding.weight[tokens]
     kept = {}
     started.blocks[0].register_forward_pre_hook(lambda _, given: kept.update(enters=given[0]))
@@ -371,7 +354,7 @@ def mlp_reads(model):
     f, g = block.attention.f, block.mlp.f
     block.attention.f = attention = Instead(lambda h, *context: sign * f(h, *context))
     block.mlp.f = mlp = Instead(lambda h, *context: g(h))
-    x, sign = random(2, TIME, WIDTH, seed=4), 1
+    x, sign = drawn(2, TIME, WIDTH, seed=4), 1
     run(model, block, x)
     first, sign = mlp.given, -1
     run(model, block, x)
@@ -385,13 +368,13 @@ def mlp_reads(model):
 
 def growth(model):
     """The mean square of every stream after each block."""
-    generator = torch.Generator().manual_seed(5)
+    generator = seeded(5)
 
     def noise(x, *context):
         fresh = torch.randn(x.shape, generator=generator, dtype=x.dtype)
         return rms(x)[..., None] * fresh
 
-    x0, squares = norm(random(1000, TIME, WIDTH, seed=6)), []
+    x0, squares = norm(drawn(1000, TIME, WIDTH, seed=6)), []
     stream = model.enter(x0)
     for block in model.blocks:
         block.attention.f, block.mlp.f = Instead(noise), Instead(noise)
@@ -519,5 +502,5 @@ def test_a_homogeneous_mlp_would_not_tell_out_from_sandwich():
         model = model_of("out")
         block, layer = alone(model.blocks[1], "mlp")
         layer.f.activation = activation
-        x = random(2, TIME, WIDTH, seed=1)
+        x = drawn(2, TIME, WIDTH, seed=1)
         assert close(run(model, block, x) - x, run(model, block, 10 * x) - 10 * x) == is_same
