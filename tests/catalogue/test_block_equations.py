@@ -9,7 +9,17 @@ import torch
 import written_out
 from combinations import FEWER, combined, norms_in_turn
 from generating import from_a_cache
-from tiny_models import DEPTH, HEADS, SIZES, TIME, WIDTH, Instead, some_tokens, with_gradients
+from tiny_models import (
+    DEPTH,
+    HEADS,
+    SIZES,
+    TIME,
+    WIDTH,
+    Instead,
+    drawn,
+    some_tokens,
+    with_gradients,
+)
 from torch import nn
 from written_out import l2norm, own_rmsnorm
 
@@ -71,9 +81,8 @@ def seed(number):
 def shake(norm):
     for name, parameter in norm.named_parameters():
         seed(sum(name.encode()))
-        drawn = torch.randn(max(WIDTH * 64, parameter.numel()), dtype=parameter.dtype)
-        drawn = drawn[: parameter.numel()]
-        parameter.data = drawn.view(parameter.shape) + 0.2
+        values = torch.randn(max(WIDTH * 64, parameter.numel()), dtype=parameter.dtype)
+        parameter.data = values[: parameter.numel()].view(parameter.shape) + 0.2
     return norm
 
 
@@ -251,29 +260,33 @@ def test_every_placement_computes_its_equation(placement, norms):
         computes_its_equation(model, config, norm_of(norm))
 
 
-@pytest.mark.parametrize("qk_norm", ["none", "head", "per_head", "full", "l2"])
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_norm, order):
-    model = model_of(qk_norm=qk_norm, architecture__qk_norm_order=order)
-    f, dim = model.blocks[0].attention.f, WIDTH // HEADS
-    one_head, how = norm_of("rmsnorm"), {}
-    if qk_norm == "per_head":  # each head's own gain
-        for head, norm in enumerate(f.q.heads):
-            norm.gain.data += head
-            f.k.heads[head].gain.data += head
-    if qk_norm == "l2":
+@pytest.mark.parametrize("word", ["none", "head", "per_head", "full", "l2", "rmsnorm_np"])
+@pytest.mark.parametrize(("sites", "order"), [("qk", "before"), ("qk", "after"), ("v", "before")])
+def test_attention_is_the_softmax_written_out_with_its_norms(sites, order, word):
+    """Of queries and keys, before or after positions turn them, or of values."""
+    chosen = {"v_norm" if sites == "v" else "qk_norm": word}
+    model = model_of(**chosen, architecture__qk_norm_order=order)
+    f, one_head, how = model.blocks[0].attention.f, norm_of("rmsnorm"), {}
+    if word == "per_head":  # each head's own gain
+        for site in sites:
+            for head, norm in enumerate(getattr(f, site).heads):
+                norm.gain.data += head
+    if word == "l2" and sites == "qk":
         how = {"scale": f.scale.gain}
     norm = {
-        "none": lambda q: q,
+        "none": written_out.same,
         "head": one_head,
         "per_head": lambda q: one_head(q) + torch.arange(HEADS)[:, None] * own_rmsnorm(q),
-        "full": lambda q: one_head(q.flatten(2)).unflatten(-1, (HEADS, dim)),
+        "full": lambda q: one_head(q.flatten(2)).view_as(q),
         "l2": l2norm,
-    }[qk_norm]
-    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
-    expected = written_out.attention(f, x, heads=HEADS, q=norm, k=norm, order=order, **how)
+        "rmsnorm_np": norm_of("rmsnorm_np"),
+    }[word]
+    x = drawn(2, TIME, WIDTH)
+    inside = dict.fromkeys(sites, norm)
+    expected = written_out.attention(f, x, heads=HEADS, order=order, **inside, **how)
     found = f(x, model.position.angles(0, TIME), None)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert {getattr(f, site) for site in {*"qkv"} - {*sites}} == {nothing}
 
 
 @pytest.mark.parametrize("gate", ["elementwise", "per_head"])
@@ -362,24 +375,6 @@ def same_with_gradients(found, expected, module):
     learned = [p for name, p in named if "values" in name or not name.endswith("gain")]
     both = (with_gradients(y, learned) for y in (found, expected))
     torch.testing.assert_close(*both, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("word", ["rmsnorm_np", "head", "full", "l2", "per_head"])
-def test_a_norm_on_values_is_the_runs_or_one_of_its_own(word):
-    model, plain = model_of(v_norm=word), norm_of("rmsnorm_np")
-    f, own = model.blocks[0].attention.f, norm_of("rmsnorm")
-    norm = {
-        "rmsnorm_np": plain,
-        "head": own,
-        "per_head": own,
-        "full": lambda v: own(v.flatten(2)).view_as(v),
-        "l2": l2norm,
-    }[word]
-    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
-    found = f(x, model.position.angles(0, TIME), None)
-    expected = written_out.attention(f, x, heads=HEADS, v=norm)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert (f.q, f.k) == (nothing, nothing)
 
 
 def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():

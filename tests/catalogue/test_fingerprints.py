@@ -196,17 +196,17 @@ def rms(x):
 
 
 @cache
-def config_of(placement, **words):
-    config = combined(*SIZES, "init=xavier", placement=placement, **words)
+def config_of(placement):
+    config = combined(*SIZES, "init=xavier", placement=placement)
     # 0 but for the norm of 0, which is 0; also of a norm that an equation names
     for name in config.norms.keys() & {"rmsnorm_np", "rmsnorm_np_eps5"}:
         config = changed(config, f"norms.{name}", {**config.norms[name], "eps": 1e-30})
     return changed(config, "norm.eps", 1e-30)
 
 
-def model_of(placement, *, coefficients=False, gains=False, **words):
+def model_of(placement, *, coefficients=False, gains=False):
     """As it starts, or with random coefficients, or with random gains as well."""
-    model = build_model(config_of(placement, **words), VOCAB)
+    model = build_model(config_of(placement), VOCAB)
     kinds = [kind for kind, there in ((Learned, coefficients), (RMSNorm, gains)) if there]
     for seed, module in enumerate(model.modules()):
         if isinstance(module, tuple(kinds)) and module.gain is not None:
@@ -306,10 +306,10 @@ def skip_over_branch(model, i, name):
     return math.inf if q.abs().max() < 1e-12 else common(p / q)
 
 
-def free(placement, **words):
+def free(placement):
     """The cosine of every weight and its gradient, and of each token's value and its own, the
     largest of a few batches: 0 where the loss knows no scale of the weight, or of the value."""
-    model = model_of(placement, coefficients=True, gains=True, **words)
+    model = model_of(placement, coefficients=True, gains=True)
     modules = dict(model.named_modules())
     keys = [
         (i, k) for i in range(DEPTH) for k, at in WEIGHTS.items() if f"blocks.{i}.{at}" in modules
@@ -473,34 +473,3 @@ def test_every_placement_has_its_own_fingerprint_and_no_other(placement):
         assert list(differences(placement, placement)) == []
     others = [other for other in stated if other != placement]
     assert [other for other in others if not any(differences(placement, other))] == []
-
-
-@pytest.mark.parametrize("placement", ["none", "pre", "post", "out", "parallel", "ngpt"])
-def test_query_and_key_norms_free_the_scales_of_their_weights_and_of_no_other(placement):
-    """ngpt has its own; the others' are the run's."""
-    words = {} if placement == "ngpt" else {"qk_norm": "head"}
-    lines, _ = lines_of(placement)
-    for (i, letter), cosine in free(placement, **words).items():
-        name = "attention" if letter in "qkvVo" else "mlp"
-        assert is_free(cosine) == (letter in lines[i, name]["free"] + "qk"), (i, letter)
-
-
-@pytest.mark.parametrize(
-    ("mlp", "expected"), [("relu", "voud"), ("gelu", "vod"), ("geglu", "voud"), ("swiglu", "voud")]
-)
-def test_under_a_norm_of_the_branch_the_scale_of_up_is_free_where_the_mlp_is_linear_in_it(
-    mlp, expected
-):
-    """A gate's never is: its activation is none of the homogeneous."""
-    for (i, letter), cosine in free("out", mlp=mlp).items():
-        assert is_free(cosine) == (letter in expected), (i, letter)
-
-
-def test_a_homogeneous_mlp_would_not_tell_out_from_sandwich():
-    """relu makes 10 f(x) of 10 x, which the norm makes f(x) again: `same` needs another."""
-    for activation, is_same in ((torch.relu, True), (torch.tanh, False)):
-        model = model_of("out")
-        block, layer = alone(model.blocks[1], "mlp")
-        layer.f.activation = activation
-        x = drawn(2, TIME, WIDTH, seed=1)
-        assert close(run(model, block, x) - x, run(model, block, 10 * x) - 10 * x) == is_same

@@ -91,7 +91,7 @@ def is_caught(placement, equation, where, monkeypatch):
     for key in ("equation", "where"):
         config = changed(config, f"placement.{key}", node[key])
     monkeypatch.setattr(
-        fingerprints, "config_of", lambda of, **words: config if of == name else original(of)
+        fingerprints, "config_of", lambda of: config if of == name else original(of)
     )
     return any(fingerprints.differences(name, placement))
 

@@ -465,20 +465,3 @@ def test_every_role_can_be_typed_and_follows_the_default():
 )
 def test_a_start_that_cannot_be_is_refused_in_one_line(typed, line):
     assert line in refused(compose, typed)
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ["init.std.embedding=0.5"],
-        ["init=gpt2", "init.stream=0.3"],
-        ["placement=post", "init.stream=0.3", "init.stream_by=scale"],
-        ["norm=dyt", "norm.bias=false", "placement=mixln"],
-    ],
-)
-def test_a_saved_start_is_read_back_as_it_was(typed, tmp_path):
-    config = compose(typed)
-    file = tmp_path / "config.yaml"
-    file.write_text(to_yaml(config))
-    again = compose([f"config={file}"])
-    assert (again.init, again.architecture) == (config.init, config.architecture)

@@ -1,20 +1,18 @@
 """Equations that no paper has: typed, they are computed and trained like those of a file, and in
 test_drawings explained and drawn. A typed equation of a paper is that paper's placement."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from test_block_equations import computes_its_equation, norm_of, randomize
 from tiny_models import SIZES, VOCABULARY, some_tokens
+from trainers import losses, trainer_of
 from typed_equations import EQUATIONS, typed
 
-from transformer_norms import load, train
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.kinds import plain
+from transformer_norms.run.identity import run_hash
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
@@ -41,29 +39,19 @@ def batch_of(step):
     [
         ("x + norm(f(norm(x)))", "sandwich"),
         ("x+f( norm(x) )", "pre"),
-        pytest.param("x + norm(f(x))", "out", marks=pytest.mark.nightly),
+        ("x + norm(f(x))", "out"),
     ],
 )
-def test_a_typed_equation_of_a_paper_is_its_placement_bitwise(
-    equation, placement, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    small = ["model=nano", "data=stories", "data.documents=150", "data.val_tokens=512"]
-    small += ["trainer.steps=6", "trainer.threads=1", "tracking=none", "trainer.probe_every=3"]
+def test_a_typed_equation_of_a_paper_is_its_placement_bitwise(equation, placement):
     start = ["init=scaled", "architecture.tied=true"]  # out brings another
-    chosen = (
-        ["study=file", f"placement={placement}", *start],
-        ["study=typed", f"placement.equation={equation}", *start],
-    )
-    runs = [train(compose([*small, *choice])) for choice in chosen]
-    texts = [Path(run["folder"], "metrics.jsonl").read_text() for run in runs]
-    rows = [[json.loads(line) for line in text.splitlines()] for text in texts]
-    for first, second in zip(*rows, strict=True):
-        assert {**first, "seconds": 0} == {**second, "seconds": 0}
-    for first, second in zip(*(load(run["folder"]).parameters() for run in runs), strict=True):
-        assert torch.equal(first, second)
-    assert runs[0]["identity"] == runs[1]["identity"]
-    assert runs[1]["choices"]["placement"] == equation
+    chosen = (f"placement={placement}", f"placement.equation={equation}")
+    of_file, as_text = (trainer_of(*start, word) for word in chosen)
+    assert losses(of_file, 5) == losses(as_text, 5)
+    for one, other in zip(of_file.parameters, as_text.parameters, strict=True):
+        assert torch.equal(one, other)
+    configs = [trainer.model.config for trainer in (of_file, as_text)]
+    assert run_hash(configs[0], {}) == run_hash(configs[1], {})
+    assert configs[1].choices.placement == equation
 
 
 WHERE = "[{blocks: i == 0, equation: norm(x + f(x))}]"

@@ -23,7 +23,7 @@ def rotated(x, base=10_000):
 def attention(
     f, x, *, heads, q=same, k=same, v=same, head_norm=same, ctx=same, head_scale=1, **how
 ):
-    """W_o ctx(gate * head_scale * head_norm(softmax(scale q k^T) v)) over the past, token by token.
+    """W_o ctx(gate * head_scale * head_norm(softmax(scale q k^T) v)) over the past.
     The gate is 1, or 1 / (1 + exp(-W_g x)) where f has one: for each head or each dimension."""
     split = lambda linear: linear_of(linear, x).unflatten(-1, (-1, linear.out_features // heads))  # noqa: E731
     order = how.get("order", "before")
@@ -31,14 +31,8 @@ def attention(
     queries, keys, values = turn(q, split(f.query)), turn(k, split(f.key)), v(split(f.value))
     dim = queries.shape[-1]
     scale, cap = how.get("scale", 1 / math.sqrt(dim)), how.get("cap")
-    context = torch.zeros_like(queries)
-    for t in range(x.shape[1]):
-        scores = torch.einsum("bhd,bshd->bhs", queries[:, t], keys[:, : t + 1]) * scale
-        if cap is not None:
-            scores = cap * (2 / (1 + (-2 * scores / cap).exp()) - 1)  # cap * tanh(scores / cap)
-        weights = (scores - scores.amax(-1, keepdim=True)).exp()
-        weights = weights / weights.sum(-1, keepdim=True)
-        context[:, t] = torch.einsum("bhs,bshd->bhd", weights, values[:, : t + 1])
+    across = (z.transpose(1, 2) for z in (queries, keys, values))
+    context = by_hand(*across, scale=scale, cap=cap)[0].transpose(1, 2)
     context = head_norm(context) * head_scale
     if isinstance(f.attention_gate, torch.nn.Linear):
         gates = 1 / (1 + (-linear_of(f.attention_gate, x)).exp())
@@ -64,7 +58,9 @@ def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, c
                 (logits[:, :h], logits[:, h : h + 1] - slope * far, logits[:, h + 1 :]), 1
             )
         sink = 0 if sinks is None else sinks.exp()[:, None]
-        weights = logits.exp() / (logits.exp().sum(-1, keepdim=True) + sink)
+        peak = logits.amax(-1, keepdim=True)
+        weights = (logits - peak).exp()
+        weights = weights / (weights.sum(-1, keepdim=True) + sink * (-peak).exp())
         rows.append(torch.einsum("bhs,bhsd->bhd", weights, v[:, :, seen.start : at + 1]))
         entropies.append(-(weights * weights.log()).sum(-1))
         largest.append(logits.max())
