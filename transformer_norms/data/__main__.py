@@ -8,11 +8,11 @@ The last line is JSON.
 import json
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
 from typing import Any
 
 from transformer_norms import signals
-from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import with_runs
 
 _EPILOG = """
@@ -32,13 +32,9 @@ def make_parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    def body() -> int:
-        overrides = with_runs(make_parser().parse_args(arguments).overrides)
-        print(json.dumps(prepare_ahead(overrides), allow_nan=False))
-        return 0
-
-    return run_command(body, "stopped; the same command goes on", signals.AGAIN)
+def _print(typed: Namespace) -> int:
+    print(json.dumps(prepare_ahead(with_runs(typed.overrides)), allow_nan=False))
+    return 0
 
 
 def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
@@ -59,6 +55,8 @@ def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
         "seconds": round(time.monotonic() - began, 1),
     }
 
+
+main = command(make_parser, _print, "stopped; the same command goes on", signals.AGAIN)
 
 if __name__ == "__main__":
     signals.watch_command()

@@ -2,7 +2,7 @@
 factors of the placement's plan and the config."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ _SITES = (
     "rows embed pre q_latent kv_latent q k v head_norm ctx hidden mid out post gate final".split()
 )
 Shapes = Mapping[str, str]  # the shapes that may be learned at a place, in words
+Factors = Callable[..., "Factor | None"]  # of one sub-layer, by what they multiply
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,11 @@ class Anatomy:
         self.joins = self.placement.joins if self.placement.topology in CONNECTED else ()
         self._assembly = Assembly(config, NoPosition())
         self.blocks = [self._block(i) for i in range(self.depth)]
-        ends = self._found.get((None, ""), {})
+        ends, how = self._found.get((None, ""), {}), config.architecture
         self.rows, self.embed, self.final = map(ends.get, ("rows", "embed", "final"))
-        scales = {"embed_scale": self.width, "logit_scale": vocab_size}
         self.scales = {
-            symbol: self._factor(
-                symbol, getattr(config.architecture, symbol), _shapes(size), self.values
-            )
-            for symbol, size in scales.items()
+            symbol: _factor(symbol, getattr(how, symbol), _shapes(size), self.values)
+            for symbol, size in (("embed_scale", self.width), ("logit_scale", vocab_size))
         }
 
     def equations(self, i: int) -> dict[str, str]:
@@ -221,49 +219,45 @@ class Anatomy:
         return self.config.norm if name == "norm" else self.config.norms[name]
 
     def _block(self, i: int) -> Block:
-        values = block_values(self.config.model, i)
         plans = self.placement.plans(i, self.depth)
-        return Block(
-            {name: self._sub_layer(name, plan, values) for name, plan in plans.items()},
-            self._found.get((i, "block"), {}),
-        )
+        parts = {name: self._sub_layer(i, name, plan) for name, plan in plans.items()}
+        return Block(parts, self._found.get((i, "block"), {}))
 
-    def _sub_layer(self, name: str, plan: SubLayerPlan, values: Values) -> SubLayer:
+    def _sub_layer(self, i: int, name: str, plan: SubLayerPlan) -> SubLayer:
+        built, values = self._assembly, block_values(self.config.model, i)
         if name == "attention":
-            plan = replace(plan, sites=self._assembly.sites(plan, int(values["i"])))
-        norms = self._norms(name, plan, values)
-        stream = _shapes(self.width)
-        adds, enters = (
-            {
-                of: self._factor(plan.names.get(prefix + of, of), spec, stream, values)
-                for of, spec in sum_.items()
-            }
-            for prefix, sum_ in (("", plan.adds), ("enter.", plan.enters))
-        )
-        found = self._factors(name, plan, values)
-        factors = {key: factor for key, factor in found.items() if factor is not None}
-        built, i = self._assembly, int(values["i"])
-        own = built.blocks[i]
-        source = None if own.kv_from_block == i else own.kv_from_block
-        shares_kv = built.sources.count(i) > 1
-        return SubLayer(norms, factors, adds, enters, own, source, shares_kv)
+            plan = replace(plan, sites=built.sites(plan, i))
 
-    def _norms(self, part: str, plan: SubLayerPlan, values: Values) -> dict[str, NormAt]:
+        def factor(slot: str, spec: Any, shapes: Shapes, unnamed: str = "") -> Factor | None:
+            return _factor(plan.names.get(slot, unnamed or slot), spec, shapes, values)
+
+        stream = _shapes(self.width)
+        factors = self._factors(i, name, plan, factor)
+        return SubLayer(
+            self._norms(i, name, plan, factor),
+            {key: one for key, one in factors.items() if one is not None},
+            {of: factor(of, spec, stream) for of, spec in plan.adds.items()},
+            {of: factor(f"enter.{of}", spec, stream, of) for of, spec in plan.enters.items()},
+            built.blocks[i],
+            source=None if built.sources[i] == i else built.sources[i],
+            shares_kv=built.sources.count(i) > 1,
+        )
+
+    def _norms(self, i: int, part: str, plan: SubLayerPlan, factor: Factors) -> dict[str, NormAt]:
         """Returns the norms of a sub-layer in the order of its sites, and the scales on them, some
         without a norm."""
-        norms = dict(self._found.get((int(values["i"]), part), {}))
+        norms = dict(self._found.get((i, part), {}))
         for site, at in plan.sites.items():
-            symbol = plan.names.get(f"{site}.scale", f"{site} scale")
-            scale = self._factor(symbol, at.scale, self._shapes_at(site, at.share, values), values)
-            if scale:
+            shapes = self._shapes_at(i, site, at.share)
+            if scale := factor(f"{site}.scale", at.scale, shapes, f"{site} scale"):
                 absent = NormAt(site, "", "none", 0, 0, 0, "-", at.share)
                 norms[site] = replace(norms.get(site, absent), scale=scale)
         order = {site: number for number, site in enumerate(_SITES)}
         return dict(sorted(norms.items(), key=lambda pair: order.get(pair[0], len(order))))
 
-    def _shapes_at(self, site: str, share: str, values: Values) -> Shapes:
+    def _shapes_at(self, i: int, site: str, share: str) -> Shapes:
         """Returns the shapes of what may be learned at a site."""
-        sizes, inner = self._assembly.heads[int(values["i"])]
+        sizes, inner = self._assembly.heads[i]
         on_heads = {"q": sizes.heads, "k": sizes.kv_heads, "v": sizes.kv_heads}
         heads = {**on_heads, "head_norm": sizes.heads}.get(site, 0)
         if heads:
@@ -295,56 +289,54 @@ class Anatomy:
             here[key] = replace(one, count=here[key].count + 1) if key in here else one
         return found
 
-    def _factors(self, name: str, plan: SubLayerPlan, values: Values) -> dict[str, Factor | None]:
-        sizes, inner = self._assembly.heads[int(values["i"])]
-        stream = _shapes(self.width)
+    def _factors(
+        self, i: int, name: str, plan: SubLayerPlan, factor: Factors
+    ) -> dict[str, Factor | None]:
+        sizes, inner = self._assembly.heads[i]
 
-        def factor(slot: str, shapes: Shapes) -> Factor | None:
-            symbol = plan.names.get(slot, slot)
-            return self._factor(symbol, plan.coefficient(slot), shapes, values)
+        def planned(slot: str, shapes: Shapes) -> Factor | None:
+            return factor(slot, plan.coefficient(slot), shapes)
 
-        a, b = None, factor("b", stream)
+        b = planned("b", _shapes(self.width))
         if plan.coefficient("a") != REST_OF_B:
-            a = factor("a", stream)
-        elif b:
-            a = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
+            a = planned("a", _shapes(self.width))
+        else:
+            a = b and Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
         if name == "attention":
             spec = self.config.architecture.attention_scale
-            queries, values_ = sizes.head_dim, inner.value_dim
-            scale = self._factor(
-                "attention scale", spec, _head_shapes(sizes.heads, queries), values
-            )
-            head_scale = factor("head_scale", _head_shapes(sizes.heads, values_))
+            scale = factor("attention scale", spec, _head_shapes(sizes.heads, sizes.head_dim))
+            head_scale = planned("head_scale", _head_shapes(sizes.heads, inner.value_dim))
             return {"a": a, "b": b, "head_scale": head_scale, "attention_scale": scale}
-        hidden = gate = factor("hidden_scale", _shapes(sizes.mlp_width))
+        hidden = gate = planned("hidden_scale", _shapes(sizes.mlp_width))
         if hidden:
             gate = replace(hidden, symbol=f"{hidden.symbol} of the gate") if self.gated else None
         return {"a": a, "b": b, "hidden_scale": hidden, "gate": gate}
 
-    def _factor(self, symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
-        """The factor that a coefficient of the config stands for; None if it is 1."""
-        if isinstance(spec, (int, float)) and spec == 1 or spec == "none":
-            return None
-        formula = Formula(spec["init"] if isinstance(spec, Mapping) else spec)
-        init, varies = float(formula(values)), bool(formula.names & {"i", "l"})
-        if not isinstance(spec, Mapping):
-            return Factor(symbol, formula.text, init, varies=varies)
-        start = float(Formula(spec.get("stored", spec["init"]))(values))
-        kept = "" if spec.get("gradient", "scaled") == "scaled" else "gradient unscaled"
-        ratio = 1.0 if start == init else init / start
-        function = spec.get("function", "same")
-        inner = "stored" if ratio == 1 else f"{ratio:.4g} * stored"
-        outer = inner if function == "same" else f"{function}({inner})"
-        text = "" if outer == "stored" else f"{outer}, stored from {start:.4g}"
-        return Factor(
-            symbol,
-            formula.text,
-            float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
-            " ".join(map(str, filter(None, (shapes[spec["learn"]], spec.get("rank"))))),
-            ", ".join(filter(None, (text, kept))),
-            spec.get("share") == "block",
-            varies,
-        )
+
+def _factor(symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
+    """The factor that a coefficient of the config stands for; None if it is 1."""
+    if isinstance(spec, (int, float)) and spec == 1 or spec == "none":
+        return None
+    formula = Formula(spec["init"] if isinstance(spec, Mapping) else spec)
+    init, varies = float(formula(values)), bool(formula.names & {"i", "l"})
+    if not isinstance(spec, Mapping):
+        return Factor(symbol, formula.text, init, varies=varies)
+    start = float(Formula(spec.get("stored", spec["init"]))(values))
+    kept = "" if spec.get("gradient", "scaled") == "scaled" else "gradient unscaled"
+    ratio = 1.0 if start == init else init / start
+    function = spec.get("function", "same")
+    inner = "stored" if ratio == 1 else f"{ratio:.4g} * stored"
+    outer = inner if function == "same" else f"{function}({inner})"
+    text = "" if outer == "stored" else f"{outer}, stored from {start:.4g}"
+    return Factor(
+        symbol,
+        formula.text,
+        float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
+        " ".join(map(str, filter(None, (shapes[spec["learn"]], spec.get("rank"))))),
+        ", ".join(filter(None, (text, kept))),
+        spec.get("share") == "block",
+        varies,
+    )
 
 
 def first_paragraph(documented: Any) -> str:
