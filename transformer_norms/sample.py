@@ -1,10 +1,10 @@
 """Writes text with a trained run."""
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from os.path import expanduser
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, command, print_line
 from transformer_norms.config.finding import find_run
 
 _EPILOG = """
@@ -33,18 +33,15 @@ def make_parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_command(lambda: _print(arguments))
-
-
-def _print(arguments: Sequence[str] | None) -> int:
-    typed = vars(make_parser().parse_args(arguments))
-    typed["folder"] = find_run(typed["folder"])  # before torch is imported
+def _print(typed: Namespace) -> int:
+    chosen = {**vars(typed), "folder": find_run(typed.folder)}  # before torch is imported
     from transformer_norms.commands.sampling import sample
 
-    print_line(sample(**typed))
+    print_line(sample(**chosen))
     return 0
 
+
+main = command(make_parser, _print)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,17 +9,10 @@ from functools import partial, wraps
 
 import torch
 from references import DEPTH, HEAD_DIM, HEADS, WIDTH
+from written_out import by_hand, l2norm, same
 
 ALL = {}
 CONTEXT_OF_WINDOWS = 140  # nanochat's short window is then 128 tokens
-
-
-def same(x):
-    return x
-
-
-def unit(x):
-    return x / x.norm(dim=-1, keepdim=True)
 
 
 class Parts:
@@ -34,18 +27,14 @@ class Parts:
     def norm(self, name, x):
         return self[f"{name}.gain"] * x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6)
 
-    def attention(self, i, x, q=same, k=same, v=same, each_head=same, cap=same, scale=None):
-        here, (batch, time, _) = f"blocks.{i}.attention.f", x.shape
-        queries, keys, values = (
-            norm((x @ self[f"{here}.{name}.weight"].T).view(batch, time, HEADS, HEAD_DIM))
-            for name, norm in (("query", q), ("key", k), ("value", v))
-        )
+    def attention(self, i, x, q=same, k=same, v=same, each_head=same, cap=None, scale=None):
+        here = f"blocks.{i}.attention.f"
+        read = {"query": q, "key": k, "value": v}
+        made = {name: x @ self[f"{here}.{name}.weight"].T for name in read}
+        heads = (read[name](z.unflatten(-1, (HEADS, HEAD_DIM))) for name, z in made.items())
         scale = HEAD_DIM**-0.5 if scale is None else scale
-        scores = cap(scale * torch.einsum("bihd,bjhd->bhij", queries, keys))
-        future = torch.ones(time, time, dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(future, -math.inf).softmax(-1)
-        context = each_head(torch.einsum("bhij,bjhd->bihd", weights, values))
-        return context.reshape(batch, time, WIDTH) @ self[f"{here}.output.weight"].T
+        context, *_ = by_hand(*(z.transpose(1, 2) for z in heads), scale=scale, cap=cap)
+        return each_head(context.transpose(1, 2)).flatten(2) @ self[f"{here}.output.weight"].T
 
     def normed_attention(self, i, x, sites, **rest):
         """With a norm on each head of q, k or v, all heads with the same gain."""
@@ -206,7 +195,7 @@ def qk_fc(p, i, x, attention, mlp):
 def qk_cap(p, i, x, attention, mlp):
     """Norms on q and k, and cap tanh(logits / cap)"""
     h = p.norm(f"{attention}.pre", x)
-    x = x + p.normed_attention(i, h, "qk", cap=lambda s: 50 * torch.tanh(s / 50))
+    x = x + p.normed_attention(i, h, "qk", cap=50)
     return x + p.mlp(i, p.norm(f"{mlp}.pre", x))
 
 
@@ -311,7 +300,6 @@ def whole_nanochat(p, tokens, eps):
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), -1)
 
     short = -(-CONTEXT_OF_WINDOWS // 4 // 128) * 128
-    before = torch.arange(time)[:, None] - torch.arange(time)
     x = norm(p["embedding.weight"][tokens])
     gate = p["smear.scale"] * torch.sigmoid(x[:, 1:, :24] @ p["smear.smear_gate.weight"].T)
     x = x0 = torch.cat([x[:, :1], x[:, 1:] + gate * x[:, :-1]], 1)
@@ -325,9 +313,9 @@ def whole_nanochat(p, tokens, eps):
             v = v + gate[..., None] * by_head(p[f"{here}.f.values.value_embedding.weight"][tokens])
         q, k = (1.2 * norm(rotary(z)) for z in (q, k))
         left = short if "SSSL"[i % 4] == "S" and i < DEPTH - 1 else time
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(HEAD_DIM)
-        weights = scores.masked_fill((before < 0) | (before > left), -math.inf).softmax(-1)
-        y = torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2)
+        heads = (z.transpose(1, 2) for z in (q, k, v))
+        context, *_ = by_hand(*heads, scale=HEAD_DIM**-0.5, window=left + 1)
+        y = context.transpose(1, 2).flatten(2)
         x = x + y @ p[f"{here}.f.output.weight"].T
         mlp = f"blocks.{i}.mlp.f"
         x = x + (norm(x) @ p[f"{mlp}.up.weight"].T).relu() ** 2 @ p[f"{mlp}.down.weight"].T
@@ -375,9 +363,9 @@ def ngpt(p, x):
     root = math.sqrt(WIDTH)
     for i in range(DEPTH):
         s_qk = p[f"blocks.{i}.attention.f.q.scale.gain"] * root
-        q = k = partial(lambda s, h: s * unit(h), s_qk)
+        q = k = partial(lambda s, h: s * l2norm(h), s_qk)
         attention = partial(p.attention, q=q, k=k, scale=math.sqrt(HEAD_DIM))
         for name, f in (("attention", attention), ("mlp", p.swiglu)):
             a = (p[f"blocks.{i}.{name}.branch.gain"] * 0.05 * root).abs()
-            x = unit(x + a * (unit(f(i, x)) - x))
+            x = l2norm(x + a * (l2norm(f(i, x)) - x))
     return p["logit_scale.gain"] * root * p.head(x)

@@ -2,9 +2,6 @@
 
 from references import HEADS, minus_one, over_root_width
 
-HEADS_OF = {
-    q: [f"blocks.{{i}}.attention.f.{q}.heads.{head}" for head in range(HEADS)] for q in "qk"
-}
 LLAMA = {
     "model.embed_tokens": "embedding",
     "lm_head": "head",
@@ -19,10 +16,7 @@ LLAMA = {
     "model.layers.{i}.input_layernorm": "blocks.{i}.attention.pre",
     "model.layers.{i}.post_attention_layernorm": "blocks.{i}.mlp.pre",
 }
-GPT_OSS = {
-    **LLAMA,
-    "model.layers.{i}.self_attn.sinks": "blocks.{i}.attention.f.attend.sinks",
-}
+GPT_OSS = {**LLAMA, "model.layers.{i}.self_attn.sinks": "blocks.{i}.attention.f.attend.sinks"}
 _TORCHSCALE = {
     "embed_tokens": "embedding",
     "layers.{i}.self_attn.q_proj": "blocks.{i}.attention.f.query",
@@ -63,32 +57,14 @@ X_TRANSFORMERS = {
     f"{_LAYERS}.{{mlp}}.1.ff.0.0": "blocks.{i}.mlp.f.up",
     f"{_LAYERS}.{{mlp}}.1.ff.2": "blocks.{i}.mlp.f.down",
 }
+# What x-transformers has in addition, by the option that brings it.
+X_ATTENTION = f"{_LAYERS}.{{attention}}.1"
 X_SCALENORM = {
-    **X_TRANSFORMERS,
     "attn_layers.final_norm": (over_root_width, "final"),
     **{
         f"{_LAYERS}.{{{layer}}}.0.0": (over_root_width, f"blocks.{{i}}.{layer}.pre")
         for layer in _SUB_LAYERS
     },
-}
-_GATE = "blocks.{i}.attention.f.attention_gate"
-X_GATE = {**X_TRANSFORMERS, f"{_LAYERS}.{{attention}}.1.to_v_gate": _GATE}
-X_HEAD_GATE = {**X_TRANSFORMERS, f"{_LAYERS}.{{attention}}.1.to_v_head_gate": _GATE}
-X_SINKS = {
-    **X_TRANSFORMERS,
-    f"{_LAYERS}.{{attention}}.1.attend.head_attn_sink": "blocks.{i}.attention.f.attend.sinks",
-}
-X_VALUE_NORM = {
-    **X_TRANSFORMERS,
-    f"{_LAYERS}.{{attention}}.1.value_rmsnorm": (
-        minus_one,
-        *(f"blocks.{{i}}.attention.f.v.heads.{head}" for head in range(HEADS)),
-    ),
-}
-X_PER_HEAD = {
-    **X_TRANSFORMERS,
-    f"{_LAYERS}.{{attention}}.1.q_rmsnorm": (minus_one, *HEADS_OF["q"]),
-    f"{_LAYERS}.{{attention}}.1.k_rmsnorm": (minus_one, *HEADS_OF["k"]),
 }
 # LayerScale wraps each sub-layer
 X_LAYERSCALE = {
@@ -97,8 +73,13 @@ X_LAYERSCALE = {
 }
 # The norm inside the mlp moves its second matrix on by one
 X_NORMFORMER = {
-    **X_TRANSFORMERS,
-    f"{_LAYERS}.{{attention}}.1.head_scale_params": "blocks.{i}.attention.f.head_scale.gain",
+    f"{X_ATTENTION}.head_scale_params": "blocks.{i}.attention.f.head_scale.gain",
     f"{_LAYERS}.{{mlp}}.1.ff.1": "blocks.{i}.mlp.f.mid",
     f"{_LAYERS}.{{mlp}}.1.ff.3": "blocks.{i}.mlp.f.down",
+}
+X_GATE = "blocks.{i}.attention.f.attention_gate"
+X_SINKS = "blocks.{i}.attention.f.attend.sinks"
+X_HEADS = {
+    site: (minus_one, *(f"blocks.{{i}}.attention.f.{site}.heads.{head}" for head in range(HEADS)))
+    for site in "qkv"
 }

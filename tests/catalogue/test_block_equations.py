@@ -9,6 +9,17 @@ import torch
 import written_out
 from combinations import FEWER, combined, norms_in_turn
 from generating import from_a_cache
+from tiny_models import (
+    DEPTH,
+    HEADS,
+    SIZES,
+    TIME,
+    WIDTH,
+    Instead,
+    drawn,
+    some_tokens,
+    with_gradients,
+)
 from torch import nn
 from written_out import l2norm, own_rmsnorm
 
@@ -26,9 +37,6 @@ from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.training.causality import logits_under_noise, lookahead
 from transformer_norms.training.recomputation import recompute
 
-HEADS, WIDTH, DEPTH, TIME = 2, 16, 4, 6
-SMALL = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.context={TIME}"]
-SMALL += [f"model.depth={DEPTH}", "trainer.precision=fp64"]
 CONNECTED = (Gate, AttendingSum, LowRank, *CONNECTIONS.values())
 STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
 
@@ -37,7 +45,7 @@ STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
 def config_of(placement="pre", norm="rmsnorm", init="xavier", **words):
     typed = typed_of({key: value for key, value in words.items() if key != "final_norm"})
     words = {key: value for key, value in words.items() if key == "final_norm"}
-    return combined(*SMALL, *typed, f"init={init}", placement=placement, norm=norm, **words)
+    return combined(*SIZES, *typed, f"init={init}", placement=placement, norm=norm, **words)
 
 
 def typed_of(words):
@@ -73,9 +81,8 @@ def seed(number):
 def shake(norm):
     for name, parameter in norm.named_parameters():
         seed(sum(name.encode()))
-        drawn = torch.randn(max(WIDTH * 64, parameter.numel()), dtype=parameter.dtype)
-        drawn = drawn[: parameter.numel()]
-        parameter.data = drawn.view(parameter.shape) + 0.2
+        values = torch.randn(max(WIDTH * 64, parameter.numel()), dtype=parameter.dtype)
+        parameter.data = values[: parameter.numel()].view(parameter.shape) + 0.2
     return norm
 
 
@@ -141,7 +148,7 @@ def scope_of(config, block, name, i, norm):
     plan = read_placement(config.placement).plans(i, DEPTH)[name]
     layer, how = getattr(block, name), config.architecture
     scope = {"norm": Norm(norm), "l2norm": Norm(l2norm), "sqrt": math.sqrt, **values}
-    scope |= {name: Norm(norm_of(name)) for name in ("rmsnorm_np", "rmsnorm_np_eps5")}
+    scope |= {name: Norm(norm_of(name)) for name in ("layernorm", "rmsnorm_np", "rmsnorm_np_eps5")}
     scope |= {share: share for share in ("head", "per_head", "full")}
     scope |= dict.fromkeys(config.placement.get("learned", {}))  # some are the other sub-layer's
     for slot, of in plan.names.items():
@@ -184,7 +191,8 @@ WORDS = {
 
 
 def computes_its_equation(model, config, norm):
-    """Compares blocks with the equations' text, which Python's own eval works out."""
+    """Compares blocks with the equations' text, which Python's own eval works out. What connections
+    read and write is compared with their papers in test_connections."""
     plan = read_placement(config.placement)
     seed(0)
     x, r, x0 = torch.randn(3, 2, TIME, WIDTH, dtype=torch.double)
@@ -205,18 +213,12 @@ def computes_its_equation(model, config, norm):
             expected = eval(equation["block"], {**scope, "x": x})
             found = block(x, x0, *context)
         elif plan.topology in ("blocks", "streams"):
-            spec, expected = plan.connection, spread(model.enter(x, some_tokens(x)), r)
+            expected = spread(model.enter(x, some_tokens(2, TIME)), r)
             found = block(expected, x0, *context)
-            connected = [("block", block, i, DEPTH)]
-            if plan.topology == "streams":
-                layers = enumerate(("attention", "mlp"))
-                connected = [(n, getattr(block, n), 2 * i + k, 2 * DEPTH) for k, n in layers]
-            for name, part, *number in connected:
-                read, write = written_out.connection(part, spec, *number, norm)
-                here = {"f": in_series, **scopes.get(name, {}), "read": read, "write": write}
-                expected = eval(equation[name], {**here, "X": expected})
-            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-            expected, found = written_out.leave(model, spec, expected, norm), model.final(found)
+            for name in ("attention", "mlp") if plan.topology == "streams" else ("block",):
+                held = getattr(block, name, block).connection
+                here = {"read": held.read, "write": held.write, "X": expected}
+                expected = eval(equation[name], {"f": in_series, **scopes.get(name, {}), **here})
         else:
             y, s = x, r
             for name in ("attention", "mlp"):
@@ -228,15 +230,12 @@ def computes_its_equation(model, config, norm):
 
 
 def norms_in_part(placement, part):
+    """A twelfth of the norms, for each placement and claim another."""
     return norms_in_turn(placement, part, FEWER)
 
 
 def every_norm(placement, part):
     return distinct_norms()
-
-
-def some_tokens(x):
-    return torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2]) % 11
 
 
 def spread(streams, r):
@@ -256,35 +255,38 @@ NIGHTLY = {"marks": pytest.mark.nightly}
 @pytest.mark.parametrize("norms", [norms_in_part, pytest.param(every_norm, **NIGHTLY)])
 @pytest.mark.parametrize("placement", options("placement"))
 def test_every_placement_computes_its_equation(placement, norms):
-    """With a twelfth of the norms, each time another; with every norm, nightly."""
     for norm in norms(placement, 0):
         config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
         computes_its_equation(model, config, norm_of(norm))
 
 
-@pytest.mark.parametrize("qk_norm", ["none", "head", "per_head", "full", "l2"])
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_attention_is_the_softmax_written_out_with_its_query_and_key_norms(qk_norm, order):
-    model = model_of(qk_norm=qk_norm, architecture__qk_norm_order=order)
-    f, dim = model.blocks[0].attention.f, WIDTH // HEADS
-    one_head, how = norm_of("rmsnorm"), {}
-    if qk_norm == "per_head":  # each head's own gain
-        for head, norm in enumerate(f.q.heads):
-            norm.gain.data += head
-            f.k.heads[head].gain.data += head
-    if qk_norm == "l2":
+@pytest.mark.parametrize("word", ["none", "head", "per_head", "full", "l2", "rmsnorm_np"])
+@pytest.mark.parametrize(("sites", "order"), [("qk", "before"), ("qk", "after"), ("v", "before")])
+def test_attention_is_the_softmax_written_out_with_its_norms(sites, order, word):
+    """Of queries and keys, before or after positions turn them, or of values."""
+    chosen = {"v_norm" if sites == "v" else "qk_norm": word}
+    model = model_of(**chosen, architecture__qk_norm_order=order)
+    f, one_head, how = model.blocks[0].attention.f, norm_of("rmsnorm"), {}
+    if word == "per_head":  # each head's own gain
+        for site in sites:
+            for head, norm in enumerate(getattr(f, site).heads):
+                norm.gain.data += head
+    if word == "l2" and sites == "qk":
         how = {"scale": f.scale.gain}
     norm = {
-        "none": lambda q: q,
+        "none": written_out.same,
         "head": one_head,
         "per_head": lambda q: one_head(q) + torch.arange(HEADS)[:, None] * own_rmsnorm(q),
-        "full": lambda q: one_head(q.flatten(2)).unflatten(-1, (HEADS, dim)),
+        "full": lambda q: one_head(q.flatten(2)).view_as(q),
         "l2": l2norm,
-    }[qk_norm]
-    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
-    expected = written_out.attention(f, x, heads=HEADS, q=norm, k=norm, order=order, **how)
+        "rmsnorm_np": norm_of("rmsnorm_np"),
+    }[word]
+    x = drawn(2, TIME, WIDTH)
+    inside = dict.fromkeys(sites, norm)
+    expected = written_out.attention(f, x, heads=HEADS, order=order, **inside, **how)
     found = f(x, model.position.angles(0, TIME), None)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert {getattr(f, site) for site in {*"qkv"} - {*sites}} == {nothing}
 
 
 @pytest.mark.parametrize("gate", ["elementwise", "per_head"])
@@ -292,7 +294,7 @@ def test_a_gate_multiplies_heads_before_w_o_by_a_sigmoid_of_what_q_k_and_v_read(
     """Also after a norm on heads and before one on the context, and without later tokens."""
     words = {"architecture__attention_gate": gate, "architecture__bias": "[attention_gate]"}
     for equation in ("x + f(norm(x))", "x + f(x, head_norm=norm, ctx=norm, head_scale=2)"):
-        config = compose([*SMALL, *typed_of(words), f"placement.equation='{equation}'"])
+        config = compose([*SIZES, *typed_of(words), f"placement.equation='{equation}'"])
         model = randomize(build_model(config, vocab_size=11))
         computes_its_equation(model, config, norm_of("rmsnorm"))
         assert lookahead(model, 11) == 0
@@ -368,32 +370,11 @@ def test_values_of_the_first_block_pass_recomputation_and_a_cache():
 
 
 def same_with_gradients(found, expected, module):
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-    pull = torch.randn_like(found)
-    # The norms of what is expected have gains of their own.
-    named = [(name, p) for name, p in module.named_parameters()]
+    """The norms of what is expected have gains of their own."""
+    named = module.named_parameters()
     learned = [p for name, p in named if "values" in name or not name.endswith("gain")]
-    both = [torch.autograd.grad(y, learned, pull) for y in (found, expected)]
-    for one, other in zip(*both, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("word", ["rmsnorm_np", "head", "full", "l2", "per_head"])
-def test_a_norm_on_values_is_the_runs_or_one_of_its_own(word):
-    model, plain = model_of(v_norm=word), norm_of("rmsnorm_np")
-    f, own = model.blocks[0].attention.f, norm_of("rmsnorm")
-    norm = {
-        "rmsnorm_np": plain,
-        "head": own,
-        "per_head": own,
-        "full": lambda v: own(v.flatten(2)).view_as(v),
-        "l2": l2norm,
-    }[word]
-    x = torch.randn(2, TIME, WIDTH, dtype=torch.double)
-    found = f(x, model.position.angles(0, TIME), None)
-    expected = written_out.attention(f, x, heads=HEADS, v=norm)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert (f.q, f.k) == (nothing, nothing)
+    both = (with_gradients(y, learned) for y in (found, expected))
+    torch.testing.assert_close(*both, rtol=1e-11, atol=1e-11)
 
 
 def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():
@@ -419,33 +400,16 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
 
 
 @pytest.mark.goal("A1")
+@pytest.mark.parametrize("norms", [norms_in_part, pytest.param(every_norm, **NIGHTLY)])
 @pytest.mark.parametrize("placement", options("placement"))
-def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
-    """With a twelfth of the norms, each time another; with every norm, nightly."""
-    does_not_look_ahead(placement, norms_in_part(placement, 1))
-
-
-@pytest.mark.goal("A1")
-@pytest.mark.nightly
-@pytest.mark.parametrize("placement", options("placement"))
-def test_with_any_norm_later_tokens_move_earlier_logits_by_exactly_nothing(placement):
-    does_not_look_ahead(placement, distinct_norms())
-
-
-def does_not_look_ahead(placement, norms):
-    """init=gpt2, so that attention takes part. The probe changes every token and all behind it, and
+def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement, norms):
+    """init=gpt2, so that attention takes part. The probe changes every token and all after it, and
     is itself tested below: in float64 a causal model moves by exactly 0."""
-    for norm in norms:
+    for norm in norms(placement, 1):
         model = model_of(placement=placement, norm=norm, init="gpt2").train()
         kinds = {type(module).__name__ for module in model.modules()}
         looks_ahead = norm == "batchnorm" and "BatchNorm" in kinds
         assert (lookahead(model, 11) == 0) != looks_ahead
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.forward = function
 
 
 LEAKS = {
@@ -458,21 +422,13 @@ LEAKS = {
 
 
 @pytest.mark.goal("A1")
+@pytest.mark.parametrize("begun", [{}, {"init": "zero_out"}, {"placement": "rezero"}])
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_planted_leak_is_caught(name):
-    model = model_of()
-    assert lookahead(model, 11) == 0
-    model.blocks[0].mlp.pre = Function(LEAKS[name])
-    assert lookahead(model, 11) > 1e-3
-
-
-@pytest.mark.goal("A1")
-@pytest.mark.parametrize("begun", [{"init": "zero_out"}, {"placement": "rezero"}])
-@pytest.mark.parametrize("name", LEAKS)
-def test_a_leak_inside_a_block_that_begins_as_nothing_is_caught(name, begun):
+def test_a_planted_leak_is_caught(name, begun):
+    """Also inside a block that begins as nothing."""
     model = model_of(**begun)
     assert lookahead(model, 11) == 0
-    model.blocks[0].mlp.f.mid = Function(LEAKS[name])
+    model.blocks[0].mlp.f.mid = Instead(LEAKS[name])
     assert lookahead(model, 11) > 1e-3
 
 
@@ -540,7 +496,7 @@ def test_fixnorm_reads_every_row_of_embedding_and_head_at_length_one(tied):
         model.scale(model.rows(model.embedding(tokens))),
         4 * l2norm(model.embedding.weight)[tokens],
     )
-    model.final = Function(torch.ones_like)
+    model.final = Instead(torch.ones_like)
     head = model.embedding if tied else model.head
     expected = l2norm(head.weight).sum(1).expand(2, TIME, 11)
     assert torch.allclose(model(tokens), expected)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from combinations import changed, combined
+from tiny_models import DEPTH, SIZES, TIME, WIDTH, Instead, drawn, seeded, some_tokens
 from torch import nn
 from written_out import l2norm
 
@@ -22,9 +23,7 @@ from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.norms.rmsnorm import RMSNorm
 
-WIDTH, HEADS, DEPTH, TIME, VOCAB = 16, 2, 4, 6, 29
-SIZES = ["model=nano", f"model.width={WIDTH}", f"model.heads={HEADS}", f"model.depth={DEPTH}"]
-SIZES += [f"model.context={TIME}", "trainer.precision=fp64"]
+VOCAB = 29
 
 # What a sub-layer does. `i` are the blocks that a line speaks of, where they are not all alike.
 #
@@ -196,42 +195,26 @@ def rms(x):
     return (x * x).mean(-1).sqrt()
 
 
-def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-
-
 @cache
-def config_of(placement, **words):
-    config = combined(*SIZES, "init=xavier", placement=placement, **words)
+def config_of(placement):
+    config = combined(*SIZES, "init=xavier", placement=placement)
     # 0 but for the norm of 0, which is 0; also of a norm that an equation names
     for name in config.norms.keys() & {"rmsnorm_np", "rmsnorm_np_eps5"}:
         config = changed(config, f"norms.{name}", {**config.norms[name], "eps": 1e-30})
     return changed(config, "norm.eps", 1e-30)
 
 
-def model_of(placement, *, coefficients=False, gains=False, **words):
+def model_of(placement, *, coefficients=False, gains=False):
     """As it starts, or with random coefficients, or with random gains as well."""
-    model = build_model(config_of(placement, **words), VOCAB)
+    model = build_model(config_of(placement), VOCAB)
     kinds = [kind for kind, there in ((Learned, coefficients), (RMSNorm, gains)) if there]
     for seed, module in enumerate(model.modules()):
         if isinstance(module, tuple(kinds)) and module.gain is not None:
-            value = random(module.gain.numel(), seed=seed).abs() + 0.3
+            value = drawn(module.gain.numel(), seed=seed).abs() + 0.3
             module.gain.data = value.view_as(module.gain)
         if coefficients and isinstance(module, LowRank):
-            module.right.weight.data = random(*module.right.weight.shape, seed=seed) / 8
+            module.right.weight.data = drawn(*module.right.weight.shape, seed=seed) / 8
     return model
-
-
-class Instead(nn.Module):
-    """A function in the place of f, which keeps what it is given."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x, *context):
-        self.given = x
-        return self.function(x, *context)
 
 
 def alone(block, name):
@@ -275,7 +258,7 @@ def close(a, b):
 
 def sub_layer(model, started, i, name):
     """What a sub-layer does, from its outputs. `model` has random coefficients."""
-    x = 3 * random(2, TIME, WIDTH, seed=1)
+    x = 3 * drawn(2, TIME, WIDTH, seed=1)
     block, layer = alone(model.blocks[i], name)
     coefficients = {
         key: getattr(layer, site).used() if isinstance(getattr(layer, site), Learned) else math.nan
@@ -313,7 +296,7 @@ def matrix_of(skip):
 def skip_over_branch(model, i, name):
     """p / q of y = p x + q f for each token, a plane that norms without a gain do not leave."""
     block, layer = alone(model.blocks[i], name)
-    x, c = (norm(random(1, TIME, WIDTH, seed=seed)) for seed in (2, 3))
+    x, c = (norm(drawn(1, TIME, WIDTH, seed=seed)) for seed in (2, 3))
     layer.f = Instead(lambda h, *context: c)
     y = run(model, block, x)
     plane = torch.stack((x, c), -1)
@@ -323,10 +306,10 @@ def skip_over_branch(model, i, name):
     return math.inf if q.abs().max() < 1e-12 else common(p / q)
 
 
-def free(placement, **words):
+def free(placement):
     """The cosine of every weight and its gradient, and of each token's value and its own, the
     largest of a few batches: 0 where the loss knows no scale of the weight, or of the value."""
-    model = model_of(placement, coefficients=True, gains=True, **words)
+    model = model_of(placement, coefficients=True, gains=True)
     modules = dict(model.named_modules())
     keys = [
         (i, k) for i in range(DEPTH) for k, at in WEIGHTS.items() if f"blocks.{i}.{at}" in modules
@@ -339,7 +322,7 @@ def free(placement, **words):
         )
     largest = dict.fromkeys([*keys, *((i, "V") for i in range(DEPTH))], 0.0)
     for seed in range(4):
-        tokens = torch.randint(VOCAB, (2, TIME + 1), generator=torch.Generator().manual_seed(seed))
+        tokens = some_tokens(2, TIME + 1, vocabulary=VOCAB, seed=seed)
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         values_of = [values[i] for i in range(DEPTH)]
         grads = torch.autograd.grad(loss, [*weights, *values_of])
@@ -352,7 +335,7 @@ def free(placement, **words):
 
 def whole(placement, model, started):
     found = {"mlp": mlp_reads(model_of(placement, coefficients=True, gains=True))}
-    tokens = torch.randint(VOCAB, (2, TIME), generator=torch.Generator().manual_seed(0))
+    tokens = some_tokens(2, TIME, vocabulary=VOCAB)
     found["e"] = started.embedding.weight[tokens]
     kept = {}
     started.blocks[0].register_forward_pre_hook(lambda _, given: kept.update(enters=given[0]))
@@ -371,7 +354,7 @@ def mlp_reads(model):
     f, g = block.attention.f, block.mlp.f
     block.attention.f = attention = Instead(lambda h, *context: sign * f(h, *context))
     block.mlp.f = mlp = Instead(lambda h, *context: g(h))
-    x, sign = random(2, TIME, WIDTH, seed=4), 1
+    x, sign = drawn(2, TIME, WIDTH, seed=4), 1
     run(model, block, x)
     first, sign = mlp.given, -1
     run(model, block, x)
@@ -385,13 +368,13 @@ def mlp_reads(model):
 
 def growth(model):
     """The mean square of every stream after each block."""
-    generator = torch.Generator().manual_seed(5)
+    generator = seeded(5)
 
     def noise(x, *context):
         fresh = torch.randn(x.shape, generator=generator, dtype=x.dtype)
         return rms(x)[..., None] * fresh
 
-    x0, squares = norm(random(1000, TIME, WIDTH, seed=6)), []
+    x0, squares = norm(drawn(1000, TIME, WIDTH, seed=6)), []
     stream = model.enter(x0)
     for block in model.blocks:
         block.attention.f, block.mlp.f = Instead(noise), Instead(noise)
@@ -490,34 +473,3 @@ def test_every_placement_has_its_own_fingerprint_and_no_other(placement):
         assert list(differences(placement, placement)) == []
     others = [other for other in stated if other != placement]
     assert [other for other in others if not any(differences(placement, other))] == []
-
-
-@pytest.mark.parametrize("placement", ["none", "pre", "post", "out", "parallel", "ngpt"])
-def test_query_and_key_norms_free_the_scales_of_their_weights_and_of_no_other(placement):
-    """ngpt has its own; the others' are the run's."""
-    words = {} if placement == "ngpt" else {"qk_norm": "head"}
-    lines, _ = lines_of(placement)
-    for (i, letter), cosine in free(placement, **words).items():
-        name = "attention" if letter in "qkvVo" else "mlp"
-        assert is_free(cosine) == (letter in lines[i, name]["free"] + "qk"), (i, letter)
-
-
-@pytest.mark.parametrize(
-    ("mlp", "expected"), [("relu", "voud"), ("gelu", "vod"), ("geglu", "voud"), ("swiglu", "voud")]
-)
-def test_under_a_norm_of_the_branch_the_scale_of_up_is_free_where_the_mlp_is_linear_in_it(
-    mlp, expected
-):
-    """A gate's never is: its activation is none of the homogeneous."""
-    for (i, letter), cosine in free("out", mlp=mlp).items():
-        assert is_free(cosine) == (letter in expected), (i, letter)
-
-
-def test_a_homogeneous_mlp_would_not_tell_out_from_sandwich():
-    """relu makes 10 f(x) of 10 x, which the norm makes f(x) again: `same` needs another."""
-    for activation, is_same in ((torch.relu, True), (torch.tanh, False)):
-        model = model_of("out")
-        block, layer = alone(model.blocks[1], "mlp")
-        layer.f.activation = activation
-        x = random(2, TIME, WIDTH, seed=1)
-        assert close(run(model, block, x) - x, run(model, block, 10 * x) - 10 * x) == is_same

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from plugin_folders import write_plugins
+from tiny_models import drawn, some_tokens
 from torch import nn
 from torch.utils.data import DataLoader
 from written_out import attention, mlp
@@ -37,11 +38,6 @@ ROOT = Path(__file__).parents[2]
 WIDTH, HEADS = 16, 2
 SIZES = [f"model.width={WIDTH}", f"model.heads={HEADS}", "model.depth=3", "model.context=12"]
 CLASSES = {norm.__name__: name for name, norm in NORMS.items() if name != "none"}
-
-
-def draw(*shape):
-    generator = torch.Generator().manual_seed(3)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def test_the_version_is_that_of_pyproject_and_is_known_without_torch():
@@ -71,13 +67,13 @@ def test_a_norm_is_built_in_one_line_with_the_values_of_its_yaml(name):
     arguments = inspect.signature(norm).parameters.items()
     defaults = {key: one.default for key, one in arguments if key not in ("width", "place")}
     assert defaults == stated
-    x = 3 * draw(2, 5, 64)
+    x = 3 * drawn(2, 5, 64)
     assert torch.equal(norm(64).double()(x), NORMS[kind](64, **stated).double()(x))
     assert name in dir(norms_room)
 
 
 def test_the_norms_that_torch_has_too_compute_the_same():
-    x = draw(2, 5, 64)
+    x = drawn(2, 5, 64)
     for name, eps in (("RMSNorm", 1e-6), ("LayerNorm", 1e-5)):
         expected = getattr(nn, name)(64, eps=eps).double()(x)
         computed = getattr(norms_room, name)(64).double()(x)
@@ -104,7 +100,7 @@ def test_a_plugins_norm_may_have_defaults_that_its_yaml_leaves_out(tmp_path):
     plugins = write_plugins(tmp_path, code, files)
     config = compose([plugins, "norm=halved"])
     assert "share" not in config.norm  # a run of such a config that was saved before has its hash
-    x = draw(2, 64).float()
+    x = drawn(2, 64).float()
     assert torch.equal(build_model(config, 11).blocks[0].attention.pre(x), 0.5 * x)
     assert compose([plugins, "norm=third"]).norm.share == 0.25
     assert compose([plugins, "norm=third", "norm.share=0.125"]).norm.share == 0.125
@@ -156,7 +152,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("equation", "options", "expected"), BLOCKS)
 def test_a_block_computes_its_equation(equation, options, expected):
     block = Block(equation, WIDTH, HEADS, **options).double()
-    x, parts = draw(2, 7, WIDTH), block.block
+    x, parts = drawn(2, 7, WIDTH), block.block
     with torch.no_grad():
         y = expected(
             x, lambda x: attention(parts.attention.f, x, heads=HEADS), lambda x: mlp(parts.mlp.f, x)
@@ -166,7 +162,7 @@ def test_a_block_computes_its_equation(equation, options, expected):
 
 def test_the_embedded_tokens_of_an_equation_are_x_unless_given():
     block = Block("x + x0 + f(norm(x))", WIDTH, HEADS, position="none").double()
-    x, x0 = draw(2, 7, WIDTH), draw(7, WIDTH).expand(2, 7, WIDTH)
+    x, x0 = drawn(2, 7, WIDTH), drawn(7, WIDTH).expand(2, 7, WIDTH)
     assert torch.equal(block(x), block(x, x))
     assert not torch.equal(block(x), block(x, x0))
     block(x).sum().backward()
@@ -177,9 +173,9 @@ def test_the_weights_of_a_block_are_those_of_the_model_with_that_equation():
     typed = ["placement=ngpt", "init=depth_scaled", "seed=5"]
     model = build_model(compose([*SIZES, *typed]), vocab_size=11)
     block = Block("ngpt", WIDTH, HEADS, depth=3, index=2, settings=typed[1:2], seed=5)
-    expected, drawn = model.blocks[2].state_dict(), block.block.state_dict()
-    assert expected.keys() == drawn.keys()
-    assert all(torch.equal(expected[name], drawn[name]) for name in expected)
+    expected, found = model.blocks[2].state_dict(), block.block.state_dict()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
     rows = block.block.attention.f.query.weight.norm(dim=1)
     torch.testing.assert_close(rows, torch.ones(WIDTH))
 
@@ -208,7 +204,7 @@ def test_a_block_that_cannot_be_is_refused_in_one_line(equation, options, line):
 
 def test_targets_give_the_loss_beside_the_logits():
     model = build_model(compose([*SIZES, "trainer.precision=fp64"]), vocab_size=11)
-    batch = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
+    batch = some_tokens(2, 8)
     tokens, targets = batch[:, :-1], batch[:, 1:]
     logits, loss = model(tokens, targets)
     assert torch.equal(logits, model(tokens))
@@ -232,7 +228,7 @@ def test_targets_give_the_loss_beside_the_logits():
 
 def test_the_loss_is_float32_where_the_logits_are_not():
     model = build_model(compose(SIZES), vocab_size=11)
-    batch = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
+    batch = some_tokens(2, 8)
     tokens, targets = batch[:, :-1], batch[:, 1:]
     expected = model(tokens, targets)[1]
     logits, loss = model.bfloat16()(tokens, targets)

@@ -10,6 +10,7 @@ import pytest
 import reference_tables as tables
 import references as there
 import torch
+from tiny_models import drawn, some_tokens, with_gradients
 from torch.func import functional_call
 
 from transformer_norms.config.building import build_model
@@ -37,8 +38,8 @@ def ours_of(overrides, context=there.CONTEXT):
 
 def compare(ours, reference, time=there.CONTEXT):
     """`reference(tokens, weights)` -> logits, from leaves with the values of our parameters."""
-    tokens = torch.randint(there.VOCABULARY, (3, time), generator=seeded(1))
-    pull = torch.randn(3, time, there.VOCABULARY, generator=seeded(2)).double()
+    tokens = some_tokens(3, time, vocabulary=there.VOCABULARY)
+    pull = drawn(3, time, there.VOCABULARY)
     weights = {k: p.detach().clone().requires_grad_() for k, p in ours.named_parameters()}
     logits = ours(tokens)
     (logits * pull).sum().backward()
@@ -52,10 +53,6 @@ def compare(ours, reference, time=there.CONTEXT):
         atol = 1e-10 * max(sizes[name], least)
         expected = weights[name].grad
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-10, atol=atol, msg=name)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def compare_with(table, ours, build, *args, **config):
@@ -118,87 +115,84 @@ def test_torchscale_has_the_same_decoder(placement, config):
     compare_with(table, ours, there.torchscale_decoder, **config)
 
 
-# Each: our overrides, their config. Its norms but LayerNorm know no eps.
+RMS = "norm=rmsnorm norm.eps=1e-30"  # its norms but LayerNorm know no eps
+# Each: our overrides, their config, and the lines of the table that these bring.
 X_TRANSFORMERS = {
-    "pre": ("norm=layernorm_nobias", {}),
-    "rmsnorm": ("norm=rmsnorm norm.eps=1e-30", {"use_rmsnorm": True}),
+    "pre": ("", {}, {}),
+    "rmsnorm": (RMS, {"use_rmsnorm": True}, {}),
     # its default for every norm: what is stored is added to 1
     "rmsnorm_1p": (
         "norm=rmsnorm_1p norm.eps=1e-30",
         {"use_rmsnorm": True, "norm_add_unit_offset": True},
+        {},
     ),
-    "rmsnorm_np": ("norm=rmsnorm_np norm.eps=1e-30", {"use_simple_rmsnorm": True}),
-    "scalenorm": ("norm=scalenorm embed=none", {"use_scalenorm": True}),
-    "dyt": ("norm=dyt architecture.tied=true", {"use_dynamic_tanh": True}),
-    "derf": ("norm=derf", {"use_derf": True}),
-    "post": ("placement=post norm=layernorm_nobias", {"pre_norm": False}),
-    "sandwich": ("placement=sandwich norm=layernorm_nobias", {"sandwich_norm": True}),
-    "peri": (
-        "placement=peri norm=layernorm_nobias",
-        {"sandwich_norm": True, "post_emb_norm": True},
-    ),
+    "rmsnorm_np": ("norm=rmsnorm_np norm.eps=1e-30", {"use_simple_rmsnorm": True}, {}),
+    "scalenorm": ("norm=scalenorm embed=none", {"use_scalenorm": True}, tables.X_SCALENORM),
+    "dyt": ("norm=dyt architecture.tied=true", {"use_dynamic_tanh": True}, {}),
+    "derf": ("norm=derf", {"use_derf": True}, {}),
+    "post": ("placement=post", {"pre_norm": False}, {}),
+    "sandwich": ("placement=sandwich", {"sandwich_norm": True}, {}),
+    "peri": ("placement=peri", {"sandwich_norm": True, "post_emb_norm": True}, {}),
     "keel": (  # the skip's factor, R here, is left to the user there
-        "placement=keel norm=layernorm_nobias",
+        "placement=keel",
         {"pre_and_post_norm": True, "scale_residual_constant": 2 * there.DEPTH},
+        {},
     ),
-    "layerscale": ("placement=layerscale norm=layernorm_nobias", {"use_layerscale": True}),
+    "layerscale": ("placement=layerscale", {"use_layerscale": True}, tables.X_LAYERSCALE),
     "qk_per_head": (
-        "norm=rmsnorm norm.eps=1e-30 qk_norm=per_head",
+        f"{RMS} qk_norm=per_head",
         {"use_rmsnorm": True, "attn_qk_rmsnorm": True},
-    ),
-    "sinks": (
-        "norm=layernorm_nobias attention=sinks",
-        {"attn_head_learned_sink": True},
-    ),
-    "value_residual": (
-        "norm=layernorm_nobias architecture.value_scale=0.5 architecture.value_residual=0.5",
-        {"add_value_residual": True, "learned_value_residual_mix": False},
+        {f"{tables.X_ATTENTION}.{site}_rmsnorm": tables.X_HEADS[site] for site in "qk"},
     ),
     "v_per_head": (
-        "norm=rmsnorm norm.eps=1e-30 v_norm=per_head",
+        f"{RMS} v_norm=per_head",
         {"use_rmsnorm": True, "attn_value_rmsnorm": True},
+        {f"{tables.X_ATTENTION}.value_rmsnorm": tables.X_HEADS["v"]},
+    ),
+    "sinks": (
+        "attention=sinks",
+        {"attn_head_learned_sink": True},
+        {f"{tables.X_ATTENTION}.attend.head_attn_sink": tables.X_SINKS},
+    ),
+    "value_residual": (
+        "architecture.value_scale=0.5 architecture.value_residual=0.5",
+        {"add_value_residual": True, "learned_value_residual_mix": False},
+        {},
     ),
     "gate": (
-        "norm=layernorm_nobias architecture.attention_gate=elementwise",
+        "architecture.attention_gate=elementwise",
         {"attn_gate_values": True},
+        {f"{tables.X_ATTENTION}.to_v_gate": tables.X_GATE},
     ),
     "head_gate": (
-        "norm=layernorm_nobias architecture.attention_gate=per_head "
-        "architecture.bias=[attention_gate]",
+        "architecture.attention_gate=per_head architecture.bias=[attention_gate]",
         {"attn_gate_value_heads": True},
+        {f"{tables.X_ATTENTION}.to_v_head_gate": tables.X_GATE},
     ),
     "qk_l2": (
-        "norm=layernorm_nobias qk_norm=l2 architecture.attention_scale=10",
+        "qk_norm=l2 architecture.attention_scale=10",
         {"attn_qk_norm": True, "attn_qk_norm_scale": 10},
+        {},
     ),
-    "alibi": (
-        "norm=layernorm_nobias position=alibi",
-        {"alibi_pos_bias": True, "alibi_num_heads": there.HEADS},
-    ),
+    "alibi": ("position=alibi", {"alibi_pos_bias": True, "alibi_num_heads": there.HEADS}, {}),
     "attention_cap": (
-        "norm=layernorm_nobias architecture.attention_cap=5",
+        "architecture.attention_cap=5",
         {"attn_softclamp_logits": True, "attn_logit_softclamp_value": 5.0},
+        {},
     ),
-}
-X_TABLES = {
-    "scalenorm": tables.X_SCALENORM,
-    "layerscale": tables.X_LAYERSCALE,
-    "qk_per_head": tables.X_PER_HEAD,
-    "sinks": tables.X_SINKS,
-    "v_per_head": tables.X_VALUE_NORM,
-    "gate": tables.X_GATE,
-    "head_gate": tables.X_HEAD_GATE,
 }
 
 
 @pytest.mark.goal("A2")
 @pytest.mark.parametrize("case", X_TRANSFORMERS)
 def test_x_transformers_has_the_same_decoder(case):
-    ours, config = X_TRANSFORMERS[case]
+    ours, config, lines = X_TRANSFORMERS[case]
+    usual = "mlp=relu2 architecture.embed_scale=none"
+    usual += "" if ours.startswith("norm=") else " norm=layernorm_nobias"
+    usual += "" if "position=" in ours else " position=none"
     compare_with(
-        X_TABLES.get(case, tables.X_TRANSFORMERS),
-        f"mlp=relu2 architecture.embed_scale=none {ours}"
-        + ("" if "position=" in ours else " position=none"),
+        {**tables.X_TRANSFORMERS, **lines},
+        f"{usual} {ours}",
         there.x_transformers_decoder,
         ff_relu_squared=True,
         **config,
@@ -217,7 +211,8 @@ def test_normformer_is_made_of_the_parts_of_x_transformers():
         return model
 
     ours = "placement=normformer norm=layernorm_nobias mlp=relu2 position=none"
-    compare_with(tables.X_NORMFORMER, f"{ours} architecture.embed_scale=none", build)
+    table = {**tables.X_TRANSFORMERS, **tables.X_NORMFORMER}
+    compare_with(table, f"{ours} architecture.embed_scale=none", build)
 
 
 @pytest.mark.parametrize("placement", papers.ALL)
@@ -251,13 +246,10 @@ def test_an_rmsnorm_in_groups_and_every_gradient_are_those_of_transformers(model
     groups = {"group_size": there.WIDTH // 4} if model == "zamba2" else {"n_groups": 4}
     theirs = getattr(module, f"{name}RMSNormGated")(there.WIDTH, eps=1e-6, **groups).double()
     ours = GroupRMSNorm(there.WIDTH).double()
-    ours.gain.data = theirs.weight.data = torch.randn(there.WIDTH, generator=seeded(0)).double()
-    x, of = (torch.randn(3, 5, there.WIDTH, generator=seeded(i)).double() for i in (1, 2))
-    x.requires_grad_()
-    y = ours(x)
+    ours.gain.data = theirs.weight.data = drawn(there.WIDTH)
+    x = drawn(3, 5, there.WIDTH).requires_grad_()
+    found = with_gradients(ours(x), (x, ours.gain))
     with there.in_float64():
         expected = theirs(x)
-    torch.testing.assert_close(y, expected, rtol=1e-14, atol=1e-14)
-    found = torch.autograd.grad(y, (x, ours.gain), of)
-    wanted = torch.autograd.grad(expected, (x, theirs.weight), of)
-    torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)
+    wanted = with_gradients(expected, (x, theirs.weight))
+    torch.testing.assert_close(found, wanted, rtol=1e-14, atol=1e-14)

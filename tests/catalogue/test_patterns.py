@@ -8,12 +8,12 @@ import torch
 from generating import from_a_cache
 from new_process import run_python
 from refusing import refused
+from tiny_models import drawn, some_tokens, with_gradients
 from torch.nn.attention.flex_attention import flex_attention
 from written_out import by_hand
 
 from transformer_norms import build_model, compose
 from transformer_norms.config.building import build_trainer
-from transformer_norms.hf.facts import facts_of
 from transformer_norms.model.attention import ATTENTIONS, Temperature
 from transformer_norms.model.attentions import flex, kernels
 from transformer_norms.model.attentions.kernels import Pattern, pattern_attention
@@ -29,16 +29,13 @@ FLOOR = "architecture.temperature_floor"
 
 
 def tokens(time=TIME, seed=0):
-    return torch.randint(VOCABULARY, (2, time), generator=torch.Generator().manual_seed(seed))
+    return some_tokens(2, time, vocabulary=VOCABULARY, seed=seed)
 
 
-def drawn(time, known, seed=3):
-    """Queries, keys, values of a size of their own, and weights of the contexts."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = ((time, 16), (known, 16), (known, 20), (time, 20))
-    shapes = [(2, HEADS, *size) for size in sizes]
-    made = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
-    return [x.requires_grad_() for x in made[:3]], made[3]
+def queries_keys_values(time, known):
+    """Values have another width."""
+    sizes = ((time, 16), (known, 16), (known, 20))
+    return [drawn(2, HEADS, *size, seed=n).requires_grad_() for n, size in enumerate(sizes)]
 
 
 # queries, keys: training, a piece of a text, one token
@@ -51,20 +48,18 @@ SEEN += [(None, 1), (None, 5), (None, 12), (None, 13), (2, 5), (4, 6)]
 @pytest.mark.parametrize("cap", [None, 0.8])
 @pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_a_pattern_and_its_gradients_are_the_formula(lengths, slopes, cap, measured):
-    inputs, pull = drawn(*lengths)
-    worst = 0.0
+def test_a_pattern_and_its_gradients_are_the_formula(lengths, slopes, cap):
+    inputs = queries_keys_values(*lengths)
     for window, chunk in SEEN:
         how = {"scale": 0.7, "cap": cap}
         pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
         found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
         expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
-        pairs = [(found, expected)]
-        pairs += zip(
-            *(torch.autograd.grad(y, inputs, pull) for y in (found, expected)), strict=True
-        )
-        worst = max(worst, *((a - b).abs().max().item() for a, b in pairs))
-    assert worst < 1e-13
+        same_with_gradients(found, expected, inputs, rtol=0, atol=1e-13)
+
+
+def same_with_gradients(found, expected, given, **near):
+    torch.testing.assert_close(*(with_gradients(y, given) for y in (found, expected)), **near)
 
 
 @pytest.mark.parametrize("cap", [None, 0.8])
@@ -74,17 +69,12 @@ def test_one_kernel_of_a_gpu_computes_the_same(slopes, cap, monkeypatch):
     monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
     monkeypatch.setattr(kernels, "has_one_kernel", lambda q, v: True)
-    inputs, pull = drawn(TIME, TIME)
+    inputs = queries_keys_values(TIME, TIME)
     pattern = Pattern(4, LinearBias(slopes) if slopes else None, 6)
     found = pattern_attention(*inputs, pattern, cap=cap, scale=0.7, dropout=0.0)
     expected, *_ = by_hand(*inputs, window=4, slopes=slopes, cap=cap, scale=0.7, chunk=6)
-    # Its bias is in float32.
-    near = {"rtol": 0, "atol": 1e-6 if slopes else 1e-13}
-    torch.testing.assert_close(found, expected, **near)
-    for one, other in zip(
-        *(torch.autograd.grad(y, inputs, pull) for y in (found, expected)), strict=True
-    ):
-        torch.testing.assert_close(one, other, **near)
+    near = 1e-6 if slopes else 1e-13  # its bias is in float32
+    same_with_gradients(found, expected, inputs, rtol=0, atol=near)
 
 
 MODELS = {
@@ -157,37 +147,29 @@ def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
         seen = {"sliding_window": window, "attention_chunk": chunk, "position_bias": bias}
         attend = ATTENTIONS["sinks"](heads=HEADS, scale=0.7, cap=None, dropout=0.0, **seen).double()
         attend.sinks.data = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
-        inputs, pull = drawn(*lengths)
+        inputs = queries_keys_values(*lengths)
         found = attend(*inputs, inputs[0].transpose(1, 2).flatten(2))
         how = {"window": window, "slopes": slopes, "sinks": attend.sinks, "chunk": chunk}
         expected, *_ = by_hand(*inputs, scale=0.7, **how)
-        pairs = [(found, expected)]
-        wanted = (*inputs, attend.sinks)
-        pairs += zip(
-            *(torch.autograd.grad(y, wanted, pull) for y in (found, expected)), strict=True
-        )
-        for one, other in pairs:
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+        same_with_gradients(found, expected, (*inputs, attend.sinks), rtol=1e-10, atol=1e-12)
 
 
-def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none():
-    assert (
-        numbers_of("sliding_window", "none", 2, 16)
-        == numbers_of("sliding_window", 0, 2, 16)
-        == [0, 0]
-    )
-    assert numbers_of("sliding_window", "4096 * (i % 2 == 0)", 3, 8192) == [4096, 0, 4096]
-    assert numbers_of("sliding_window", "L/4 * (l % 4 != 0)", 4, 16) == [4, 4, 4, 0]
-    assert numbers_of("sliding_window", [3, "2*l"], 2, 16) == [3, 4]
-    assert (
-        numbers_of("sliding_window", 16, 2, 16)
-        == numbers_of("sliding_window", 4096, 2, 16)
-        == [0, 0]
-    )
-    model, plain = (
-        build_model(compose([*SMALL, *typed]), VOCABULARY) for typed in ([f"{WINDOW}={TIME}"], [])
-    )
-    assert torch.equal(model(tokens()), plain(tokens()))
+@pytest.mark.parametrize(
+    ("typed", "depth", "context", "windows"),
+    [
+        ("none", 2, 16, [0, 0]),
+        (0, 2, 16, [0, 0]),
+        ("4096 * (i % 2 == 0)", 3, 8192, [4096, 0, 4096]),
+        ("L/4 * (l % 4 != 0)", 4, 16, [4, 4, 4, 0]),
+        ([3, "2*l"], 2, 16, [3, 4]),
+        (16, 2, 16, [0, 0]),
+        (4096, 2, 16, [0, 0]),
+    ],
+)
+def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none(
+    typed, depth, context, windows
+):
+    assert numbers_of("sliding_window", typed, depth, context) == windows
 
 
 @pytest.mark.parametrize(
@@ -275,14 +257,4 @@ def compare_compiled(case):
         logits = model(tokens())
         (logits * pull).sum().backward()
         results.append([logits, *(p.grad for p in model.parameters())])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
-
-
-def test_bloom_is_whole():
-    config = compose(["preset=bloom", "model=nano"])
-    assert config.choices.preset == "bloom"
-    assert config.position.type == "alibi"
-    facts = facts_of(config, VOCABULARY)
-    assert (facts["embed"], facts["position"]) == ("norm", "alibi")
-    assert math.isclose(facts["architecture.attention_scale"], config.model.head_dim**-0.5)
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-11)

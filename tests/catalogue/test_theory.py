@@ -2,21 +2,24 @@
 counts of parameters, and of several placements the one thing that is theirs."""
 
 import math
+import re
 from collections import Counter
 from functools import cache, partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from combinations import changed, combined
-from test_fingerprints import norm, random
-from torch import nn
+from combinations import combined
+from test_fingerprints import PLACEMENTS, norm
+from tiny_models import VOCABULARY, Instead, drawn, seeded, some_tokens
 from torch.autograd import gradcheck
 from torch.func import functional_call
+from trainers import trainer_of
 
-from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import options
 from transformer_norms.model.initialization import Embedding, Linear
+from transformer_norms.model.placement import Placement
 from transformer_norms.names import distinct_norms
 
 BOTH = ("attention", "mlp")
@@ -27,21 +30,9 @@ def sizes(**model):
     return ["model=nano", *(f"model.{key}={value}" for key, value in model.items())]
 
 
-def model_of(config, vocab_size=11):
+def model_of(config, vocab_size=VOCABULARY):
     """In float64."""
     return build_model(config, vocab_size).double()
-
-
-def some_tokens(vocab_size, *shape, seed=0):
-    return torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(seed))
-
-
-class Instead(nn.Module):
-    """A function in the place of f."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.forward = lambda x, *context: function(x)
 
 
 # ---------------------------------------------------------------------------------- gradients
@@ -58,12 +49,12 @@ def block_gradient_is_right(placement, i, *typed, **how):
         module.preserves = False
     names = [name for name, _ in block.named_parameters()]
     shapes = [parameter.shape for parameter in block.parameters()]
-    values = [random(*shape, seed=seed) for seed, shape in enumerate(shapes)]
-    entered = model.enter(random(1, 3, 4, seed=99), torch.tensor([[3, 0, 1]]))
+    values = [drawn(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    entered = model.enter(drawn(1, 3, 4, seed=99), torch.tensor([[3, 0, 1]]))
     pair = isinstance(entered, tuple)
     shapes = [stream.shape for stream in (entered if pair else [entered])]
-    streams = [random(*shape, seed=100 + n) for n, shape in enumerate(shapes)]
-    x0, angles = random(1, 3, 4, seed=98), model.position.angles(0, 3)
+    streams = [drawn(*shape, seed=100 + n) for n, shape in enumerate(shapes)]
+    x0, angles = drawn(1, 3, 4, seed=98), model.position.angles(0, 3)
 
     def run(*given):
         x = given[: len(streams)] if pair else given[0]
@@ -76,12 +67,13 @@ def block_gradient_is_right(placement, i, *typed, **how):
 
 
 @pytest.mark.goal("A3")
+@pytest.mark.parametrize("each", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("placement", options("placement"))
-def test_the_gradient_of_every_block_is_that_of_differences(placement):
-    """Along random directions; by night along every one."""
+def test_the_gradient_of_every_block_is_that_of_differences(placement, each):
+    """Along random directions; by night of all blocks and in each number."""
     scheduled = combined(*GRADIENTS, placement=placement).placement.get("where")
-    for i in (0, 3) if scheduled else (2,):
-        assert block_gradient_is_right(placement, i, fast_mode=True)
+    for i in range(4) if each else (0, 3) if scheduled else (2,):
+        assert block_gradient_is_right(placement, i, fast_mode=not each)
 
 
 LATENTS = [f"architecture.{key}" for key in ("q_rank=3", "kv_rank=2", "rope_dim=2")]
@@ -103,14 +95,6 @@ def test_the_gradient_of_attention_through_latents_is_that_of_differences(placem
     for attention in ("softmax", "sinks") if placement != "qk_cap" else ("softmax",):
         more = [*typed, f"attention={attention}"]
         assert block_gradient_is_right(placement, 2, *more, fast_mode=placement == "pre")
-
-
-@pytest.mark.goal("A3")
-@pytest.mark.nightly
-@pytest.mark.parametrize("placement", options("placement"))
-def test_the_gradient_of_every_block_is_that_of_differences_in_each_number(placement):
-    for i in range(4):
-        assert block_gradient_is_right(placement, i)
 
 
 # --------------------------------------------------------------------------- the loss at the start
@@ -141,7 +125,7 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary_or_as_far_above_as_i
         untied = "architecture.tied=false"
         config = combined(*sizes(), untied, placement=placement, norm=norm)
     model = model_of(config, vocab_size=300)
-    tokens = some_tokens(300, 16, 33)
+    tokens = some_tokens(16, 33, vocabulary=300)
     with torch.no_grad():
         states = model.states(tokens[:, :-1])
         logits = model(tokens[:, :-1]).flatten(0, 1)
@@ -159,77 +143,52 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary_or_as_far_above_as_i
 
 N, D, H, DH, M, V = 4, 24, 3, 8, 40, 37
 COUNTED = sizes(width=D, heads=H, mlp_width=M, depth=N, context=8)
-POST_BLOCKS = N // 4  # of mixln
+INSIDE = {
+    "q": DH,
+    "k": DH,
+    "v": DH,
+    "hidden": M,
+    "mid": M,
+}  # the width of a norm at a site of f, else D
 
-# {size: how many} of the gains of norms, and of what else is learned beside the weights.
-GAINS = {
-    "none": {},
-    "pre": {D: 2 * N + 1},
-    "post": {D: 2 * N},
-    "out": {D: 2 * N + 1},
-    "sandwich": {D: 4 * N + 1},
-    "peri": {D: 4 * N + 2},
-    "parallel": {D: N + 1},
-    "parallel_two_norms": {D: 2 * N + 1},
-    "prepost": {D: 2 * N + 1},
-    "postpre": {D: 2 * N + 1},
-    "deepnorm": {D: 2 * N},
-    "glm130b": {D: 2 * N + 1},
-    "admin": {D: 2 * N},
-    "keel": {D: 4 * N},
-    "keel_first": {D: 4 * N - 2},
-    "b2t": {D: 2 * N},
-    "residual_dual": {D: 2 * N + 1},
-    "mixln": {D: 2 * POST_BLOCKS + 2 * (N - POST_BLOCKS) + 1},
-    "lns": {D: 2 * N + 1},
-    "hybrid": {D: N + 1, DH: 3 * N},
-    "hybrid_7b": {D: N + 1, DH: 3 * N},
-    "hybrid_star": {D: N + 2, DH: 3 * N},
-    "qkv": {D: N + 1, DH: 3 * N},
-    "qk_cap": {D: 2 * N + 1, DH: 2 * N},
-    "qk_fc": {D: 4 * N + 1, DH: 2 * N},
-    "subln": {D: 3 * N + 1, M: N},
-    "normformer": {D: 3 * N + 1, M: N},
-    "normformer_residual_scale": {D: 3 * N + 1, M: N},
-    "layerscale": {D: 2 * N + 1},
-    "skipinit": {D: 2 * N + 1},
-    "rezero": {},
-    "gpas": {D: 2 * N + 1},
-    "spannorm": {D: 2 * N + 1},
-    "simplenorm": {D: 5 * N + 1, M: N},
-    "nanochat": {D: 2 * N + 2},
-    "gemma4": {D: 4 * N + 1},
-    "beam": {D: 4 * N + 1},
-    "ngpt": {},
-}
-COEFFICIENTS = {
-    "admin": {D: 2 * N},
-    "normformer": {H: N},
-    "normformer_residual_scale": {H: N, D: N},
-    "hybrid_7b": {D: N},
-    "layerscale": {D: 2 * N},
-    "skipinit": {1: 2 * N},
-    "gpas": {1: N},
-    "nanochat": {1: 2 * N},
-    "gemma4": {1: N},
-    "rezero": {1: N},  # one for both sub-layers of a block
-    "ngpt": {D: 2 * N + N, M: N, V: 1},  # b twice, s_qk; s_u; s_z
-}
+
+def learned_sizes(placement):
+    """Returns {size: how many} of the gains of norms, and of the learned coefficients: one for
+    each time that the equations of a block name it."""
+    gains, coefficients = Counter(), Counter()
+    for i in range(N):
+        texts = placement.equation(i, N)
+        end = texts.get("end", [*texts.values()][-1])
+        if "r" in texts:  # both sub-layers have the equations of the two streams
+            texts = {"attention": texts["x"], "mlp": texts["x"]}
+        for text in texts.values():
+            for site, full in re.findall(r"(?:(\w+)=)?\bnorm\b(@full)?", text):
+                gains[D if full else INSIDE.get(site, D)] += 1
+        for name, spec in placement.learned.items():
+            sites = [s for text in texts.values() for s in re.findall(rf"(\w+=)?\b{name}\b", text)]
+            for site in sites[:1] if spec.get("share") == "block" else sites:
+                vector = M if site == "hidden_scale=" else D
+                coefficients[{"scalar": 1, "head": H, "vector": vector}[spec["learn"]]] += 1
+    ends_normed = end.startswith("norm(") or placement.brings.get("final_norm") == "none"
+    gains[D] += (placement.brings.get("embed") == "norm") + (not ends_normed)
+    return gains, coefficients
 
 
 @pytest.mark.goal("Q5")
 @pytest.mark.parametrize(("norm", "times"), [("rmsnorm", 1), ("layernorm", 2)])
-@pytest.mark.parametrize("placement", GAINS)
+@pytest.mark.parametrize("placement", [name for name in PLACEMENTS if name != "laurel"])
 def test_the_number_and_sizes_of_what_is_learned_are_the_closed_form(placement, norm, times):
-    tied = ["architecture.tied=true"] * (placement != "ngpt")
-    model = model_of(combined(*COUNTED, *tied, placement=placement, norm=norm), vocab_size=V)
-    expected = Counter({size: times * n for size, n in GAINS[placement].items()})
-    expected += Counter(COEFFICIENTS.get(placement, {}))
-    drawn = [m.weight for m in model.modules() if isinstance(m, (Linear, Embedding))]
-    rest = {*model.parameters()} - {*drawn}
+    """laurel's matrices, and what connections learn, are counted in test_connections."""
+    tied = placement != "ngpt"
+    config = combined(*COUNTED, *["architecture.tied=true"] * tied, placement=placement, norm=norm)
+    model = model_of(config, vocab_size=V)
+    gains, expected = learned_sizes(Placement(**config.placement))
+    expected += Counter({size: times * n for size, n in gains.items()})
+    expected += Counter({V: 1} if placement == "ngpt" else {})  # the scale of its logits
+    matrices = {m.weight for m in model.modules() if isinstance(m, (Linear, Embedding))}
+    rest = {*model.parameters()} - matrices
     assert Counter(parameter.numel() for parameter in rest) == expected
-    tables = 2 if placement == "ngpt" else 1  # its head is not tied to its embedding
-    weights = tables * V * D + N * (4 * D**2 + 2 * D * M)
+    weights = (1 if tied else 2) * V * D + N * (4 * D**2 + 2 * D * M)
     total = weights + sum(size * n for size, n in expected.items())
     assert sum(parameter.numel() for parameter in model.parameters()) == total
 
@@ -277,44 +236,16 @@ def test_another_seed_gives_every_weight_another_start():
     assert not any(torch.equal(first[name], other[name]) for name in first)
 
 
-# --------------------------------------------------------------------- scales of what is written
-
-# With a norm of all that any sub-layer writes.
-UNMOVED = ("out", "sandwich", "peri", "qk_fc", "ngpt", "simplenorm", "gemma4", "beam")
-
-
-@pytest.mark.parametrize("placement", GAINS)
-def test_ten_times_what_is_written_moves_no_logit_only_where_all_of_it_is_normed(placement):
-    config = combined(*sizes(), "init=xavier", placement=placement)
-    config = changed(config, "norm.eps", 1e-30)
-    model, tokens = model_of(config), some_tokens(11, 2, 8)
-    with torch.no_grad():
-        for block in model.blocks:
-            if placement in ("rezero", "skipinit"):  # where all that is written starts as nothing
-                block.attention.branch.gain.fill_(0.5)
-                block.mlp.branch.gain.fill_(0.5)
-        before = model(tokens)
-        for block in model.blocks:
-            block.attention.f.output.weight *= 10
-            block.mlp.f.down.weight *= 10
-        moved = ((model(tokens) - before).norm() / before.norm()).item()
-    assert moved < 1e-12 if placement in UNMOVED else moved > 1e-2
-
-
 # -------------------------------------------------- what is one placement's own: nGPT, 2410.01131
 
 
-def trainer_of(placement, *typed):
-    config = combined(
-        *sizes(), "schedule.warmup=0", "trainer.probe_every=0", *typed, placement=placement
-    )
-    tokens = some_tokens(31, 4, 17)
-    return build_trainer(config, build_model(config, 31), lambda step: tokens, lambda: ())
+AT_ONCE = ["schedule.warmup=0", "optimizer.lr=0.01"]
+DECAYED = ["schedule.warmup=0", "optimizer.weight_decay=0.1"]
 
 
 @pytest.mark.parametrize("optimizer", options("optimizer"))
 def test_every_vector_of_ngpt_has_length_one_before_and_after_a_step(optimizer):
-    trainer = trainer_of("ngpt", f"optimizer={optimizer}", "optimizer.lr=0.01")
+    trainer = trainer_of("placement=ngpt", f"optimizer={optimizer}", *AT_ONCE)
     before = {name: p.clone() for name, p in trainer.model.named_parameters()}
     for stepped in (False, True):
         if stepped:
@@ -330,7 +261,7 @@ def test_every_vector_of_ngpt_has_length_one_before_and_after_a_step(optimizer):
 @pytest.mark.parametrize("optimizer", options("optimizer"))
 def test_no_weight_of_ngpt_is_decayed_and_every_weight_of_pre_is(optimizer):
     for placement in ("ngpt", "pre"):
-        trainer = trainer_of(placement, f"optimizer={optimizer}", "optimizer.weight_decay=0.1")
+        trainer = trainer_of(f"placement={placement}", f"optimizer={optimizer}", *DECAYED)
         groups = [group for o in trainer.optimizers for group in o.param_groups]
         decay = {p: g["lr"] * g["weight_decay"] for g in groups for p in g["params"]}
         share = trainer.model.config.optimizer.lr * 0.1  # of a weight in a step
@@ -343,13 +274,7 @@ def test_no_weight_of_ngpt_is_decayed_and_every_weight_of_pre_is(optimizer):
 # ------------------------------------------------------- what is one placement's own: the skips
 
 
-def pair(placement, other, *typed, **model):
-    """Two placements with the same weights."""
-    typed = (*sizes(**model), "init=xavier", "architecture.embed_scale=none", *typed)
-    return [model_of(combined(*typed, placement=name)) for name in (placement, other)]
-
-
-def orthogonal_noise(generator, x):
+def orthogonal_noise(generator, x, *context):
     """Of the root mean square 1, at right angles to x for each token."""
     fresh = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     along = (fresh * x).sum(-1, keepdim=True) / (x * x).sum(-1, keepdim=True)
@@ -361,12 +286,12 @@ def test_the_branches_of_admin_are_together_the_logarithm_of_the_depth(depth):
     """Of the variance that a sub-layer hands on, its branch is 1 / (omega^2 + 1): R times that is
     R / (R + 1) ln(R + 1), O(ln R) where post-norm has R / 2. Each sub-layer learns its own omega,
     a number for each feature."""
-    model, _ = pair("admin", "pre", depth=depth)
+    model = model_of(combined(*sizes(depth=depth), "init=xavier", placement="admin"))
     omegas = [layer.skip.gain for block in model.blocks for layer in (block.attention, block.mlp)]
     assert {omega.shape for omega in omegas} == {(64,)}
     assert len({id(omega) for omega in omegas}) == 2 * depth
-    x = norm(random(2, 3, 64))
-    branch, noise = 0.0, Instead(partial(orthogonal_noise, torch.Generator().manual_seed(9)))
+    x = norm(drawn(2, 3, 64))
+    branch, noise = 0.0, Instead(partial(orthogonal_noise, seeded(9)))
     for block in model.blocks:
         for layer in (block.attention, block.mlp):
             layer.f = noise
@@ -374,17 +299,17 @@ def test_the_branches_of_admin_are_together_the_logarithm_of_the_depth(depth):
             branch += 1 - (y * x).mean().item() ** 2
     r = 2 * depth
     assert branch == pytest.approx(r / (r + 1) * math.log(r + 1), rel=1e-6)
-    model(some_tokens(11, 2, 8)).square().sum().backward()
+    model(some_tokens(2, 8)).square().sum().backward()
     assert all(omega.grad.abs().min() > 0 for omega in omegas)
 
 
 @pytest.mark.parametrize(("depth", "posts"), [(3, 0), (4, 1), (7, 1), (8, 2), (12, 3), (24, 6)])
 def test_mixln_is_post_norm_in_the_first_quarter_of_its_blocks_rounded_down(depth, posts):
     """The authors' 3 of 12 and 6 of 24. The norm before the head is there however few they are."""
-    mixed, post = pair("mixln", "post", depth=depth, width=16, context=6)
-    _, pre = pair("mixln", "pre", depth=depth, width=16, context=6)
-    x, angles = random(2, 6, 16), mixed.position.angles(0, 6)
+    config = combined(*sizes(depth=depth), placement="mixln")
+    mixed, post, pre = (
+        Placement(**combined(placement=name).placement) for name in ("mixln", "post", "pre")
+    )
     for i in range(depth):
-        expected = (post if i < posts else pre).blocks[i](x, x, angles, None)
-        assert torch.equal(mixed.blocks[i](x, x, angles, None), expected)
-    assert [name for name, _ in mixed.named_parameters() if name.startswith("final")]
+        assert mixed.equation(i, depth) == (post if i < posts else pre).equation(i, depth)
+    assert config.final_norm == "norm"

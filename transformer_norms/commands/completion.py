@@ -6,10 +6,10 @@ The shell asks through argcomplete at each TAB, so nothing here imports torch or
 """
 
 import os
+import re
 import shlex
-from argparse import Namespace
+from argparse import Action, Namespace
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from transformer_norms.config.tree import CHOSEN, flat
 from transformer_norms.names import AXES, NORM_WORDS, option_files, options
 
 _OF_RUNS = ("config", "continue_from")  # keys whose value names a run
+_OF_KEYS = "KEY=|CONDITION|BASELINE|CANDIDATE"  # in the name of an argument
+_OF_FOLDERS = "RUN|FOLDER|BASELINE|CANDIDATE"
 _FIXED = {"about", "brings", "type", "formula", "source", "unverified"}
 
 
@@ -63,39 +65,30 @@ def _add_commands(parser: Parser, commands: Mapping[str, Command], words: list[s
 
 
 def _set_completers(parser: Parser) -> None:
-    """Says by which function the words of each argument are completed. Files are what is left."""
+    """Gives each argument of settings, runs or studies its completer. Files are what is left."""
     for action in parser._actions:
-        choices = action.choices if isinstance(action.choices, dict) else {}
-        for inner in choices.values():
+        for inner in action.choices.values() if isinstance(action.choices, dict) else ():
             if isinstance(inner, Parser):  # the commands of tracking
                 _set_completers(inner)
-        kind = action.metavar if isinstance(action.metavar, str) else ""
-        keys = any(word in kind for word in ("KEY=", "CONDITION", "BASELINE", "CANDIDATE"))
-        runs = any(word in kind for word in ("RUN", "FOLDER", "BASELINE", "CANDIDATE"))
-        if keys or runs:
-            complete = partial(complete_words, keys=keys, runs=runs, studies="FOLDER" in kind)
-            action.completer = complete  # type: ignore[attr-defined]
+        if re.search(f"{_OF_KEYS}|{_OF_FOLDERS}", str(action.metavar)):
+            action.completer = complete_words  # type: ignore[attr-defined]
 
 
-def complete_words(
-    prefix: str,
-    parsed_args: Namespace,
-    keys: bool = True,
-    runs: bool = False,
-    studies: bool = False,
-    **_: Any,
-) -> list[str]:
+def complete_words(prefix: str, action: Action, parsed_args: Namespace, **_: Any) -> list[str]:
     """Returns the KEY=VALUEs, runs and studies that may begin with `prefix`."""
+    kind = str(action.metavar)
     key, equals, value = prefix.partition("=")
     if equals:
         done, comma, _last = value.rpartition(",")
         typed = f"{key}={done}{comma}"
         return [f"{typed}{choice}" for choice in _values(key, value)]
-    names = [*_defaults(_pairs(parsed_args)), *AXES, *_OF_RUNS] if keys else []
-    words = [f"{name}=" for name in dict.fromkeys(names)]
-    if studies:
+    words: list[str] = []
+    if re.search(_OF_KEYS, kind):
+        names = [*_defaults(_pairs(parsed_args)), *AXES, *_OF_RUNS]
+        words += [f"{name}=" for name in dict.fromkeys(names)]
+    if "FOLDER" in kind:
         words += _names(studies_below(), prefix)
-    return words + (_names(runs_below(), prefix) if runs or studies else [])
+    return words + (_names(runs_below(), prefix) if re.search(_OF_FOLDERS, kind) else [])
 
 
 def _pairs(parsed_args: Namespace) -> dict[str, str]:

@@ -44,9 +44,9 @@ class Condition(NamedTuple):
 
 
 def read_condition(text: str) -> Condition | None:
-    """Returns the condition in a text, or None for a text without =, < and >. Raises ConfigError if
-    it is not complete."""
-    if not re.search("[=<>]", text):
+    """Returns the condition in a text, or None for a path and for a text without =, < and >.
+    Raises ConfigError if it is not complete."""
+    if Path(text).exists() or not re.search("[=<>]", text):
         return None
     match = _CONDITION.fullmatch(text.strip())
     if match is None or not match[3]:

@@ -101,8 +101,7 @@ def _read_arguments(texts: Sequence[str]) -> tuple[list[Path], list[Condition]]:
     """The folders and the conditions among the arguments."""
     folders, conditions = [], []
     for text in texts:
-        condition = None if Path(text).exists() else read_condition(text)
-        if condition is not None:
+        if (condition := read_condition(text)) is not None:
             conditions.append(condition)
             continue
         try:

@@ -1,12 +1,12 @@
 """The command `runs compare`: a few runs side by side, and whether their losses may be compared."""
 
+from argparse import Namespace
 from collections.abc import Collection, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.commands.conditions import read_condition, read_runs, select
-from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, command, print_line
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.config.finding import RUNS, find_run
 from transformer_norms.errors import ConfigError
@@ -51,12 +51,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str]) -> int:
-    return run_command(partial(_compare, arguments))
-
-
-def _compare(arguments: Sequence[str]) -> int:
-    typed = make_parser().parse_args(arguments)
+def _compare(typed: Namespace) -> int:
     if not 2 <= len(typed.runs) <= len(_LETTERS):
         raise ConfigError(
             f"{' '.join(typed.runs)}: name 2 to {len(_LETTERS)} runs, such as {PROGRAM} runs "
@@ -64,18 +59,19 @@ def _compare(arguments: Sequence[str]) -> int:
         )
     runs = [SavedRun(find_one(text)) for text in typed.runs]
     folders = [run.folder.resolve() for run in runs]
-    if len(set(folders)) < len(folders):
-        twice = next(run.folder for run, at in zip(runs, folders, strict=True)
-                     if folders.count(at) > 1)  # fmt: skip
-        raise ConfigError(f"{' '.join(typed.runs)}: {twice} is named twice")
+    if twice := [folder for folder in folders if folders.count(folder) > 1]:
+        named = runs[folders.index(twice[0])].folder
+        raise ConfigError(f"{' '.join(typed.runs)}: {named} is named twice")
     print_line("\n".join(_lines(runs)))
     return 0
 
 
+main = command(make_parser, _compare)
+
+
 def find_one(text: str) -> Path:
     """Returns the run that a name, or a condition that no other run fits, stands for."""
-    condition = None if Path(text).exists() else read_condition(text)
-    if condition is None:
+    if (condition := read_condition(text)) is None:
         return find_run(text)
     fit = select(run_table(read_runs([RUNS])), [condition])
     if len(fit) == 1:

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
@@ -52,6 +52,20 @@ def run_command(
             raise
         _print_error(known)
         return code
+
+
+def command(
+    make_parser: Callable[[], "Parser"],
+    answer: Callable[[argparse.Namespace], int],
+    *stopped: Any,
+) -> Callable[..., int]:
+    """Returns the `main` of a command, which reads its arguments and answers them. `stopped` is
+    what `run_command` prints and returns at Ctrl-C."""
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        return run_command(lambda: answer(make_parser().parse_args(arguments)), *stopped)
+
+    return main
 
 
 def check_here() -> None:

@@ -8,10 +8,11 @@ The last line is JSON.
 import json
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from typing import Any
 
 from transformer_norms import signals
-from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import with_runs
 
 _EPILOG = """
@@ -31,33 +32,31 @@ def make_parser() -> Parser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    def body() -> int:
-        from transformer_norms.config.compose import compose
-        from transformer_norms.data.token_cache import PARTS
-        from transformer_norms.run.plan import prepare_tokens
+def _print(typed: Namespace) -> int:
+    print(json.dumps(prepare_ahead(with_runs(typed.overrides)), allow_nan=False))
+    return 0
 
-        overrides, began = (
-            with_runs(make_parser().parse_args(arguments).overrides),
-            time.monotonic(),
-        )
-        tokens = prepare_tokens(compose(overrides))
-        sizes = {
-            key: {part: tokens.facts[part][key] for part in PARTS}
-            for key in ("documents", "bytes", "tokens")
-        }
-        answer = {
-            "folder": str(tokens.folder),
-            "fingerprint": tokens.fingerprint,
-            "vocab_size": tokens.vocab_size,
-            **sizes,
-            "seconds": round(time.monotonic() - began, 1),
-        }
-        print(json.dumps(answer, allow_nan=False))
-        return 0
 
-    return run_command(body, "stopped; the same command goes on", signals.AGAIN)
+def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
+    """Puts the tokens of a config into the cache and returns how many there are."""
+    from transformer_norms.config.compose import compose
+    from transformer_norms.data.token_cache import PARTS
+    from transformer_norms.run.plan import prepare_tokens
 
+    began = time.monotonic()
+    config = compose(overrides)
+    tokens = prepare_tokens(config)
+    keys = ("documents", "bytes", "tokens")
+    return {
+        "folder": str(tokens.folder),
+        "fingerprint": tokens.fingerprint,
+        "vocab_size": tokens.vocab_size,
+        **{key: {part: tokens.facts[part][key] for part in PARTS} for key in keys},
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+main = command(make_parser, _print, "stopped; the same command goes on", signals.AGAIN)
 
 if __name__ == "__main__":
     signals.watch_command()

@@ -3,10 +3,9 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
+from transformer_norms.commands.terminal import PROGRAM, Parser, command, print_line, typed_path
 from transformer_norms.config.finding import with_runs
 from transformer_norms.errors import ConfigError
 from transformer_norms.storage.files import storage
@@ -22,10 +21,6 @@ Examples:
 Nothing is trained. Exit codes: 0 done, 1 an unexpected error, 2 wrong input,
 4 storage.
 """
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_command(partial(_print, arguments))
 
 
 def make_parser() -> Parser:
@@ -49,8 +44,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def _print(arguments: Sequence[str] | None) -> int:
-    typed = make_parser().parse_args(arguments)
+def _print(typed: argparse.Namespace) -> int:
     if typed.list and (typed.overrides or typed.svg or typed.against is not None):
         raise ConfigError("--list goes with nothing else; it lists all choices")
     if typed.svg and typed.against is not None:
@@ -117,6 +111,8 @@ def _explain(overrides: Sequence[str], vocab: int | None) -> Any:
     keys = {pair.key for pair in parse(overrides)}
     return explain(config, vocab or expected_vocab_size(config.tokenizer), keys)
 
+
+main = command(make_parser, _print)
 
 if __name__ == "__main__":
     sys.exit(main())

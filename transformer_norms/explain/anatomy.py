@@ -2,7 +2,7 @@
 factors of the placement's plan and the config."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +16,7 @@ from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import (
-    BlockChoices,
-    formula_values,
-    value_factor,
-)
+from transformer_norms.model.settings import BlockChoices, formula_values, value_factor
 from transformer_norms.model.sites import REST_OF_B, SubLayerPlan, place_of
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
@@ -33,6 +29,7 @@ _SITES = (
     "rows embed pre q_latent kv_latent q k v head_norm ctx hidden mid out post gate final".split()
 )
 Shapes = Mapping[str, str]  # the shapes that may be learned at a place, in words
+Factors = Callable[..., "Factor | None"]  # of one sub-layer, by what they multiply
 
 
 @dataclass(frozen=True)
@@ -106,14 +103,11 @@ class Anatomy:
         self.joins = self.placement.joins if self.placement.topology in CONNECTED else ()
         self._assembly = Assembly(config, NoPosition())
         self.blocks = [self._block(i) for i in range(self.depth)]
-        ends = self._found.get((None, ""), {})
+        ends, how = self._found.get((None, ""), {}), config.architecture
         self.rows, self.embed, self.final = map(ends.get, ("rows", "embed", "final"))
-        scales = {"embed_scale": self.width, "logit_scale": vocab_size}
         self.scales = {
-            symbol: self._factor(
-                symbol, getattr(config.architecture, symbol), _shapes(size), self.values
-            )
-            for symbol, size in scales.items()
+            symbol: _factor(symbol, getattr(how, symbol), _shapes(size), self.values)
+            for symbol, size in (("embed_scale", self.width), ("logit_scale", vocab_size))
         }
 
     def equations(self, i: int) -> dict[str, str]:
@@ -220,40 +214,39 @@ class Anatomy:
 
     def _block(self, i: int) -> Block:
         own, plans = self._assembly.blocks[i], self.placement.plans(i, self.depth)
-        return Block(
-            {name: self._sub_layer(name, plan, own) for name, plan in plans.items()},
-            self._found.get((i, "block"), {}),
-        )
+        parts = {name: self._sub_layer(name, plan, own) for name, plan in plans.items()}
+        return Block(parts, self._found.get((i, "block"), {}))
 
     def _sub_layer(self, name: str, plan: SubLayerPlan, own: BlockChoices) -> SubLayer:
         if name == "attention":
             plan = replace(plan, sites=self._assembly.sites(plan, own))
-        norms = self._norms(name, plan, own)
-        stream = _shapes(self.width)
-        adds, enters = (
-            {
-                of: self._factor(plan.names.get(prefix + of, of), spec, stream, own.values)
-                for of, spec in sum_.items()
-            }
-            for prefix, sum_ in (("", plan.adds), ("enter.", plan.enters))
-        )
-        found = self._factors(name, plan, own)
-        factors = {key: factor for key, factor in found.items() if factor is not None}
-        source = None if own.kv_from_block == own.i else own.kv_from_block
-        shares_kv = self._assembly.shares_kv(own.i)
-        return SubLayer(norms, factors, adds, enters, own, source, shares_kv)
 
-    def _norms(self, part: str, plan: SubLayerPlan, own: BlockChoices) -> dict[str, NormAt]:
+        def factor(slot: str, spec: Any, shapes: Shapes, unnamed: str = "") -> Factor | None:
+            return _factor(plan.names.get(slot, unnamed or slot), spec, shapes, own.values)
+
+        stream = _shapes(self.width)
+        factors = self._factors(name, plan, own, factor)
+        return SubLayer(
+            self._norms(name, plan, own, factor),
+            {key: one for key, one in factors.items() if one is not None},
+            {of: factor(of, spec, stream) for of, spec in plan.adds.items()},
+            {of: factor(f"enter.{of}", spec, stream, of) for of, spec in plan.enters.items()},
+            own,
+            source=None if own.kv_from_block == own.i else own.kv_from_block,
+            shares_kv=self._assembly.shares_kv(own.i),
+        )
+
+    def _norms(
+        self, part: str, plan: SubLayerPlan, own: BlockChoices, factor: Factors
+    ) -> dict[str, NormAt]:
         """Returns the norms of a sub-layer in the order of its sites, and the scales on them, some
         without a norm."""
         norms = dict(self._found.get((own.i, part), {}))
         for site, at in plan.sites.items():
-            symbol = plan.names.get(f"{site}.scale", f"{site} scale")
             heads, head_dim = own.heads_at(site)
             width = own.width_at(site, at.share)
             shapes = _head_shapes(heads, head_dim) if heads else _shapes(width)
-            scale = self._factor(symbol, at.scale, shapes, own.values)
-            if scale:
+            if scale := factor(f"{site}.scale", at.scale, shapes, f"{site} scale"):
                 absent = NormAt(site, "", "none", 0, 0, 0, "-", at.share)
                 norms[site] = replace(norms.get(site, absent), scale=scale)
         order = {site: number for number, site in enumerate(_SITES)}
@@ -285,57 +278,53 @@ class Anatomy:
         return found
 
     def _factors(
-        self, name: str, plan: SubLayerPlan, own: BlockChoices
+        self, name: str, plan: SubLayerPlan, own: BlockChoices, factor: Factors
     ) -> dict[str, Factor | None]:
-        sizes, values = own.sizes, own.values
-        stream = _shapes(self.width)
+        sizes = own.sizes
 
-        def factor(slot: str, shapes: Shapes) -> Factor | None:
-            symbol = plan.names.get(slot, slot)
-            return self._factor(symbol, plan.coefficient(slot), shapes, values)
+        def planned(slot: str, shapes: Shapes) -> Factor | None:
+            return factor(slot, plan.coefficient(slot), shapes)
 
-        a, b = None, factor("b", stream)
+        b = planned("b", _shapes(self.width))
         if plan.coefficient("a") != REST_OF_B:
-            a = factor("a", stream)
-        elif b:
-            a = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
+            a = planned("a", _shapes(self.width))
+        else:
+            a = b and Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
         if name == "attention":
             spec = self.config.architecture.attention_scale
-            queries, values_ = sizes.head_dim, own.inner.value_dim
-            scale = self._factor(
-                "attention scale", spec, _head_shapes(sizes.heads, queries), values
-            )
-            head_scale = factor("head_scale", _head_shapes(sizes.heads, values_))
+            scale = factor("attention scale", spec, _head_shapes(sizes.heads, sizes.head_dim))
+            head_scale = planned("head_scale", _head_shapes(sizes.heads, own.inner.value_dim))
             return {"a": a, "b": b, "head_scale": head_scale, "attention_scale": scale}
-        hidden = gate = factor("hidden_scale", _shapes(sizes.mlp_width))
+        hidden = gate = planned("hidden_scale", _shapes(sizes.mlp_width))
         if hidden:
             gate = replace(hidden, symbol=f"{hidden.symbol} of the gate") if self.gated else None
         return {"a": a, "b": b, "hidden_scale": hidden, "gate": gate}
 
-    def _factor(self, symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
-        """The factor that a coefficient of the config stands for; None if it is 1."""
-        if isinstance(spec, (int, float)) and spec == 1 or spec == "none":
-            return None
-        formula = Formula(spec["init"] if isinstance(spec, Mapping) else spec)
-        init, varies = float(formula(values)), bool(formula.names & {"i", "l"})
-        if not isinstance(spec, Mapping):
-            return Factor(symbol, formula.text, init, varies=varies)
-        start = float(Formula(spec.get("stored", spec["init"]))(values))
-        kept = "" if spec.get("gradient", "scaled") == "scaled" else "gradient unscaled"
-        ratio = 1.0 if start == init else init / start
-        function = spec.get("function", "same")
-        inner = "stored" if ratio == 1 else f"{ratio:.4g} * stored"
-        outer = inner if function == "same" else f"{function}({inner})"
-        text = "" if outer == "stored" else f"{outer}, stored from {start:.4g}"
-        return Factor(
-            symbol,
-            formula.text,
-            float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
-            " ".join(map(str, filter(None, (shapes[spec["learn"]], spec.get("rank"))))),
-            ", ".join(filter(None, (text, kept))),
-            spec.get("share") == "block",
-            varies,
-        )
+
+def _factor(symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
+    """The factor that a coefficient of the config stands for; None if it is 1."""
+    if isinstance(spec, (int, float)) and spec == 1 or spec == "none":
+        return None
+    formula = Formula(spec["init"] if isinstance(spec, Mapping) else spec)
+    init, varies = float(formula(values)), bool(formula.names & {"i", "l"})
+    if not isinstance(spec, Mapping):
+        return Factor(symbol, formula.text, init, varies=varies)
+    start = float(Formula(spec.get("stored", spec["init"]))(values))
+    kept = "" if spec.get("gradient", "scaled") == "scaled" else "gradient unscaled"
+    ratio = 1.0 if start == init else init / start
+    function = spec.get("function", "same")
+    inner = "stored" if ratio == 1 else f"{ratio:.4g} * stored"
+    outer = inner if function == "same" else f"{function}({inner})"
+    text = "" if outer == "stored" else f"{outer}, stored from {start:.4g}"
+    return Factor(
+        symbol,
+        formula.text,
+        float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
+        " ".join(map(str, filter(None, (shapes[spec["learn"]], spec.get("rank"))))),
+        ", ".join(filter(None, (text, kept))),
+        spec.get("share") == "block",
+        varies,
+    )
 
 
 def first_paragraph(documented: Any) -> str:

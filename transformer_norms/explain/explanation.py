@@ -5,7 +5,7 @@ The text, and the comparison of two configs, show these facts and nothing else.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from inspect import getdoc
 from statistics import NormalDist
 from typing import Any
@@ -32,7 +32,6 @@ from transformer_norms.training.probes import measure_start
 
 Cell = str | int  # a whole number is a count, which adds up where blocks are alike
 MEASURED = 20_000_000  # parameters up to which a model is built to measure its start
-NORM_HEADS = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")
 SIZES = {
     "model.kv_heads": "as many as model.heads",
     "model.head_dim": "model.width / model.heads",
@@ -56,9 +55,9 @@ class Section:
     """`heads` are the headings of block, name and cells; an empty heading has no column."""
 
     title: str
-    heads: tuple[str, ...]
     facts: Sequence[Fact]
-    remarks: Sequence[str] = field(default_factory=tuple)
+    remarks: Sequence[str] = ()
+    heads: tuple[str, ...] = ("", "", "")
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def equations(anatomy: Anatomy) -> Section:
     if anatomy.adds("start"):
         remarks.append("start is the stream as it entered the block")
     remarks.append(", ".join(f"{key} = {value}" for key, value in anatomy.values.items()))
-    return Section("Equations", ("", "", ""), facts, remarks)
+    return Section("Equations", facts, remarks)
 
 
 def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
@@ -205,7 +204,7 @@ def formulas(anatomy: Anatomy) -> Section:
         known = anatomy.known_name(name)
         facts.append(Fact(f"{known}(x)", (str(anatomy.norm_file(name).get("formula", "")),)))
         facts.append(Fact(f"{known}'s numbers", (_numbers(anatomy, name),)))
-    return Section("Norms", ("", "", ""), facts)
+    return Section("Norms", facts)
 
 
 def _numbers(anatomy: Anatomy, name: str) -> str:
@@ -233,7 +232,9 @@ def norms(anatomy: Anatomy) -> Section:
         counts = norm.count, norm.count * norm.parameters
         facts.append(Fact(norm.module, (*where, norm.eps, *counts), block))
     total = [sum(int(fact.cells[n]) for fact in facts) for n in (-2, -1)]
-    return Section("Where norms stand", NORM_HEADS, [*facts, Fact("all", ("", "", "", "", *total))])
+    heads = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")
+    every = Fact("all", ("", "", "", "", *total))
+    return Section("Where norms stand", [*facts, every], heads=heads)
 
 
 # --------------------------------------------------------------------- what multiplies, and where
@@ -254,7 +255,7 @@ def coefficients(anatomy: Anatomy) -> Section:
     if anatomy.logit_cap:
         facts.append(Fact("logit_cap", (anatomy.logit_cap, anatomy.logit_cap, "no")))
     heads = ("where", "what", "formula", "value", "learned")
-    return Section("Coefficients", heads, _merge_depths(facts, 1))
+    return Section("Coefficients", _merge_depths(facts, 1), heads=heads)
 
 
 def _fact(part: str, factor: Factor, block: int | None) -> Fact:
@@ -311,24 +312,23 @@ def deviations(anatomy: Anatomy) -> Section:
     if constraint != "none":
         remarks.append(f"then, and after every step, held at {constraint.replace('_', ' ')}")
     heads = ("where", "weight", "shape", "deviation", "value (of Xavier's)")
-    return Section("Initialization", heads, _merge_depths(facts, 2), remarks)
+    return Section("Initialization", _merge_depths(facts, 2), remarks, heads)
 
 
 def start(anatomy: Anatomy) -> Section:
     """Three numbers of the model before it is trained, as they are measured on random tokens."""
-    heads, shapes = ("", "", ""), anatomy.model
-    count = sum(parameter.numel() for parameter in shapes.parameters())
+    count = sum(parameter.numel() for parameter in anatomy.model.parameters())
     if count > MEASURED:
         line = f"not measured above {MEASURED:,} parameters; a run's summary.json has it (start)"
-        return Section("Start", heads, [Fact("", (line,))])
-    numbers = measure_start(build_model(anatomy.config, shapes.vocab_size))
+        return Section("Start", [Fact("", (line,))])
+    numbers = measure_start(build_model(anatomy.config, anatomy.model.vocab_size))
     facts = [Fact(word, ("not finite" if n is None else f"{n:.3g}",)) for word, n in
              zip(WORDS, numbers, strict=True)]  # fmt: skip
     remark = (
         "measured on random tokens before training; branch / stream is the mean over sub-layers of "
         "the rms of what one adds over the rms of what it adds to"
     )
-    return Section("Start", heads, facts, [remark])
+    return Section("Start", facts, [remark])
 
 
 def parameters(anatomy: Anatomy) -> Section:
@@ -356,7 +356,7 @@ def parameters(anatomy: Anatomy) -> Section:
     if not decays["matrices"]:
         remarks.append("weights are not decayed, since a constraint holds their length")
     heads = ("where", "group", "tensors", "parameters", "peak rate", "weight decay")
-    return Section("Parameters, rates and decay", heads, facts, remarks)
+    return Section("Parameters, rates and decay", facts, remarks, heads)
 
 
 # ---------------------------------------------------------------------------------- who chose what
@@ -369,7 +369,7 @@ def choices(anatomy: Anatomy, typed: set[str]) -> Section:
     keys = ("init", *NORM_KEYS, *AUTO_ARCHITECTURE, *factors, *SIZES)
     facts = [Fact(key, (_text(_value(config, key)), _chooser(anatomy, key, typed))) for key in keys]
     facts += [Fact(key, (_text(value_at(config, key)), reason)) for key, reason in _horizon(config)]
-    return Section("What auto came to", ("where", "key", "value", "chosen by"), facts)
+    return Section("What auto came to", facts, heads=("where", "key", "value", "chosen by"))
 
 
 def _horizon(config: Config) -> Iterator[tuple[str, str]]:
@@ -391,13 +391,13 @@ def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
     config = anatomy.config
     word, value = chosen_value(config.chosen, key), _value(config, key)
     short = key.rpartition(".")[2]
-    if key.startswith("optimizer."):
-        return _chooser_of_factor(config, key, typed)
     if word not in ("auto", value) and word != "always":
         sites = "v norm" if key == "v_norm" else "q and k norms"
         return f"the placement's own {sites}, before the preset's {word}"
     if word != "auto":
         return _by_hand(config, key, typed) + (": always" if word == "always" else "")
+    if key.startswith("optimizer.") and short in config.init.get("lr_factor", {}):
+        return f"init={config.choices.init}, whose rates these are"
     if config.embed == "fixnorm" and short == "embed_scale":
         return "embed=fixnorm, whose paper scales so"
     brought = {
@@ -417,22 +417,12 @@ def _chooser(anatomy: Anatomy, key: str, typed: set[str]) -> str:
     return f"auto: {SIZES.get(key, 'the default')}"
 
 
-def _chooser_of_factor(config: Config, key: str, typed: set[str]) -> str:
-    """Who chose the factor of the learning rate of a group of parameters."""
-    if key in typed:
-        return "you typed it"
-    if chosen_value(config.chosen, key) != "auto":
-        return "the saved run" if "config" in typed else f"optimizer={config.choices.optimizer}"
-    if key.rpartition(".")[2] in config.init.get("lr_factor", {}):
-        return f"init={config.choices.init}, whose rates these are"
-    return "auto: the default"
-
-
 def _by_hand(config: Config, key: str, typed: set[str]) -> str:
     if key in typed:
         return "you typed it"
     axis = key.partition(".")[0]
-    axis = axis if axis in ("model", "data") else "recipe" if axis == "trainer" else "preset"
+    if axis not in ("model", "data", "optimizer"):
+        axis = "recipe" if axis == "trainer" else "preset"
     return "the saved run" if "config" in typed else f"{axis}={config.choices[axis]}"
 
 
@@ -449,7 +439,7 @@ def other_choices(anatomy: Anatomy) -> Section:
     if rotary:
         for i, base in enumerate(own.rope_base for own in config.blocks):
             facts.append(Fact("rotary base", (f"{base:g}" if base else "0: not rotated",), i))
-    return Section("Other choices", ("where", "key", "value"), facts)
+    return Section("Other choices", facts, heads=("where", "key", "value"))
 
 
 def sources(anatomy: Anatomy) -> Section:
@@ -470,7 +460,7 @@ def sources(anatomy: Anatomy) -> Section:
     for choice in dict.fromkeys([*texts, *doubts]):
         for name, text in ((choice, texts.get(choice)), ("not verified", doubts.get(choice))):
             facts += [Fact(name, (text,))] if text not in (None, "", "none") else []
-    return Section("Sources", ("", "", ""), facts)
+    return Section("Sources", facts)
 
 
 def warnings(anatomy: Anatomy) -> Section:
@@ -478,7 +468,7 @@ def warnings(anatomy: Anatomy) -> Section:
     doubts = unverified(anatomy.config, anatomy.placement).items()
     whole = {unverified_line(choice, text) for choice, text in doubts}
     lines = [line for line in anatomy.config.warnings if line not in whole]
-    return Section("Warnings", ("", "", ""), [Fact("", (line,)) for line in lines])
+    return Section("Warnings", [Fact("", (line,)) for line in lines])
 
 
 def _text(value: Any) -> str:

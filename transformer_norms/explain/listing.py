@@ -1,5 +1,6 @@
 """All choices, a line each with its source, read from the files and classes of the choices."""
 
+from itertools import takewhile
 from typing import Any
 
 import yaml
@@ -43,10 +44,6 @@ def _description(axis: str, text: str) -> str:
 
 def _comment(text: str) -> str:
     """The lines of comment at the top of a file, without the line that Hydra reads."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        if not line.startswith("# @package"):
-            lines.append(line.lstrip("# "))
+    top = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    lines = (line.lstrip("# ") for line in top if not line.startswith("# @package"))
     return " ".join(lines)

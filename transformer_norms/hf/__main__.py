@@ -3,11 +3,10 @@
 import json
 import shutil
 import sys
-from collections.abc import Sequence
 from os.path import expanduser
 from pathlib import Path
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import find_run
 from transformer_norms.errors import ConfigError
 from transformer_norms.storage.files import storage
@@ -31,13 +30,6 @@ def make_parser() -> Parser:
         "--plugins", type=expanduser, default="none", help="the folder of a norm of your own"
     )
     return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    def body() -> int:
-        return export(**vars(make_parser().parse_args(arguments)))
-
-    return run_command(body)
 
 
 def export(folder: str, out: str, plugins: str = "none") -> int:
@@ -83,6 +75,8 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
     print(json.dumps({"folder": out, "class": type(exported).__name__}))
     return 0
 
+
+main = command(make_parser, lambda typed: export(**vars(typed)))
 
 if __name__ == "__main__":
     sys.exit(main())

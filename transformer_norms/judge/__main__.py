@@ -10,11 +10,10 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from math import inf, nan
 from pathlib import Path
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
+from transformer_norms.commands.terminal import PROGRAM, Parser, command, print_line, typed_path
 from transformer_norms.errors import ConfigError
 from transformer_norms.judge.decision import EFFECT
 from transformer_norms.judge.ledger import (
@@ -61,10 +60,6 @@ The last line on stdout is JSON. Exit codes:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_command(partial(_judge_or_stop, arguments))
-
-
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} judge", description=__doc__, epilog=_EPILOG)
     parser.add_argument("baseline", metavar="BASELINE", help="what is there")
@@ -102,12 +97,12 @@ def make_parser() -> Parser:
     return parser
 
 
-def _judge_or_stop(arguments: Sequence[str] | None) -> int:
+def _judge_or_stop(typed: argparse.Namespace) -> int:
     stopping = Stopping(what="the runs stop")
     stopping.has_unsaved_steps = True  # those of its children, which nothing else would stop
     try:
         with stopping:
-            return _judge(make_parser().parse_args(arguments))
+            return _judge(typed)
     except (KeyboardInterrupt, Preempted):
         say("stopped; the same command goes on")
         return AGAIN
@@ -192,6 +187,8 @@ def _number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text}: a number from 0 is wanted")
     return number
 
+
+main = command(make_parser, _judge_or_stop)
 
 if __name__ == "__main__":
     sys.exit(main())

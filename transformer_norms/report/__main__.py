@@ -2,11 +2,10 @@
 
 import json
 import sys
-from collections.abc import Sequence
-from functools import partial
+from argparse import Namespace
 from math import isfinite
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, run_command, typed_path
+from transformer_norms.commands.terminal import PROGRAM, Parser, command, typed_path
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live
@@ -23,11 +22,6 @@ else runs that differ only in their seed are one variant. Runs that differ in da
 tokenizer, evaluation, precision or horizon are not compared, but refused. The last line on stdout
 is JSON. Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage.
 """
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    when_stopped = "stopped; nothing was written since the last report"
-    return run_command(partial(_report, arguments), when_stopped)
 
 
 def make_parser() -> Parser:
@@ -57,8 +51,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def _report(arguments: Sequence[str] | None) -> int:
-    typed = make_parser().parse_args(arguments)
+def _report(typed: Namespace) -> int:
     if typed.margin is not None and not (isfinite(typed.margin) and typed.margin > 0):
         raise ConfigError(f"--margin {typed.margin}: a number of nats above 0 is wanted")
     sheet = typed_sheet(typed)
@@ -92,6 +85,8 @@ def _report(arguments: Sequence[str] | None) -> int:
     print(json.dumps({"report": str(path), **findings.study.count()}), flush=True)
     return 0
 
+
+main = command(make_parser, _report, "stopped; nothing was written since the last report")
 
 if __name__ == "__main__":
     sys.exit(main())

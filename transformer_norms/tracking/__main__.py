@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, run_command
+from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.tracking.mirror import resolve_mode, wishes
@@ -29,15 +29,6 @@ def make_parser() -> Parser:
         run=lambda typed: sync(typed.folders, resolve_mode(typed.mode, os.environ), typed.model)
     )
     return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    def run() -> int:
-        typed = make_parser().parse_args(arguments)
-        code: int = typed.run(typed)
-        return code
-
-    return run_command(run)
 
 
 def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> int:
@@ -76,6 +67,8 @@ def _run_folders(folder: Path) -> list[Path]:
         raise ConfigError(f"{folder}: neither a run folder nor a study with runs in it")
     return runs
 
+
+main = command(make_parser, lambda typed: typed.run(typed))
 
 if __name__ == "__main__":
     sys.exit(main())
