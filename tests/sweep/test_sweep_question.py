@@ -16,6 +16,7 @@ from transformer_norms.names import option_files, options
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Jobs
+from transformer_norms.sweep.power_table import count_comparisons, count_pairs
 from transformer_norms.sweep.question import common_settings, read_question, read_request
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +82,7 @@ def test_seeds_of_weights_and_order_are_crossed_and_a_rate_is_tuned_once_for_all
     jobs, question = Jobs(request), request.question
     grid = [(p, o) for p in ("pre", "post") for o in (7, 8)]
     assert [(v["placement"], v["data.seed"]) for v in question.variants] == grid
-    assert (question.first_seeds, question.compared) == ([0, 1, 2], 0)
+    assert (question.first_seeds, count_comparisons(question)) == ([0, 1, 2], 0)
     tuning = jobs.first_stage()
     assert len({job.run.identity for job in tuning}) == 2 * 2  # placements x rates
     assert not any("data.seed" in text for job in tuning for text in job.overrides)
@@ -105,7 +106,7 @@ def test_orders_are_crossed_with_each_variant_that_is_listed_too(mine):
 def test_a_typed_order_is_an_axis_whose_variants_have_their_own_baseline():
     question = read_request(["placement=pre,post", "data.seed=7,8", "seed=0,1"]).question
     assert question.baseline == {"placement": "pre"}
-    assert (question.pairs, question.compared) == (2, 0)
+    assert (count_pairs(question), count_comparisons(question)) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +147,14 @@ def test_where_more_than_five_seeds_decide_a_sweep_says_that_two_should_tune(
 def test_ready_sweeps_that_more_than_five_seeds_decide_tune_on_two_of_their_own():
     """Unless they were run before: then on the seeds of the packed record."""
     questions = {name: read_question(name) for name in READY}
-    for name in (n for n, q in questions.items() if q.tune and q.most_seeds > 5):
-        own = questions[name].tune_seeds
+    for name in (n for n, q in questions.items() if q.tune.grid and q.most_seeds > 5):
+        own = questions[name].tune.seed
         if (packed := ROOT / f"experiments/{name}/runs.tar.xz").is_file():
             with tarfile.open(packed) as runs:
                 file = next(one for one in runs if one.name.endswith(f"sweep-{name}.json"))
                 assert json.load(runs.extractfile(file))["tune_seeds"] == own
         else:
-            others = {s for n, q in questions.items() if n != name for s in q.tune_seeds}
+            others = {s for n, q in questions.items() if n != name for s in q.tune.seed}
             assert (len(own) >= 2, others & {*own}) == (True, set()), name
 
 
@@ -177,7 +178,7 @@ def test_no_two_variants_that_a_ready_sweep_lists_are_one_run(name):
 def test_what_a_study_says_of_its_plan_is_what_it_plans(name, by_hand):
     text = option_files("sweep")[name].read_text()
     question = read_request([f"sweep={name}"]).question
-    tuning = question.tune.budget * len(question.tune.seed) if question.tune else 0
+    tuning = question.tune.budget * len(question.tune.seed)
     assert len(question.variants) * (tuning + len(question.seeds)) == by_hand
     assert f"Planned: {by_hand} runs" in text
     fixed = question.fixed
@@ -219,7 +220,7 @@ def test_typed_values_stand_in_the_place_of_the_files(mine):
     assert question.seeds == [7]
     assert question.tune == Tuning({"optimizer.lr": [0.001, 0.002]}, [100])
     typed_rate = mine(TUNED, "optimizer.lr=2e-3").question
-    assert typed_rate.tune is None
+    assert typed_rate.tune.grid == {}
     assert typed_rate.fixed["optimizer.lr"] == 0.002
     further = mine(BASE + "fixed: {norm: dyt}\n", "norm=a,b")
     assert further.question.vary == {"placement": ["pre", "post"], "norm": ["a", "b"]}
@@ -317,14 +318,14 @@ def test_a_sweeps_name_is_one_that_its_record_can_have(tmp_path):
 REFUSED = [
     (
         "question: q\nbaseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm]}\nseeds: [0, 0, 2]",
-        "seeds: 0 stands there twice",
+        "seeds: [0, 0, 2]", "0 is there twice",
     ),
     (BASE + "sedes: [1]\n", "sedes", "did you mean 'seeds'"),
     (BASE + "seeds: [a]\n", "seeds: 'a'", "integer"),
     (BASE + "seeds: []\n", "seeds", "at least 1"),
-    (BASE + "tune: {optimizer.lr: [1e-3]}\n", "tune.seed", "missing"),
+    (BASE + "tune: {optimizer.lr: [1e-3]}\n", "tune: ", "seed is missing"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [0]}\n", "seed 0", "tunes and reports"),
-    (BASE + "tune: {seed: [9]}\n", "tune names no key", "optimizer.lr"),
+    (BASE + "tune: {seed: [9]}\n", "tune: ", "names no key", "optimizer.lr"),
     (BASE + "tune: {optimizer.lr: 1e-3, seed: [9]}\n", "tune.optimizer.lr", "list"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [a]}\n", "tune.seed", "integer"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], refine: -1}\n", "tune.refine: -1", "0"),

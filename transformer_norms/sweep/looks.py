@@ -11,10 +11,9 @@ from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_r
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Study
+from transformer_norms.sweep.planning import Pair
 from transformer_norms.sweep.question import Question
 from transformer_norms.sweep.seeds import seed_order
-
-Pair = tuple[Values, Values]  # a variant, and the point of its results
 
 
 def _planned(study: Study) -> dict[str, set[int]]:
@@ -69,7 +68,7 @@ class SeedPlan:
         planned = _planned(study)
         every = sorted({seed for name in named for seed in planned[name]})
         length = max(question.most_seeds, len(every))
-        order = seed_order(length, question.tune_seeds, every)
+        order = seed_order(length, question.tune.seed, every)
         begun = {name: 1 + max(map(order.index, planned[name])) for name in named}
         return cls(question, named, order, begun)
 

@@ -14,7 +14,7 @@ from transformer_norms.comparison.sweep_record import Tuned, Values, distinct, l
 from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
 from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
-from transformer_norms.sweep.planning import Job
+from transformer_norms.sweep.planning import Job, Pair
 from transformer_norms.sweep.search import (
     Allowed,
     Attempt,
@@ -25,7 +25,6 @@ from transformer_norms.sweep.search import (
     values_to_go_on,
 )
 
-Pair = tuple[Values, Values]  # a variant, and a point that it tries
 Search = Callable[[Tuning, Tried, Allowed], list[Values]]
 
 
