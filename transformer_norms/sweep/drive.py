@@ -115,7 +115,8 @@ class Sweep:
             if self.question.until_decided:
                 self._add_seeds(best)
             else:  # a look at the variants whose results have all ended
-                self._keep_looks(self._take_look())
+                for look in self._take_look():
+                    self._keep_look(look)
 
     def _introduction(self, first: list[Job]) -> list[str]:
         lines = self.planner.introduction(first)
@@ -266,9 +267,9 @@ class Sweep:
 
         most, workers = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
         lines: list[str] = []
-        for counts, decisions in looks_until_decided(look, plan.begun, most, workers):
+        for counts, decisions in looks_until_decided(look, plan.counts(found.study), most, workers):
             assert found is not None
-            self._keep_looks([look_at(found.study, decisions)])
+            self._keep_look(look_at(found.study, decisions))
             lines = plan.lines(counts, decisions, found)
         if self.goes_on:
             for line in lines:
@@ -288,8 +289,8 @@ class Sweep:
         look = take_look(found, unfinished=unfinished) if found else None
         return [look] if look and look.seen else []
 
-    def _keep_looks(self, looks: Sequence[Look]) -> None:
-        self.looks = add_looks(self.looks, looks)
+    def _keep_look(self, look: Look) -> None:
+        self.looks = add_looks(self.looks, [look])
         self._write_record()
 
     def _keep_earlier_look(self, first: list[Job]) -> None:

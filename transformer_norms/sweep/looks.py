@@ -59,7 +59,6 @@ class SeedPlan:
     question: Question
     best: Mapping[str, Pair]
     order: Sequence[int]
-    begun: Counts  # how many are planned already
 
     @classmethod
     def of(cls, question: Question, best: Sequence[Pair], study: Study) -> "SeedPlan":
@@ -69,11 +68,10 @@ class SeedPlan:
         every = sorted({seed for name in named for seed in planned[name]})
         length = max(question.most_seeds, len(every))
         order = seed_order(length, question.tune.seed, every)
-        begun = {name: 1 + max(map(order.index, planned[name])) for name in named}
-        return cls(question, named, order, begun)
+        return cls(question, named, order)
 
     def counts(self, study: Study) -> Counts:
-        """How many seeds each variant has by now, those included that another command planned."""
+        """How many seeds of each variant are planned by now, also by another command."""
         planned = _planned(study)
         places = {name: [self.order.index(s) for s in planned[name] if s in self.order]
                   for name in self.best}  # fmt: skip

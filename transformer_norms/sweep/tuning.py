@@ -110,7 +110,11 @@ class Tuner:
         summaries = {job.run.seed: job.summary for job in jobs}
         ended = {seed: summary for seed, summary in summaries.items() if summary}
         losses = trained_losses(ended, bigrams)
-        nearest = fmean(_loss_past_unigram(summary) for summary in ended.values()) if ended else inf
+        past_unigram = [
+            inf if one.val_loss is None or not best_ngram(one, "val_loss") else one.val_loss
+            for one in ended.values()
+        ]
+        nearest = fmean(past_unigram) if ended else inf
         return Attempt(point, losses, len(ended) - len(losses), nearest)
 
     def choices(self) -> list[Tuned]:
@@ -147,13 +151,6 @@ class Tuner:
         names, bests = zip(*at_edge, strict=True)
         values = ",".join(map(str, values_to_go_on(self.tuning.grid[key], bests)))
         return f"the best {key} is not found of {', '.join(names)}; to go on, type {key}={values}"
-
-
-def _loss_past_unigram(summary: Summary) -> float:
-    """The validation loss of a run that passes the unigram; else infinity."""
-    if summary.val_loss is None or not best_ngram(summary, "val_loss"):
-        return inf
-    return summary.val_loss
 
 
 def trained_losses(
