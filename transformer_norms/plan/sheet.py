@@ -78,7 +78,11 @@ def _memory_notes(plan: RunPlan, capacity: float | None) -> list[str]:
 
 def sweep_lines(plan: SweepPlan, capacity: float | None) -> list[str]:
     """Returns the lines of a sweep's plan: its stages, and the run that takes the most memory."""
-    title = f"{plan.request.name}: {plan.request.question.question}".rstrip(": ")
+    question = plan.request.question
+    title = f"{plan.request.name}: {question.question}".rstrip(": ")
+    notes = [*plan.request.remarks, *filter(None, [question.tune.more_text])]
+    if question.until_decided:
+        notes.append(f"the results are at most these: {question.until_decided}")
     rows = [
         [stage, f"{total['runs']:,}", f"{total['tokens']:.4g}", f"{total['flops']:.4g}"]
         for stage, total in plan.stages.items()
@@ -86,21 +90,12 @@ def sweep_lines(plan: SweepPlan, capacity: float | None) -> list[str]:
     return [
         *wrap_text(title),
         *text_table([["", "runs", "tokens", "FLOPs"], *rows]).splitlines(),
-        *_notes(_sweep_notes(plan)),
+        *_notes(notes),
         "",
         f"a run of {plan.fullest}, which takes the most memory:",
         "",
         *run_lines(plan.runs[plan.fullest], capacity),
     ]
-
-
-def _sweep_notes(plan: SweepPlan) -> list[str]:
-    question, notes = plan.request.question, [*plan.request.remarks]
-    if more := question.tune.more_text:
-        notes.append(more)
-    if question.until_decided:
-        notes.append(f"the results are at most these: {question.until_decided}")
-    return notes
 
 
 def _sized(size: float, unit: int = GIB) -> str:
