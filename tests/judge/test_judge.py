@@ -167,7 +167,7 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here):
         (["", "trainer.precision=bf16"], "trainer.precision: fp32 of the baseline and bf16 of"),
         (["", "norm=layernorm model=nano 'x"], "cannot be read: no closing quotation"),
         ([".", "norm=layernorm"], ".: is neither a run folder"),
-        (["nowhere", "norm=layernorm"], "no run below ./runs; and it is no KEY=VALUE"),
+        (["nowhere", "norm=layernorm"], "no run below ./runs; and it is not a KEY=VALUE"),
         (["", "norm=layernorm", "--most", "0"], "0: a whole number from 1 is wanted"),
         (["", "norm=layernorm", "--most", "1001"], "--most 1001: a proposal has at most 1000"),
         (["", "norm=layernorm", "--effect", "nan"], "nan: a number from 0 is wanted"),
@@ -183,13 +183,11 @@ def test_a_wrong_command_is_one_line_and_writes_nothing(typed, message, run_here
     assert list(Path().iterdir()) == before
 
 
-def test_a_run_that_ends_in_an_error_ends_the_command_with_its_code(run_here):
-    ChildHere.answers = [Answer(4, "", "runs/x: no space left")]
+@pytest.mark.parametrize("ended", [Answer(4, "", "x: no space left"), Answer(1, "", "KeyError: 0")])
+def test_a_run_that_ends_in_an_error_ends_the_command_with_its_code(run_here, ended):
+    ChildHere.answers = [ended]
     code, _, err = run_here("", "norm=layernorm", "--with", COMMON)
-    assert (code, err.splitlines()[-1]) == (4, "'' with seed 0: runs/x: no space left")
-    ChildHere.answers = [Answer(1, "", "RuntimeError: no more")]
-    code, _, err = run_here("", "norm=layernorm", "--with", COMMON)
-    assert (code, err.splitlines()[-1]) == (1, "'' with seed 0: RuntimeError: no more")
+    assert (code, err.splitlines()[-1]) == (ended.code, f"'' with seed 0: {ended.err}")
 
 
 # ---------------------------------------------------------------------------------------- one pair

@@ -48,16 +48,20 @@ def made_pair(seed, difference, **keys):
     return Pair(seed, (f"b{seed}", f"c{seed}"), "val_loss", (2.0, 2.0 + difference), **keys)
 
 
-def test_a_proposal_keeps_its_number_its_level_and_its_pairs():
+def test_a_proposal_keeps_its_number_its_level_and_its_pairs_and_shares_no_seed_unless_it_is_told():
     path = Path("made/judge.json")
     first = enter_proposal(path, BASELINE, CANDIDATE, EFFECT)
-    assert (first.number, first.level) == (1, 0.05 / 40)
+    assert (first.number, first.level, first.next_seed) == (1, 0.05 / 40, 1000)
     add_pair(path, 1, made_pair(1000, -0.1), MOST)
-    assert enter_proposal(path, BASELINE, SECOND, EFFECT).number == 2
-    assert enter_proposal(path, BASELINE, CANDIDATE, 0.01).number == 3
+    others = [
+        enter_proposal(path, BASELINE, SECOND, EFFECT),
+        enter_proposal(path, BASELINE, CANDIDATE, 0.01),
+        enter_proposal(path, BASELINE, CANDIDATE, EFFECT, shares=True),
+    ]
+    assert [(one.number, one.next_seed) for one in others] == [(2, 2000), (3, 3000), (4, 0)]
     again = enter_proposal(path, BASELINE, replace(CANDIDATE, typed="typed otherwise"), EFFECT)
     assert (again.number, again.next_seed) == (1, 1001)
-    assert [p.number for p in read_ledger(path).proposals] == [1, 2, 3]
+    assert [p.number for p in read_ledger(path).proposals] == [1, 2, 3, 4]
 
 
 def test_a_decided_proposal_takes_no_more_pairs_and_no_pair_twice():
@@ -68,16 +72,6 @@ def test_a_decided_proposal_takes_no_more_pairs_and_no_pair_twice():
     assert proposal.decision == "better"
     assert [pair.seed for pair in proposal.pairs] == list(range(len(proposal.pairs)))
     assert len(proposal.pairs) < 9
-
-
-def test_proposals_share_no_seed_unless_they_are_told_to():
-    path = Path("judge.json")
-    seeds = [
-        enter_proposal(path, BASELINE, CANDIDATE, EFFECT, shares=shares).next_seed
-        for shares in (True, False, False)
-    ]
-    assert seeds == [0, 2000, 2000]
-    assert enter_proposal(path, BASELINE, SECOND, EFFECT).next_seed == 3000
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """One format: what any number of ranks saves in shards, any number loads, byte for byte."""
 
-from datetime import timedelta
-
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from rank_workers import on_ranks
+from torch import Tensor, distributed, nn
 
 from transformer_norms.run import checkpoint
 from transformer_norms.training.optimizer import Muon
@@ -19,7 +18,6 @@ from transformer_norms.training.tensors import (
 
 RUN = "0123456789abcdef"
 FILES = ("model.safetensors", "optimizer.safetensors")
-LIMIT = timedelta(seconds=60)  # of waiting for a rank that does not gather
 pytestmark = pytest.mark.nightly
 
 
@@ -75,43 +73,36 @@ def as_one_process(folder, source, target):
     return model, optimizers
 
 
-def in_shards(rank, world, folder, source, target):
+def in_shards(ranks, folder, source, target):
     """The same on ranks, after a forward pass that leaves gathered weights in the model."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    torch.set_num_threads(1)
-    store = f"file://{folder}/ranks-{target}"
-    distributed.init_process_group(
-        "gloo", init_method=store, rank=rank, world_size=world, timeout=LIMIT
-    )
-    model = fully_shard(
-        Model(seed=7), mesh=init_device_mesh("cpu", (world,)), reshard_after_forward=False
-    )
+    mesh = init_device_mesh("cpu", (ranks.count,))
+    model = fully_shard(Model(seed=7), mesh=mesh, reshard_after_forward=False)
     optimizers = model.optimizers()
     load_into(model, optimizers, folder / f"step-{source:08d}")
-    _check_shards(rank, world, folder / f"step-{source:08d}", tensors_of(model, optimizers))
+    _check_shards(ranks, folder / f"step-{source:08d}", tensors_of(model, optimizers))
     with torch.no_grad():
         model(torch.ones(3, 5))
     for _ in range(2):  # the second finds the step saved, and gathers for nothing
         tensors = tensors_of(model, optimizers)
-        if rank == 0:
+        if ranks.rank == 0:
             save(folder, target, tensors)
         else:
             checkpoint.follow(tensors)
         distributed.barrier()
-    distributed.destroy_process_group()
 
 
-def _check_shards(rank, world, path, groups):
+def _check_shards(ranks, path, groups):
     for name, group in zip(FILES, groups.values(), strict=True):
         arrays = safetensors.numpy.load_file(path / name)
         assert arrays.keys() == group.keys()
         for key, tensor in group.items():
             here = tensor.detach()
             if not key.endswith(":step") and key not in ("running_mean", "batches"):
-                per_rank = -(-len(arrays[key]) // world)
-                arrays[key] = arrays[key][rank * per_rank : (rank + 1) * per_rank]
+                per_rank = -(-len(arrays[key]) // ranks.count)
+                arrays[key] = arrays[key][ranks.rank * per_rank :][:per_rank]
                 here = here.to_local()
             assert np.array_equal(here.numpy(), arrays[key]), key
 
@@ -138,8 +129,8 @@ def same_files(folder, step):
 def test_one_process_and_2_and_3_ranks_hand_on_one_checkpoint_byte_for_byte(tmp_path):
     trained(tmp_path)
     as_one_process(tmp_path, tmp_path / "step-00000001", 2)
-    multiprocessing.spawn(in_shards, (3, tmp_path, 2, 3), nprocs=3)
-    multiprocessing.spawn(in_shards, (2, tmp_path, 3, 4), nprocs=2)
+    on_ranks(3, in_shards, tmp_path, 2, 3)
+    on_ranks(2, in_shards, tmp_path, 3, 4)
     as_one_process(tmp_path, tmp_path / "step-00000004", 5)
     assert all(same_files(tmp_path, step) for step in (2, 3, 4, 5))
     keys = set(safetensors.numpy.load_file(tmp_path / "step-00000003" / FILES[1]))

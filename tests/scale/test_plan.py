@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.plan.__main__ import main
-from transformer_norms.plan.memory import divide_step
+from transformer_norms.plan.plans import divide_step
 from transformer_norms.plan.rehearsal import Stage
 
 TINY = ("preset=gpt2", "model=nano", "tracking=none")

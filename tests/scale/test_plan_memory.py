@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose
-from transformer_norms.plan.memory import divide_step, memory_of
+from transformer_norms.plan.plans import divide_step, memory_of
 from transformer_norms.plan.rehearsal import Stage
 
 VOCABULARY = 97

@@ -19,7 +19,7 @@ from rank_workers import (
     trainer_of,
 )
 from short_runs import BASE, go, here, rows, state  # noqa: F401
-from warm import CEILING, Command
+from warm import Command
 
 from transformer_norms import ConfigError, cli, compose
 from transformer_norms.config.building import build_model
@@ -152,17 +152,15 @@ def test_what_is_dropped_depends_on_the_step_and_the_sequence():
 # ------------------------------------------------------------------------- the division
 
 
-def divided(before, ranks, cores, *typed):
-    config = compose([*SIZES, *typed])
+def divided(before, ranks, cores, *typed, device="cpu"):
+    sizes = [text for text in SIZES if not text.startswith("trainer.device=")]
+    config = compose([*sizes, *typed], device)
     model = build_model(config, VOCABULARY)
     return divide_again(before, config.trainer, model, Ranks(0, ranks, 0, ranks), cores // ranks)
 
 
 def test_a_run_of_replicas_goes_on_with_one_model_on_a_gpu():
-    typed = [text for text in SIZES if not text.startswith("trainer.device=")]
-    config = compose(typed, device="cuda")
-    model = build_model(config, VOCABULARY)
-    after = divide_again(Division(2, 1, 2, 2), config.trainer, model, Ranks(0, 1, 0, 1), 2)
+    after = divided(Division(2, 1, 2, 2), 1, 2, device="cuda")
     assert (after.micro_batches, after.replicas) == (2, 1)
 
 
@@ -284,30 +282,21 @@ def test_a_sweep_is_not_parallel(capsys, here):  # noqa: F811
 
 
 @pytest.mark.goal("T6", "A4")
-def test_a_run_of_two_ranks_is_the_run_of_one(here):  # noqa: F811
+@pytest.mark.parametrize("agent", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_run_of_two_ranks_is_the_run_of_one(agent, here):  # noqa: F811
+    """Also where torchrun starts the two."""
     alone = go("study=alone", "trainer.accumulation=2")
     typed = [*BASE, "study=both", "trainer.accumulation=2", "parallel=ddp"]
     where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     where |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    ranks = [Command(typed, where | {"RANK": n, "LOCAL_RANK": n}) for n in "01"]
-    (out, err), (silent, _) = [rank.communicate(CEILING) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], err
-    assert (len(out.splitlines()), silent) == (1, "")  # rank 0 alone
-    check_answer(json.loads(out), alone, here)
-
-
-@pytest.mark.nightly
-def test_torchrun_starts_the_run_of_one(here):  # noqa: F811
-    alone = go("study=alone", "trainer.accumulation=2")
-    job = torchrun(2, *BASE, "study=both", "trainer.accumulation=2", "parallel=ddp")
-    out, err = job.communicate()
-    assert job.returncode == 0, err
-    assert len(out.splitlines()) == 1
-    check_answer(json.loads(out), alone, here)
-
-
-def check_answer(answer, alone, here):  # noqa: F811
-    """The rows, the weights and the record of a run of two ranks."""
+    if agent:
+        jobs = [torchrun(2, *typed)]
+    else:
+        jobs = [Command(typed, where | {"RANK": n, "LOCAL_RANK": n}) for n in "01"]
+    (out, err), *others = [job.communicate() for job in jobs]
+    assert {job.returncode for job in jobs} == {0}, err
+    assert (len(out.splitlines()), [silent for silent, _ in others]) == (1, [""] * len(others))
+    answer = json.loads(out)  # of rank 0 alone
     assert answer["val_loss"] == alone["val_loss"]
     assert rows(answer["run"]) == rows(alone["folder"])
     (tensors, saved), (wanted, expected) = state(answer["run"]), state(alone["folder"])

@@ -31,7 +31,10 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def alone():
-    return train_all_alone(CASES)
+    """Each case in one process. No two are alike, else they would say less than they seem to."""
+    found = train_all_alone(CASES)
+    assert len({weights for _, weights in found}) == len(CASES)
+    return found
 
 
 @pytest.mark.goal("R3", "A4")
@@ -40,11 +43,6 @@ def test_the_weights_and_every_loss_have_the_bits_of_one_process(count, alone):
     for found in on_ranks(count, train_all, CASES):
         for case, one, other in zip(CASES, alone, found, strict=True):
             assert one == other, case
-
-
-def test_the_cases_differ():
-    """Else they would say less than they seem to."""
-    assert len({weights for _, weights in train_all_alone(CASES)}) == len(CASES)
 
 
 # ------------------------------------------------------------------------- torchrun
@@ -96,6 +94,26 @@ def start(count, study, *more):
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def summary():
+    return json.loads((folder_of("rough") / "summary.json").read_text())
+
+
+def go_through(stages, *typed):
+    """Trains the run `rough` in stages, each of a kind of parallel training and a number of ranks.
+    All but the last one are stopped once they have saved."""
+    beyond = 0
+    for place, (parallel, count) in enumerate(stages, start=1):
+        job, last = start(count, "rough", f"parallel={parallel}", *typed), place == len(stages)
+        if not last:
+            wait_for(job, lambda beyond=beyond: saved("rough", beyond))
+            job.send_signal(signal.SIGTERM)
+        out, err = job.communicate()
+        found = summary()
+        ended = found["status"], found["parallel"], found["ranks"]
+        assert ended == ("finished" if last else "preempted", parallel, count), err
+        beyond = found["step"]
+
+
 @pytest.fixture
 def calm(here):  # noqa: F811
     job = start(1, "calm")
@@ -107,19 +125,23 @@ def calm(here):  # noqa: F811
 @pytest.mark.goal("R6", "R3", "T6")
 @pytest.mark.parametrize("counts", [(1, 2, 1), (2, 4), (4, 1)], ids=str)
 def test_a_run_goes_on_with_another_number_of_ranks(counts, calm, measured):
-    beyond = 0
-    for i, count in enumerate(counts):
-        job = start(count, "rough")
-        if i < len(counts) - 1:
-            wait_for(job, lambda beyond=beyond: saved("rough", beyond))
-            job.send_signal(signal.SIGTERM)
-        out, err = job.communicate()
-        summary = json.loads((folder_of("rough") / "summary.json").read_text())
-        assert summary["ranks"] == count
-        assert summary["status"] == ("finished" if i == len(counts) - 1 else "preempted"), err
-        beyond = summary["step"]
+    go_through([("ddp" if count > 1 else "none", count) for count in counts])
     assert same(calm, folder_of("rough"))
     measured(f"ranks {' -> '.join(map(str, counts))}: bitwise")
+
+
+def signal_rank(count, rank, number, *typed):
+    """Signals one of the ranks of the run `rough` once it has saved. Returns the run's summary,
+    what the job printed, and the seconds until all had ended."""
+    job = start(count, "rough", *typed)
+    wait_for(job, lambda: saved("rough"))
+    begun = time.monotonic()
+    os.kill(ranks_of(job)[rank], number)
+    out, err = job.communicate()
+    seconds = time.monotonic() - begun
+    assert seconds < 60
+    assert job.returncode == 1
+    return summary(), out, err, seconds
 
 
 TO_ONE = [(2, 1, number) for number in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")]
@@ -131,17 +153,9 @@ TO_ONE += [(2, 0, "SIGTERM"), (4, 0, "SIGUSR1"), (4, 3, "SIGTERM")]
 def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(
     count, rank, name, calm, measured
 ):
-    job = start(count, "rough")
-    wait_for(job, lambda: saved("rough"))
-    begun = time.monotonic()
-    os.kill(ranks_of(job)[rank], signal.Signals[name])
-    out, err = job.communicate()
-    seconds = time.monotonic() - begun
-    assert seconds < 60
-    assert job.returncode == 1
-    summary = json.loads((folder_of("rough") / "summary.json").read_text())
-    assert summary["status"] == "preempted", err
-    assert state(folder_of("rough"))[1]["step"] == summary["step"]
+    found, out, err, seconds = signal_rank(count, rank, signal.Signals[name])
+    assert found["status"] == "preempted", err
+    assert state(folder_of("rough"))[1]["step"] == found["step"]
     assert json.loads(out)["status"] == "preempted"
     assert start(2, "rough").wait() == 0
     assert same(calm, folder_of("rough"))
@@ -150,10 +164,8 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_a_checkpoint(
 
 def test_a_run_that_is_mirrored_answers_before_its_other_ranks_end(here):  # noqa: F811
     """torchrun ends rank 0 as soon as another one has ended with an exit code."""
-    job = start(2, "rough", "tracking=wandb", "tracking.mode=offline")
-    wait_for(job, lambda: saved("rough"))
-    os.kill(ranks_of(job)[1], signal.SIGTERM)
-    out, err = job.communicate()
+    mirrored = "tracking=wandb", "tracking.mode=offline"
+    _, out, err, _ = signal_rank(2, 1, signal.SIGTERM, *mirrored)
     assert json.loads(out)["status"] == "preempted", err
 
 
@@ -161,55 +173,40 @@ def test_a_run_that_is_mirrored_answers_before_its_other_ranks_end(here):  # noq
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_the_job_and_the_same_command_goes_on(rank, parallel, calm, measured):
-    job = start(2, "rough", f"parallel={parallel}")
-    wait_for(job, lambda: saved("rough"))
-    begun = time.monotonic()
-    os.kill(ranks_of(job)[rank], signal.SIGKILL)
-    out, err = job.communicate()
-    ended = time.monotonic() - begun
-    assert ended < 60
-    assert job.returncode == 1
-    summary = json.loads((folder_of("rough") / "summary.json").read_text())
+    found, _, _, seconds = signal_rank(2, rank, signal.SIGKILL, f"parallel={parallel}")
     # Rank 0 may itself be the one that is gone, or be ended before it notices.
-    assert summary["status"] in ("running", "preempted"), summary["error"]
+    assert found["status"] in ("running", "preempted"), found["error"]
     assert start(2, "rough").wait() == 0
     assert parallel == "fsdp" or same(calm, folder_of("rough"))
-    measured(f"rank {rank}, {parallel}: ended after {ended:.0f} s, resumed")
+    measured(f"rank {rank}, {parallel}: ended after {seconds:.0f} s, resumed")
+
+
+def meet(ranks, *folders):
+    """Two agents that meet as two machines do, each in its folder. Returns the exit codes, and what
+    was printed on stdout and on stderr."""
+    meeting = f"--rdzv-endpoint=localhost:{free_port()}"
+    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d"]
+    words += [f"--nproc-per-node={ranks}", "--rdzv-id=norms", meeting, str(ROOT / "train.py")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    jobs = [subprocess.Popen([*words, *command("rough")], cwd=one, **pipes) for one in folders]
+    outs, errs = zip(*(job.communicate() for job in jobs), strict=True)
+    return [job.returncode for job in jobs], outs, errs
 
 
 def test_two_agents_meet_as_two_machines_do(calm):
-    meeting = f"--rdzv-endpoint=localhost:{free_port()}"
-    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
-    words += ["--rdzv-backend=c10d", "--rdzv-id=norms", meeting, str(ROOT / "train.py")]
-    jobs = [
-        subprocess.Popen(
-            [*words, *command("rough")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    said = [job.communicate() for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0], said
-    assert sorted(len(out.splitlines()) for out, _ in said) == [0, 1]
+    codes, outs, errs = meet(2, None, None)
+    assert codes == [0, 0], errs
+    assert sorted(len(out.splitlines()) for out in outs) == [0, 1]
     assert same(calm, folder_of("rough"))
 
 
 def test_a_rank_with_other_code_or_data_is_refused(here):  # noqa: F811
     """The second machine has another corpus."""
-    meeting = f"--rdzv-endpoint=localhost:{free_port()}"
-    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-    words += ["--rdzv-backend=c10d", "--rdzv-id=norms", meeting, str(ROOT / "train.py")]
     (here / "other").mkdir()
     (here / "other" / "corpus.txt").write_text((here / "corpus.txt").read_text() + "and one more\n")
-    jobs = [
-        subprocess.Popen(
-            [*words, *command("rough")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-        )
-        for folder in (here, here / "other")
-    ]  # fmt: skip
-    said = [job.communicate()[1] for job in jobs]
-    assert [job.returncode for job in jobs] == [1, 1]
-    assert any("has another" in err and "than rank 0" in err for err in said), said
+    codes, _, errs = meet(1, here, here / "other")
+    assert codes == [1, 1]
+    assert any("has another" in err and "than rank 0" in err for err in errs), errs
     assert not (here / "runs").exists()
     assert not (here / "other" / "runs").exists()
 
@@ -272,9 +269,9 @@ def test_what_is_not_finite_on_one_rank_is_a_divergence_of_all(
     job = torchrun(2, *command("rough", *typed), PLANT=plant)
     out, err = job.communicate()
     assert job.returncode == 1, err
-    summary = json.loads((folder_of("rough") / "summary.json").read_text())
-    assert (summary["status"], summary["step"]) == ("diverged", 12), err
-    assert summary["diverged"] == DIVERGED[plant]
+    found = summary()
+    assert (found["status"], found["step"]) == ("diverged", 12), err
+    assert found["diverged"] == DIVERGED[plant]
     assert state(folder_of("rough"))[1]["step"] == 12
     if parallel == "ddp":  # whose sums are those of one process
         assert same(calm["folder"], folder_of("rough"))

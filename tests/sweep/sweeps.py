@@ -1,21 +1,25 @@
 """Sweeps in this process, of runs of four steps, for the tests of a sweep."""
 
 import json
+import math
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from run_folders import skip_pictures
 from warm import TEXT
 
 from transformer_norms import compose
+from transformer_norms.config.compose import default_axes
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.storage.locks import take_lock
-from transformer_norms.sweep import drive
+from transformer_norms.sweep import drive, launching
 from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.launching import run_job
 
@@ -79,9 +83,9 @@ def here(tmp_path, monkeypatch):
     plan_sweep.cache_clear()
 
 
-def compose_once(monkeypatch):
+def compose_once(monkeypatch, composed=None):
     """A test composes each config once, which a sweep does for a plan and for a run of it."""
-    composed = cache(lambda overrides: compose(list(overrides)))
+    composed = composed or cache(lambda overrides: compose(list(overrides)))
     for module in ("planning", "launching"):
         monkeypatch.setattr(
             f"transformer_norms.sweep.{module}.compose", lambda words: composed(tuple(words))
@@ -114,11 +118,92 @@ def sweep(capsys, *arguments, launcher=None, short=SHORT):
     return json.loads(out.splitlines()[-1]), code, err
 
 
+# ------------------------------------------------------------------ runs whose losses are made up
+
+MADE_UP = ["model=nano", "data=stories", "tracking=none", "trainer.steps=4", "trainer.threads=1"]
+SHIFTS = {"rmsnorm": 0.0, "layernorm": -0.08, "dyt": 0.08, "scalenorm": 0.0, "derf": math.inf}
+SD = 0.01
+composed = cache(lambda overrides: compose(list(overrides)))  # all tests have the same configs
+_axes = cache(default_axes)
+made_up_sweep = partial(sweep, short=MADE_UP)
+
+
+class Killed(BaseException):
+    """No handler of the sweep sees it, as none sees kill -9."""
+
+
+class Trainings:
+    """Runs that train at once. `left` runs may still begin; those of `broken` norms raise. `runs`
+    are the norms and seeds of the others in order, and `folders` their names."""
+
+    def __init__(self):
+        self.runs, self.folders, self.left, self.broken = [], [], math.inf, set()
+
+    def train(self, run, *_):
+        config = run.config
+        norm, seed = config.choices["norm"], config.seed
+        self.left -= 1
+        if norm in self.broken:
+            raise RuntimeError("out of memory")
+        self.runs.append((norm, seed))
+        self.folders.append(run.folder.name)
+        run.folder.mkdir(parents=True)
+        (run.folder / "config.yaml").write_text(to_yaml(config))
+        (run.folder / "metrics.jsonl").write_text("")
+        loss = self.loss(config)
+        trained = math.isfinite(loss)
+        summary = Summary(
+            status="finished" if trained else "diverged", step=4, steps=4, tokens=64, seconds=90.0,
+            val_loss=loss if trained else None, choices=dict(config.choices),
+            identity=run.plan.hash, data=Data(identity=run.plan.data_identity, fingerprint="f"),
+            batch_chain=f"seed {seed}", weights_only=True,
+        )  # fmt: skip
+        summary.write(run.folder)
+        return summary
+
+    def start(self, overrides):
+        if self.left == 0:  # not in the run, whose end is a failure of its own, whatever it is
+            raise Killed
+        return launching.run_job(overrides)
+
+    def loss(self, config):
+        norm = config.choices["norm"]
+        common, own = np.random.default_rng([config.seed, *norm.encode()]).normal(size=2)
+        return 3 + SHIFTS[norm] + SD * own if norm != "rmsnorm" or common else 3.0
+
+    @property
+    def seeds(self):
+        return {norm: {s for n, s in self.runs if n == norm} for norm in SHIFTS}
+
+
+@pytest.fixture
+def trainings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    skip_pictures(monkeypatch)
+    compose_once(monkeypatch, composed)
+    monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
+    made = Trainings()
+    monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
+    monkeypatch.setattr("sweeps.run_job", made.start)
+    return made
+
+
+# --------------------------------------------------------------------------- what a test writes
+
+
 def write_sweep(content):
     folder = Path("mine/configs/sweep")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.yaml").write_text("question: Which?\n" + content)
     return ["sweep=mine", "plugins=mine"]
+
+
+def write_norm(name, code, settings=""):
+    """A norm of the plugins in `mine`."""
+    folder = Path("mine/configs/norm")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(f"type: {name}\n{settings}")
+    Path("mine", f"{name}.py").write_text(code)
 
 
 def begin_elsewhere(job, **process):

@@ -14,6 +14,11 @@ from transformer_norms.sweep.launching import record_failure
 from transformer_norms.sweep.planning import Job
 
 
+def job_in(folder, variant=None):
+    """A job that has not begun."""
+    return Job(PlannedRun("a", "0" * 16, "result", variant or {}, {}, 0), folder, (), {})
+
+
 def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
     probes = {f"probe/gradient_norm/mlp.up/{i}": 0.12345 for i in range(1000)}
     rows = [{"step": 48, "train/loss": 3.5}, {"step": 49, "train/loss": 3.25, **probes}]
@@ -24,12 +29,8 @@ def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
 
 
 def test_a_terminal_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
-    run = PlannedRun(
-        folder="a", identity="0" * 16, stage="result", seed=0, tuned={},
-        variant={"data.paths": ["/a"], "optimizer.betas": ["[b]"]},
-    )  # fmt: skip
     shown = board.Board("name", lambda folder: None)
-    shown.add([Job(run, tmp_path / "a", (), {})])
+    shown.add([job_in(tmp_path, {"data.paths": ["/a"], "optimizer.betas": ["[b]"]})])
     console = Console(file=StringIO(), width=200)
     shown.rows[0].state = "running"
     console.print(shown._drawing())
@@ -37,13 +38,10 @@ def test_a_terminal_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
 
 
 def test_the_time_left_is_at_the_pace_of_the_runs_so_far(tmp_path, monkeypatch):
-    run = PlannedRun(
-        folder="a", identity="0" * 16, stage="result", seed=0, tuned={}, variant={}
-    )  # fmt: skip
     shown = board.Board("name", lambda folder: None)
     shown.began = 100.0
     monkeypatch.setattr(board.time, "monotonic", lambda: 110.0)
-    shown.add([Job(run, tmp_path / f"{i}", (), {}) for i in range(4)])
+    shown.add([job_in(tmp_path / f"{i}") for i in range(4)])
     assert shown._left() == ""
     shown.rows[0].began, shown.rows[0].state = True, "finished"
     assert shown._left() == "; 0:30 left"  # ten seconds for one of four

@@ -15,7 +15,7 @@ import pytest
 from cheap_jobs import end_process_of_first_seed
 from pausing import PAUSE
 from run_folders import draw_nothing
-from sweeps import PLUGIN, BasicLauncher
+from sweeps import PLUGIN, BasicLauncher, sweep, write_norm
 from warm import CEILING, TEXT, Command
 
 from transformer_norms import cli, compose, train
@@ -87,18 +87,6 @@ def start(*arguments, prepare=None, **environment):
     return Command([*arguments, *short], environment, prepare=prepare)
 
 
-def drive_here(capsys, launcher, *arguments):
-    """(the JSON line, the exit code, what a person reads) of a driver in this process."""
-    drive.plan_sweep.cache_clear()
-    code = 0
-    try:
-        drive.run_sweep([*arguments, *SHORT], launcher)
-    except SystemExit as exit:
-        code = exit.code
-    out, err = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1]), err
-
-
 def summaries(study):
     runs = {}
     for file in Path("runs", study).glob("*/summary.json"):
@@ -152,7 +140,7 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     assert not workers_at_work("rough")
     assert all(1 <= summary["step"] <= 5 for summary in summaries("rough").values())
 
-    code, answer, err = drive_here(capsys, BasicLauncher(), *small)
+    answer, code, err = sweep(capsys, *small, short=SHORT)
     assert (code, answer["finished"], answer["runs"]) == (0, 2, 2), err
     # A run that a worker of two began goes on with its share of the cores.
     assert {one["threads"] for one in summaries("rough").values()} == {max(1, cores() // 2)}
@@ -166,10 +154,8 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
 @pytest.mark.goal("S4")
 @pytest.mark.parametrize("jobs", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
-    folder, name = Path("mine/configs/norm"), f"counted_{jobs}"  # a name is registered once
-    folder.mkdir()
-    (folder / f"{name}.yaml").write_text(f"type: {name}\nnumber: 0\n")
-    Path("mine/counted.py").write_text(COUNTED.replace("NAME", name))
+    name = f"counted_{jobs}"  # a name is registered once
+    write_norm(name, COUNTED.replace("NAME", name), "number: 0\n")
     Path("mine/pause.py").write_text(PAUSE)
     numbers = [str(number) for number in range(jobs)]
     arguments = ["plugins=mine", f"norm={name}", f"norm.number={','.join(numbers)}"]
@@ -184,8 +170,11 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
             return answers
 
     Second.__name__ = "BasicLauncher"
-    for code, answer, err in [drive_here(capsys, Second(), *arguments), first.end()]:
-        assert (code, answer["finished"], answer["missing"]) == (0, jobs, 0), err
+    second, *ended = sweep(capsys, *arguments, launcher=Second(), short=SHORT)
+    code, answer, err = first.end()
+    assert (code, ended[0]) == (0, 0), (err, ended)
+    for one in (answer, second):
+        assert (one["finished"], one["missing"]) == (jobs, 0)
     used = Counter(Path("used.txt").read_text().split())
     # Three norms in each of 20 steps, and in one pass of each driver that builds the model.
     assert used.keys() == set(numbers)
@@ -216,14 +205,7 @@ def test_runs_that_begin_at_one_moment_have_a_folder_each(runs, measured):
 
 
 def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monkeypatch):
-    Path("mine/configs/norm").mkdir()
-    Path("mine/configs/norm/calm.yaml").write_text("type: calm\n")
-    Path("mine/calm.py").write_text(
-        "from torch import nn\nfrom transformer_norms.norms import NORMS\n"
-        "@NORMS('calm')\nclass Calm(nn.Module):\n    '''x'''\n"
-        "    def __init__(self, width: int) -> None:\n        super().__init__()\n"
-        "    def forward(self, x):\n        return x\n"
-    )
+    write_norm("calm", COUNTED.replace("NAME", "calm"), "number: 0\n")
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     typed = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "norm=rmsnorm,calm"]
@@ -231,6 +213,7 @@ def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monk
     out, err = capsys.readouterr()
     answer = json.loads(out.splitlines()[-1])
     assert (code, answer["finished"], answer["failed"]) == (0, 2, 0), err
+    assert Path("used.txt").is_file()
 
 
 @pytest.mark.goal("S2")
@@ -359,9 +342,7 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
 def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher, measured):
     """An error, a loss that is no number, sys.exit, a KeyboardInterrupt of its own, kill -9 as by
     the kernel where memory is short, and an end without a word."""
-    Path("mine/configs/norm").mkdir()
-    Path("mine/configs/norm/bad.yaml").write_text("type: bad\nfactor: 1.0\n")
-    Path("mine/bad.py").write_text(PLUGIN)
+    write_norm("bad", PLUGIN, "factor: 1.0\n")
     ends = {0: "RuntimeError: no more", 2: "SystemExit: 7", 3: "KeyboardInterrupt"}
     dies = {4: "killed by SIGKILL", 5: "ended with code 0"}
     if "joblib" in launcher:

@@ -117,32 +117,25 @@ def test_a_run_whose_worker_died_is_recorded_as_failed_with_the_cause(capsys):
     assert (summary["status"], summary["error"]) == ("failed", "its worker was killed by SIGKILL")
 
 
-def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, monkeypatch):
-    launcher = BasicLauncher()
-    original = launcher.launch
+@pytest.mark.parametrize("finishes", [False, True])
+def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, finishes):
+    """Also where the run that hears the signal comes to its end."""
 
-    def stop(job_overrides, initial_job_idx):
-        original(job_overrides, initial_job_idx)
-        return [JobReturn(_return_value={"status": "preempted"}, status=JobStatus.COMPLETED)]
-
-    launcher.launch = stop
-    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm,dyt", launcher=launcher)
-    assert (len(launcher.asked), code, answer["missing"], answer["report"]) == (1, 75, 2, None)
-    assert "the same command" in err
-
-
-def test_a_signal_that_a_finishing_run_hears_ends_the_sweep_too(capsys):
     class Signalled(BasicLauncher):
         def launch(self, job_overrides, initial_job_idx):
+            answers = super().launch(job_overrides, initial_job_idx)
+            if not finishes:
+                return [JobReturn(_return_value={"status": "preempted"}, status=answers[0].status)]
             with Stopping() as inner:
                 inner.deferring = True
                 os.kill(os.getpid(), signal.SIGUSR1)
-            return super().launch(job_overrides, initial_job_idx)
+            return answers
 
     Signalled.__name__ = "BasicLauncher"
     launcher = Signalled()
-    _, code, _ = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)
-    assert (len(launcher.asked), code) == (1, 75)
+    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm,dyt", launcher=launcher)
+    assert (len(launcher.asked), code, answer["missing"], answer["report"]) == (1, 75, 2, None)
+    assert "the same command" in err
 
 
 def test_a_run_killed_before_its_optimizer_was_dropped_loses_it_at_the_next_command(

@@ -3,111 +3,32 @@
 import math
 import shutil
 from collections import Counter
-from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sweeps
-from run_folders import skip_pictures
-from sweeps import BasicLauncher
+from run_folders import tree
+from sweeps import SHIFTS, BasicLauncher, Killed, trainings
+from sweeps import made_up_sweep as sweep
 
 from transformer_norms.comparison.sweep_record import Look, Seen, read_record
-from transformer_norms.config.chosen_files import default_axes
-from transformer_norms.config.compose import compose
-from transformer_norms.config.saved import to_yaml
 from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Variant
-from transformer_norms.run import run as running
-from transformer_norms.run.summary import Data, Summary, read_summary
-from transformer_norms.sweep.launching import run_job
+from transformer_norms.run.summary import read_summary
 
-SHORT = ["model=nano", "data=stories", "tracking=none", "trainer.steps=4", "trainer.threads=1"]
-SHIFTS = {"rmsnorm": 0.0, "layernorm": -0.08, "dyt": 0.08, "scalenorm": 0.0, "derf": math.inf}
 PLAN = "{first: 3, until: decided, most: 8}"
-SD = 0.01
 NAMED = f"""baseline: {{norm: rmsnorm}}
 vary: {{norm: [rmsnorm, layernorm, dyt, scalenorm, derf]}}
 seeds: {PLAN}
 """
 
 
-_axes = cache(default_axes)
-_compose = cache(lambda overrides: compose(list(overrides)))
-
-
-def composed(overrides):
-    """compose(), once for each config: all tests have the same ones."""
-    return _compose(tuple(overrides))
-
-
 FEW = NAMED.replace("layernorm, dyt, scalenorm, derf", "layernorm, scalenorm")
 LISTED = NAMED.replace("scalenorm, derf", "scalenorm").replace(PLAN, "[0, 1, 2]")
 
 
-class Killed(BaseException):
-    pass
-
-
-class Trainings:
-    """Runs that train at once: their losses are made up. `left` runs may still begin."""
-
-    def __init__(self):
-        self.runs, self.left, self.broken = [], math.inf, set()
-
-    def train(self, run, *_):
-        config = run.config
-        norm, seed = config.choices["norm"], config.seed
-        self.left -= 1
-        if norm in self.broken:
-            raise RuntimeError("out of memory")
-        self.runs.append((norm, seed))
-        run.folder.mkdir(parents=True)
-        (run.folder / "config.yaml").write_text(to_yaml(config))
-        (run.folder / "metrics.jsonl").write_text("")
-        loss = self.loss(norm, seed)
-        trained = math.isfinite(loss)
-        summary = Summary(
-            status="finished" if trained else "diverged", step=4, steps=4, tokens=64, seconds=90.0,
-            val_loss=loss if trained else None, choices=dict(config.choices),
-            identity=run.plan.hash, data=Data(identity=run.plan.data_identity, fingerprint="f"),
-            batch_chain=f"seed {seed}", weights_only=True,
-        )  # fmt: skip
-        summary.write(run.folder)
-        return summary
-
-    def start(self, overrides):
-        if self.left == 0:  # not in the run, whose end is a failure of its own, whatever it is
-            raise Killed
-        return run_job(overrides)
-
-    def loss(self, norm, seed):
-        common, own = np.random.default_rng([seed, *norm.encode()]).normal(size=2)
-        return 3 + SHIFTS[norm] + SD * own if norm != "rmsnorm" or common else 3.0
-
-    @property
-    def seeds(self):
-        return {norm: {s for n, s in self.runs if n == norm} for norm in SHIFTS}
-
-
-@pytest.fixture
-def trainings(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    skip_pictures(monkeypatch)
-    for module in ("sweep.planning", "sweep.launching"):
-        monkeypatch.setattr(f"transformer_norms.{module}.compose", composed)
-    monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
-    made = Trainings()
-    monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
-    monkeypatch.setattr(sweeps, "run_job", made.start)
-    return made
-
-
 def write_sweep(text=NAMED):
     return sweeps.write_sweep(text)
-
-
-sweep = partial(sweeps.sweep, short=SHORT)
 
 
 def record(study="mine", name="mine"):
@@ -117,10 +38,6 @@ def record(study="mine", name="mine"):
 def looks_at(study="mine", name="mine"):
     """How many looks the report counts."""
     return read_study([Path("runs", study, f"sweep-{name}.json")]).looks
-
-
-def state():
-    return {str(f): f.read_bytes() for f in sorted(Path("runs").rglob("*")) if f.is_file()}
 
 
 def test_each_variant_gets_seeds_until_it_is_decided(capsys, trainings):
@@ -154,9 +71,9 @@ def test_each_variant_gets_seeds_until_it_is_decided(capsys, trainings):
 def test_the_same_command_again_runs_nothing_and_rewrites_nothing(capsys, trainings):
     for arguments in (write_sweep(FEW), ["norm=rmsnorm,scalenorm", "seed=3..5"]):
         first = sweep(capsys, *arguments)[:2]
-        before, runs = state(), len(trainings.runs)
+        before, runs = tree("runs"), len(trainings.runs)
         assert sweep(capsys, *arguments)[:2] == first
-        assert (state(), len(trainings.runs)) == (before, runs)
+        assert (tree("runs"), len(trainings.runs)) == (before, runs)
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(None, marks=pytest.mark.nightly)])

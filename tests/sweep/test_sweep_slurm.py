@@ -10,15 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from test_sweep_looks import (
-    LISTED,
-    SHORT,
-    BasicLauncher,
-    Killed,
-    sweep,
-    trainings,  # noqa: F401
-    write_sweep,
-)
+from sweeps import MADE_UP, BasicLauncher, Killed, trainings, write_sweep
+from sweeps import made_up_sweep as sweep
 
 from transformer_norms import ConfigError
 from transformer_norms.config.launchers import SlurmSettings
@@ -33,7 +26,7 @@ PROGRAMS = {
     "scontrol": 'echo "$*" >> controlled',
 }
 SIGNALS = (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR1)
-TWO = LISTED.replace("layernorm, dyt, scalenorm", "layernorm")
+TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0, 1, 2]\n"
 DEFAULTS = {
     "partition": "none", "pilots": 2, "time": 30, "gpus": 0, "cpus": 2, "memory": "none",
     "workers": "auto", "per_gpu": 1, "stacked": "none", "wait": False, "options": "none",
@@ -41,10 +34,9 @@ DEFAULTS = {
 
 
 @pytest.fixture
-def slurm(request, monkeypatch, tmp_path):
+def slurm(trainings, monkeypatch, tmp_path):
     """Programs that note what they are asked. `queue` is what squeue prints. The runs of pilots are
     made up."""
-    made = request.getfixturevalue("trainings")
     for name, line in PROGRAMS.items():
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
@@ -61,7 +53,7 @@ def slurm(request, monkeypatch, tmp_path):
     Path("queue").touch()
     Inside.settings.clear()
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield made
+    yield trainings
     for number, handler in before.items():  # submitit has its own
         signal.signal(number, handler)
 
@@ -91,9 +83,9 @@ class Slurm:
 
 def command(capsys, text=TWO, **typed):
     """The JSON line, the exit code and the lines of `train.py sweep=mine launcher=slurm`."""
-    own = [*SHORT, *write_sweep(text)]
+    own = [*MADE_UP, *write_sweep(text)]
     launcher = Slurm(*own, "launcher=slurm", "launcher.pilots=2", "hydra/launcher=slurm", **typed)
-    return sweep(capsys, *own[len(SHORT) :], launcher=launcher)
+    return sweep(capsys, *own[len(MADE_UP) :], launcher=launcher)
 
 
 def submissions():
@@ -233,7 +225,7 @@ def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled_or_
     command(capsys)
 
     def stop(arguments, launcher):
-        assert arguments == (*SHORT, *write_sweep(TWO))
+        assert arguments == (*MADE_UP, *write_sweep(TWO))
         raise SystemExit(75)
 
     monkeypatch.setattr(pilots, "run_sweep", stop)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from sweeps import SHORT, BasicLauncher, here, sweep
+from sweeps import SHORT, BasicLauncher, here, sweep, write_norm
 
 from transformer_norms import ConfigError
 from transformer_norms.config.launchers import PoolSettings, check_hydra_keys
@@ -182,9 +182,7 @@ def test_what_a_stack_cannot_compute_is_trained_alone(typed):
      ("norm=batchnorm norm.allow_noncausal=true", "running_mean in its own way")],
 )  # fmt: skip
 def test_a_norm_that_vmap_refuses_is_trained_run_by_run_and_a_line_says_why(norm, said, capsys):
-    Path("mine/configs/norm").mkdir(parents=True)
-    Path("mine/configs/norm/asks.yaml").write_text("type: asks\n")
-    Path("mine/asks.py").write_text(ASKS)
+    write_norm("asks", ASKS)
     typed = [*norm.split(), "seed=0,1", *LONGER]
     go(capsys, *typed, "study=alone", launcher=BasicLauncher())
     answer, code, err = go(capsys, *typed, "study=stacked")

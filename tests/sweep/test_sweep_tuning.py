@@ -3,10 +3,9 @@ losses written down by hand and runs that are not trained."""
 
 import itertools
 import json
+import math
 import random
 from collections import Counter
-from dataclasses import replace
-from hashlib import sha256
 from math import log, sqrt
 from pathlib import Path
 
@@ -14,13 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import tree
-from sweeps import TEXT, compose_once, sweep, write_sweep
+from sweeps import Killed, trainings, write_sweep
+from sweeps import made_up_sweep as sweep
 
-from transformer_norms import compose
 from transformer_norms.comparison.sweep_record import PlannedRun, Tuned, read_record
-from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
 from transformer_norms.sweep.planning import Job
 from transformer_norms.sweep.search import Attempt, Tried, bisection, refinement, steps_outward
@@ -28,7 +25,7 @@ from transformer_norms.sweep.tuning import Tuner, trained_losses
 
 LR, WARMUP, DECAY, INIT = "optimizer.lr", "schedule.warmup", "optimizer.weight_decay", "init"
 RATES = [1e-3, 2e-3, 4e-3]
-UNIGRAM, STAGES = 3.3, ("tune", "result")
+UNIGRAM, STAGES, NORMS = 3.3, ("tune", "result"), ("rmsnorm", "layernorm")
 RECORD = Path("runs/mine/sweep-mine.json")
 TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0]\n"
 GRID = TWO + f"margin: 0.01\ntune: {{{LR}: [1e-3, 2e-3, 4e-3], seed: [100, 101]}}\n"
@@ -94,25 +91,6 @@ def test_a_refinement_is_half_a_step_below_and_above_the_best_and_changes_one_ke
     ]  # fmt: skip
 
 
-def test_a_second_refinement_halves_the_step_again():
-    tuning = Tuning({LR: RATES}, [100])
-    tried = tried_at({1e-3: 3.0, 2e-3: 1.0, 4e-3: 2.0})
-    for expected in (2e-3 / sqrt(2), 2e-3 * sqrt(2)), (2e-3 / 2**0.25, 2e-3 * 2**0.25):
-        points = refinement(tuning, tried, everything)
-        assert [point[LR] for point in points] == pytest.approx(expected, rel=1e-3)
-        tried.attempts += [attempt(point, 2.5) for point in points]
-
-
-def test_whole_numbers_stay_whole_and_a_value_is_never_tried_twice():
-    tuning = Tuning({WARMUP: [50, 100, 200]}, [100])
-    tried = tried_at({50: 2.0, 100: 1.0, 200: 3.0}, WARMUP)
-    assert refinement(tuning, tried, everything) == [{WARMUP: 71}, {WARMUP: 141}]
-    # Nothing lies between 1, 2 and 3, and nothing below 1: the next steps are above.
-    narrow = Tuning({WARMUP: [1, 2, 3]}, [100])
-    tried = tried_at({1: 2.0, 2: 1.0, 3: 3.0}, WARMUP)
-    assert refinement(narrow, tried, everything) == [{WARMUP: 4}, {WARMUP: 5}]
-
-
 def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():
     tuning = Tuning({LR: [0.25, 1.0]}, [100])
     tried = tried_at({0.25: 2.0, 1.0: 1.0})
@@ -120,27 +98,33 @@ def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():
     assert [point[LR] for point in points] == pytest.approx([0.5, 1 / 4**0.25], rel=1e-3)
 
 
-@pytest.mark.parametrize(("losses", "beyond", "between"), [
-    ({1e-3: 1, 2e-3: 2, 4e-3: 3}, [5e-4], []),
-    ({1e-3: 2, 2e-3: 1, 4e-3: 2}, [], []),
-    ({1e-3: 3, 2e-3: 2, 4e-3: 1}, [8e-3], []),
-    ({1e-3: 3, 2e-3: 2, 2.828e-3: 1}, [3.999e-3], []),  # after a half step, by its ratio
-    ({1e-3: 2, 2e-3: 1, 4e-3: None, 8e-3: None}, [], [2.828e-3]),
-    ({1e-3: 2, 2e-3: [1, 1], 4e-3: [0.5, None]}, [], [2.828e-3]),
-    ({1e-3: 2, 2e-3: 1, 4e-3: 3, 8e-3: None}, [], []),  # the best is not the last that trains
-    ({1e-3: None, 2e-3: 1, 4e-3: 3}, [], []),
-    ({1e-3: None, 2e-3: None}, [5e-4], []),
-    ({50: 2, 100: 1}, [200], []),  # whole numbers stay whole
-    ({1: 1, 2: None}, [], []),
+# The losses of a grid, and the next points outward, half way to a failure, and around the best.
+@pytest.mark.parametrize(("losses", "beyond", "between", "around"), [
+    ({1e-3: 1, 2e-3: 2, 4e-3: 3}, [5e-4], [], [7.071e-4, 1.414e-3]),
+    ({1e-3: 2, 2e-3: 1, 4e-3: 2}, [], [], [1.414e-3, 2.828e-3]),
+    ({1e-3: 3, 1.414e-3: 2, 2e-3: 1, 2.828e-3: 2, 4e-3: 2}, [], [], [1.682e-3, 2.378e-3]),
+    ({1e-3: 3, 2e-3: 2, 4e-3: 1}, [8e-3], [], [2.828e-3, 5.657e-3]),
+    ({1e-3: 3, 2e-3: 2, 2.828e-3: 1}, [3.999e-3], [], [2.378e-3, 3.363e-3]),  # by its ratio
+    ({1e-3: 2, 2e-3: 1, 4e-3: None, 8e-3: None}, [], [2.828e-3], [1.414e-3, 2.828e-3]),
+    ({1e-3: 2, 2e-3: [1, 1], 4e-3: [0.5, None]}, [], [2.828e-3], [1.414e-3, 2.828e-3]),
+    # The best is not the last that trains.
+    ({1e-3: 2, 2e-3: 1, 4e-3: 3, 8e-3: None}, [], [], [1.414e-3, 2.828e-3]),
+    ({1e-3: None, 2e-3: 1, 4e-3: 3}, [], [], [1.414e-3, 2.828e-3]),
+    ({1e-3: None, 2e-3: None}, [5e-4], [], [5e-4, 2.5e-4]),
+    ({50: 2, 100: 1}, [200], [], [71, 141]),  # whole numbers stay whole
+    ({50: 2, 100: 1, 200: 3}, [], [], [71, 141]),
+    # Nothing lies between whole numbers in sequence, and nothing below 1: the next steps are above.
+    ({1: 1, 2: None}, [], [], [4, 8]),
+    ({1: 2, 2: 1, 3: 3}, [], [], [4, 5]),
 ])  # fmt: skip
-def test_at_an_edge_a_step_outward_is_tried_and_below_a_failure_half_a_step(
-    losses, beyond, between
+def test_at_an_edge_a_step_outward_is_tried_below_a_failure_half_a_step_and_around_a_best_two(
+    losses, beyond, between, around
 ):
     tuning, tried = Tuning({LR: [*losses]}, [100]), tried_at(losses)
-    assert steps_outward(tuning, tried, everything) == [{LR: value} for value in beyond]
-    assert bisection(tuning, tried, everything) == [{LR: value} for value in between]
-    for step in (steps_outward, bisection):
-        assert step(tuning, tried, lambda point: False) == []
+    searches = (steps_outward, beyond), (bisection, between), (refinement, around)
+    for search, expected in searches:
+        assert search(tuning, tried, everything) == [{LR: value} for value in expected]
+        assert search(tuning, tried, lambda point: False) == []
     tried.outward = MOST_OUTWARD
     assert steps_outward(tuning, tried, everything) == []
 
@@ -221,75 +205,41 @@ def test_grid_and_refinement_have_the_same_number_of_points_whatever_the_losses(
 # ---------------------------------------------------------------------------- of a study
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("corpus.txt").write_text(TEXT)
-    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
-    compose_once(monkeypatch)
-    plan_sweep.cache_clear()
+def valley(norm, rate, seed):
+    best = 2.5e-3 if norm == "rmsnorm" else 6e-3
+    return 2 + log(rate / best) ** 2 / 10 + 0.001 * (seed % 2)
 
 
-class Killed(BaseException):
-    """No handler of the sweep sees it, as none sees kill -9."""
+class DoneJob(Job):
+    """A job whose summary is in memory, in the place of its keys of W&B."""
 
-
-class Trainer:
-    """Takes the place of the launcher: the loss of a run is a function of its variant, its tuned
-    values and its seed; None for a run that diverged. `trained` has the folders in order."""
-
-    def __init__(self):
-        self.trained, self.stop_after, self.breaks = [], 10**9, False
-        self.facts = {}  # of the data and the code, by which a sweep knows a run again
-
-    def loss(self, norm, tuned, seed):
-        best = 2.5e-3 if norm == "rmsnorm" else 6e-3
-        return 2 + log(tuned[LR] / best) ** 2 / 10 + 0.001 * (seed % 2)
-
-    def launch(self, _, batch, sweep, say):
-        if not self.facts:
-            plan = Plan(compose(batch[0].overrides))
-            data = replace(data_of(UNIGRAM), identity=plan.data_identity)
-            self.facts = {"data": data, "source": plan.code}
-        return [self.train(job.run, job.folder) for job in batch]
-
-    def train(self, run, folder):
-        if len(self.trained) == self.stop_after:
-            raise Killed
-        if self.breaks and run.variant["norm"] == "layernorm" and run.tuned[LR] == 2e-3:
-            return {"status": "failed", "error": "RuntimeError: no more"}
-        loss = self.loss(run.variant["norm"], run.tuned, run.seed)
-        folder.mkdir(parents=True)
-        ended = summary(loss, "diverged" if loss is None else "finished")
-        replace(ended, identity=run.identity, **self.facts).write(folder)
-        self.trained.append(folder.name)
-        return {"status": "finished"}
-
-
-@pytest.fixture
-def trainer(monkeypatch):
-    trainer = Trainer()
-    monkeypatch.setattr("transformer_norms.sweep.drive.launch", trainer.launch)
-    return trainer
+    @property
+    def summary(self):
+        return self.tracking["summary"]
 
 
 class Harness:
-    """A tuner of two norms, whose runs are trained by `trainer` in the current folder."""
+    """A tuner of two norms. The loss of a run is a function of its norm, its rate and its seed.
+    `done` has the summaries of the runs so far, of which there may be `most`."""
 
-    def __init__(self, tuning, trainer, allowed=lambda variant, point: True):
-        self.trainer, self.jobs, self.lines = trainer, [], []
-        variants = [{"norm": "rmsnorm"}, {"norm": "layernorm"}]
-        self.tuner = Tuner(tuning, variants, variants[0], allowed, self.lines.append)
+    def __init__(self, tuning, loss=valley, done=None, most=math.inf, data=None):
+        self.loss, self.most, self.data = loss, most, data or data_of(UNIGRAM)
+        self.done = {} if done is None else done
+        self.jobs, self.lines = [], []
+        variants = [{"norm": norm} for norm in NORMS]
+        self.tuner = Tuner(tuning, variants, variants[0], lambda *pair: True, self.lines.append)
 
     def run(self):
-        """The rounds; a run whose folder is there is not trained again."""
+        """The rounds; a run that is done is not trained again."""
         for pairs in self.tuner.rounds():
             for seed, (variant, point) in itertools.product(self.tuner.tuning.seed, pairs):
-                name = sha256(json.dumps([variant, point, seed]).encode()).hexdigest()
-                run = PlannedRun(name, "0" * 16, "tune", variant, point, seed)
-                if not Path(name).is_dir():
-                    self.trainer.train(run, Path(name))
-                self.jobs.append(Job(run, Path(name), (), {}))
+                run = PlannedRun("a", "0" * 16, "tune", variant, point, seed)
+                if run.place not in self.done:
+                    if len(self.done) == self.most:
+                        raise Killed
+                    loss = self.loss(variant["norm"], point[LR], seed)
+                    self.done[run.place] = summary(loss, data=self.data)
+                self.jobs.append(DoneJob(run, Path(), (), {"summary": self.done[run.place]}))
             self.tuner.read(self.jobs)
         return self
 
@@ -302,8 +252,8 @@ def data_of(*ngrams):
     return Data(identity={}, fingerprint="", ngrams={"val": [*ngrams]})
 
 
-def summary(loss, status="finished", unigram=UNIGRAM):
-    data = data_of(*[unigram] if unigram else [])
+def summary(loss, status="finished", data=None):
+    data = data or data_of(UNIGRAM)
     return Summary(status=status, identity="0" * 16, data=data, val_loss=loss, initial_loss=5.5)
 
 
@@ -311,50 +261,24 @@ def test_only_runs_that_trained_have_a_loss_that_tuning_uses():
     runs = {0: summary(2.0), 1: summary(2.5, "diverged"), 2: summary(3.296), 3: summary(3.294)}
     assert trained_losses(runs) == {0: 2.0, 3: 3.294}  # the third is not past the unigram
     assert trained_losses({0: summary(None, "diverged")}) == {}
-    assert trained_losses({0: summary(9.0, unigram=None)}) == {0: 9.0}  # an old record
-
-
-def test_where_the_baseline_passes_the_bigram_a_trial_has_to():
-    """rmsnorm, the baseline, ends at 2.0; layernorm at 2.6, between the bigram and the unigram."""
-    trainer = Trainer()
-    trainer.loss = lambda norm, tuned, seed: 2.0 if norm == "rmsnorm" else 2.6
-    trainer.facts = {"data": data_of(UNIGRAM, 2.5), "source": {}}
-    baseline, stuck = Harness(Tuning({LR: RATES}, [100]), trainer).run().tuner.tried
-    assert all(not attempt.failed for attempt in baseline.attempts)
-    assert all(attempt.failed for attempt in stuck.attempts)
-    assert stuck.best is None
+    assert trained_losses({0: summary(9.0, data=data_of())}) == {0: 9.0}  # no unigram is known
 
 
 def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_learned_most():
-    """layernorm passes the bigram between two rates of the grid, and nowhere on it."""
+    """layernorm passes the bigram, as the baseline does, between two rates of the grid alone."""
     short = {1e-3: 2.9, 2e-3: 2.6, 4e-3: UNIGRAM, 0.001414: 2.7, 0.002828: 2.4, 0.003363: 2.6}
-    trainer = Trainer()
-    trainer.loss = lambda norm, tuned, seed: (
-        2 + abs(log(tuned[LR] / 2e-3)) / 10 if norm == "rmsnorm" else short[tuned[LR]]
+    loss = lambda norm, rate, seed: (  # noqa: E731
+        2 + abs(log(rate / 2e-3)) / 10 if norm == "rmsnorm" else short[rate]
     )
-    trainer.facts = {"data": data_of(UNIGRAM, 2.5), "source": {}}
-    tuner = Harness(Tuning({LR: RATES}, [100]), trainer).run().tuner
+    tuner = Harness(Tuning({LR: RATES}, [100]), loss, data=data_of(UNIGRAM, 2.5)).run().tuner
+    passing = [[a.point[LR] for a in tried.attempts if not a.failed] for tried in tuner.tried]
+    assert (len(passing[0]), passing[1]) == (5, [0.002828])
     assert tuner.choices()[1] == Tuned({"norm": "layernorm"}, {LR: 0.002828}, [])
 
 
-def test_each_variant_goes_outward_by_itself_and_is_refined_around_its_best():
-    harness = Harness(Tuning({LR: RATES}, [100, 101]), Trainer()).run()
-    assert harness.points("rmsnorm")[3:] == [{LR: 0.001414}, {LR: 0.002828}]
-    outward, refined = [{LR: 8e-3}, {LR: 0.016}], [{LR: 0.005657}, {LR: 0.01131}]
-    assert harness.points("layernorm")[3:] == outward + refined
-    assert harness.tuner.choices() == [
-        Tuned({"norm": "rmsnorm"}, {LR: 0.002828}, []),
-        Tuned({"norm": "layernorm"}, {LR: 0.005657}, []),
-    ]
-    step = "2 more runs of tuning, a step outward from a best value at the edge: layernorm"
-    assert harness.lines == [step, step]
-
-
 def test_a_variant_that_fails_everywhere_goes_down_and_has_nothing_to_tune():
-    trainer = Trainer()
-    whole = trainer.loss
-    trainer.loss = lambda norm, *rest: UNIGRAM if norm == "layernorm" else whole(norm, *rest)
-    harness = Harness(Tuning({LR: RATES}, [100]), trainer).run()
+    loss = lambda norm, *more: UNIGRAM if norm == "layernorm" else valley(norm, *more)  # noqa: E731
+    harness = Harness(Tuning({LR: RATES}, [100]), loss).run()
     assert [one.best for one in harness.tuner.choices()] == [{LR: 0.002828}, None]
     down = [point[LR] for point in harness.points("layernorm")[3:]]
     assert down == pytest.approx([1e-3 / 2**step for step in range(1, 9)], rel=2e-3)
@@ -362,20 +286,15 @@ def test_a_variant_that_fails_everywhere_goes_down_and_has_nothing_to_tune():
 
 
 @pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart, monkeypatch):
+def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart):
     keys = {LR: RATES, WARMUP: [10, 20], INIT: ["mup", "scaled"]}
-    tuning = Tuning(keys, [100, 101])
-    calm = Harness(tuning, Trainer()).run()
-    Path("rough").mkdir()
-    monkeypatch.chdir("rough")
-    trainer = Trainer()
-    for runs in range(1, len(calm.trainer.trained), apart):
-        trainer.stop_after = runs
+    tuning, done = Tuning(keys, [100, 101]), {}
+    calm = Harness(tuning).run()
+    for runs in range(1, len(calm.done), apart):
         with pytest.raises(Killed):
-            Harness(tuning, trainer).run()
-    trainer.stop_after = 10**9
-    again = Harness(tuning, trainer).run()
-    assert trainer.trained == calm.trainer.trained  # none twice, none more, in the same order
+            Harness(tuning, done=done, most=runs).run()
+    again = Harness(tuning, done=done).run()
+    assert [*done] == [*calm.done]  # none twice, none more, in the same order
     assert again.tuner.choices() == calm.tuner.choices()
     assert again.lines == calm.lines
     assert again.tuner.lines() == calm.tuner.lines()
@@ -383,6 +302,18 @@ def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart, mon
 
 
 # ---------------------------------------------------------------------------- as a sweep's stage
+
+
+@pytest.fixture
+def trainer(trainings, monkeypatch):
+    """Made-up runs with the losses of the valleys, and no report."""
+    monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
+    trainings.loss = loss_of
+    return trainings
+
+
+def loss_of(config):
+    return valley(config.choices["norm"], config.optimizer.lr, config.seed)
 
 
 def sweep_points(norm):
@@ -393,10 +324,10 @@ def sweep_points(norm):
 
 def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsys, trainer):
     named = write_sweep(GRID)
-    for trainer.stop_after in (4, 13, 20):  # in the grid, between two steps outward, after them
+    for trainer.left in (4, 9, 7):  # in the grid, between two steps outward, after them
         with pytest.raises(Killed):
             sweep(capsys, *named)
-    trainer.stop_after = 10**9
+    trainer.left = math.inf
     capsys.readouterr()
     answer, code, err = sweep(capsys, *named)
     record = read_record(RECORD)
@@ -409,18 +340,22 @@ def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsy
     assert "that failed, adds at most 14 runs of tuning to a variant\n" in err
     assert (record.tune, record.refine, record.margin) == ({LR: RATES}, 1, 0.01)
     assert set(sweep_points("rmsnorm").values()) == {2}
-    assert [len(sweep_points(norm)) for norm in ("rmsnorm", "layernorm")] == [5, 7]
+    later = [[json.loads(p)[LR] for p in sweep_points(norm)][3:] for norm in NORMS]
+    # Each goes outward by itself, and is refined around its best.
+    assert later == [[0.001414, 0.002828], [8e-3, 0.016, 0.005657, 0.01131]]
+    step = "2 more runs of tuning, a step outward from a best value at the edge: layernorm\n"
+    assert err.count(step) == 2
     results = {run.tuned[LR] for run in record.runs if run.stage == "result"}
     assert results == {0.002828, 0.005657}
-    assert (answer["runs"], len(trainer.trained)) == ((5 + 7) * 2 + 2, 26)
-    assert len(set(trainer.trained)) == 26
+    assert (answer["runs"], len(trainer.folders)) == ((5 + 7) * 2 + 2, 26)
+    assert len(set(trainer.folders)) == 26
     before = tree("runs")
     assert sweep(capsys, *named)[:2] == (answer, 0)
     assert tree("runs") == before
 
 
 def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(capsys, trainer):
-    trainer.loss = lambda norm, tuned, seed: 3 - tuned[LR] / 100
+    trainer.loss = lambda config: 3 - config.optimizer.lr / 100
     named = write_sweep(TWO + f"tune: {{{LR}: [50, 100.0], seed: [100]}}\n")
     _, code, err = sweep(capsys, *named)  # 100 is the largest rate that a config may have
     record = read_record(RECORD)
@@ -436,9 +371,11 @@ def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(c
 
 
 def test_where_a_best_rate_is_not_found_the_values_that_the_sweep_names_go_on(capsys, trainer):
-    whole, far = trainer.loss, RATES[0] * 2**11
-    trainer.loss = lambda norm, tuned, seed: (
-        whole(norm, tuned, seed) if norm == "rmsnorm" else 2 + log(tuned[LR] / far) ** 2 / 50
+    far = RATES[0] * 2**11
+    trainer.loss = lambda config: (
+        loss_of(config)
+        if config.choices["norm"] == "rmsnorm"
+        else 2 + log(config.optimizer.lr / far) ** 2 / 50
     )
     named = write_sweep(GRID.replace(", 101", ""))
     _, _, err = sweep(capsys, *named)
@@ -447,23 +384,23 @@ def test_where_a_best_rate_is_not_found_the_values_that_the_sweep_names_go_on(ca
     answer, code, err = sweep(capsys, *named, typed)
     assert ("not found" in err, code) == (False, 0)
     assert [one.edge for one in read_record(RECORD).tuned] == [[], []]
-    assert len(set(trainer.trained)) == len(trainer.trained)
+    assert len(set(trainer.folders)) == len(trainer.folders)
 
 
 def test_a_variant_whose_trial_could_not_run_waits_and_the_others_go_on(capsys, trainer):
-    trainer.breaks, named = True, write_sweep(GRID.replace(", 101", ""))
+    trainer.broken, named = {"layernorm"}, write_sweep(GRID.replace(", 101", ""))
     _, code, err = sweep(capsys, *named)
     assert code == 1
     assert "layernorm: not all of its tuning runs have ended" in err
     assert [one.variant for one in read_record(RECORD).tuned] == [{"norm": "rmsnorm"}]
-    trainer.breaks = False
+    trainer.broken = set()
     _, code, err = sweep(capsys, *named)
     assert code == 0, err
     assert [one.best for one in read_record(RECORD).tuned] == [{LR: 0.002828}, {LR: 0.005657}]
 
 
 def test_a_sweep_in_which_every_trial_failed_says_that_there_is_nothing_to_tune(capsys, trainer):
-    trainer.loss = lambda norm, tuned, seed: None
+    trainer.loss = lambda config: math.inf
     _, code, err = sweep(capsys, *write_sweep(GRID.replace(", 101", "")))
     assert code == 0
     assert "layernorm: nothing to tune, every trial failed" in err

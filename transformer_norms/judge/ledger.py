@@ -164,7 +164,7 @@ def enter_proposal(
         for earlier in ledger.proposals:
             if earlier.question == proposal.question:
                 return earlier
-        _write(path, replace(ledger, proposals=[*ledger.proposals, proposal]))
+        write_json(path, asdict(replace(ledger, proposals=[*ledger.proposals, proposal])))
         return proposal
 
 
@@ -181,9 +181,5 @@ def add_pair(path: Path, number: int, pair: Pair, most: int) -> Proposal:
         decision = proposal.weigh(most)
         proposal = replace(proposal, decision=decision.word, reason=decision.reason)
         proposals[number - 1] = proposal
-        _write(path, replace(ledger, proposals=proposals))
+        write_json(path, asdict(replace(ledger, proposals=proposals)))
         return proposal
-
-
-def _write(path: Path, ledger: Ledger) -> None:
-    write_json(path, asdict(ledger))

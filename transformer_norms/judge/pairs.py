@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint, StorageError
-from transformer_norms.judge.child import Answer, Child
+from transformer_norms.judge.child import Child
 from transformer_norms.judge.ledger import Pair, Party
 from transformer_norms.judge.parties import code_hash, study_of
 from transformer_norms.progress import say
@@ -71,11 +71,12 @@ class _Training:
 
     def finish(self) -> Path:
         """Waits for the run, begun now unless it was, and returns its folder. A run that another
-        process trains is waited for."""
-        answer = (self.child or self.start()).wait()
-        if _is_busy(answer):
-            say(f"{self.name}: {answer.err}; waiting")
-        while _is_busy(answer):
+        process trains is waited for: its command says so, and gives no JSON line."""
+        answer, waits = (self.child or self.start()).wait(), False
+        while answer.code == AGAIN and not answer.out:
+            if not waits:
+                say(f"{self.name}: {answer.err}; waiting")
+            waits = True
             time.sleep(_BUSY_FOR)
             answer = self.start().wait()
         if answer.code == AGAIN:
@@ -85,22 +86,16 @@ class _Training:
         return Path(json.loads(answer.out)["run"])
 
 
-def _is_busy(answer: Answer) -> bool:
-    """Whether another process trains the run: the command says so, and gives no JSON line."""
-    return answer.code == AGAIN and not answer.out
-
-
 def read_pair(seed: int, baseline: Path, candidate: Path) -> Pair:
     """Returns the pair of two runs. Raises ConfigError unless both read the same batches and were
     evaluated alike. If one has no test loss, the losses are those of validation."""
     folders = baseline, candidate
-    summaries = [_summary(folder) for folder in folders]
+    first, second = summaries = [_summary(folder) for folder in folders]
     _check_evaluation(folders, summaries)
-    both = all(summary.test_loss is not None for summary in summaries)
+    both = first.test_loss is not None and second.test_loss is not None
     loss: Literal["test_loss", "val_loss"] = "test_loss" if both else "val_loss"
-    first, second = summaries
-    # The bigram is no line here: near it, chance would decide a proposal. A candidate that stays
-    # behind it while the baseline passes it is not better by its differences.
+    # The bigram is not a bound here: near it, chance would decide a proposal. A candidate that
+    # fails to reach it while the baseline passes it is not better by its differences.
     return Pair(
         seed=seed,
         runs=(str(baseline), str(candidate)),
@@ -113,7 +108,7 @@ def read_pair(seed: int, baseline: Path, candidate: Path) -> Pair:
 def _summary(folder: Path) -> Summary:
     summary = read_summary(folder)
     if summary is None:
-        raise ConfigError(f"{folder}: is no run folder; summary.json is missing")
+        raise ConfigError(f"{folder}: is not a run folder; summary.json is missing")
     return summary
 
 

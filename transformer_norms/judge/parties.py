@@ -69,9 +69,9 @@ def read_parties(baseline: str, candidate: str, common: str) -> tuple[Party, Par
     Raises ConfigError if one cannot be trained, if their losses could not be compared, or if they
     are the same. Writes nothing.
     """
-    baseline, candidate = _find(baseline), _find(candidate)
-    first = _read(baseline, _Typed("", OWN, []))
-    second = _read(candidate, first if Path(baseline).is_dir() else _Typed("", OWN, []))
+    default = _Typed("", OWN, [])
+    first = _read(baseline, default)
+    second = _read(candidate, first if Path(first.words).is_dir() else default)
     shared = _overrides(common)
     both = [replace(typed, arguments=[*typed.arguments, *shared]) for typed in (first, second)]
     codes = [code_hash(typed.root, typed.arguments) for typed in both]
@@ -99,33 +99,29 @@ def read_parties(baseline: str, candidate: str, common: str) -> tuple[Party, Par
                 f"losses are no pair (--with {key}=VALUE sets both)"
             )
     if parties[0].identity == parties[1].identity:
-        raise ConfigError(f"{candidate!r}: is the same run as {baseline!r}; nothing to judge")
+        raise ConfigError(f"{second.words!r}: is the same run as {first.words!r}; nothing to judge")
     return parties[0], parties[1]
 
 
-def _find(words: str) -> str:
-    """Returns the folder of a run that is named by a part of its name; other words as they are."""
-    if not words or "=" in words or Path(words).is_dir():
-        return words
-    try:
-        return str(find_run(words))
-    except ConfigError as error:
-        raise ConfigError(f"{error}; and it is no KEY=VALUE") from None
-
-
 def _read(words: str, base: _Typed) -> _Typed:
-    """Reads a folder, or overrides that change `base`."""
+    """Reads a folder, a part of the name of a run's folder, or overrides that change `base`."""
     folder = Path(words)
-    if words and folder.is_dir():
-        if all((folder / name).is_file() for name in ("config.yaml", "summary.json")):
-            return _Typed(words, OWN, [as_typed("config", str(folder / "config.yaml"))])
-        if (folder / "transformer_norms" / "__init__.py").is_file():
-            return _Typed(words, real_path(folder), [])
-        raise ConfigError(
-            f"{words}: is neither a run folder (with config.yaml and summary.json) nor a checkout "
-            "(with transformer_norms/)"
-        )
-    return _Typed(words, base.root, [*base.arguments, *_overrides(words)])
+    is_folder = words and folder.is_dir()
+    if not is_folder and (not words or "=" in words):
+        return _Typed(words, base.root, [*base.arguments, *_overrides(words)])
+    if not is_folder:
+        try:
+            folder = find_run(words)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; and it is not a KEY=VALUE") from None
+    if all((folder / name).is_file() for name in ("config.yaml", "summary.json")):
+        return _Typed(str(folder), OWN, [as_typed("config", str(folder / "config.yaml"))])
+    if (folder / "transformer_norms" / "__init__.py").is_file():
+        return _Typed(words, real_path(folder), [])
+    raise ConfigError(
+        f"{words}: is neither a run folder (with config.yaml and summary.json) nor a checkout "
+        "(with transformer_norms/)"
+    )
 
 
 def _overrides(text: str) -> list[str]:

@@ -52,8 +52,7 @@ def _print(arguments: Sequence[str] | None) -> int:
 
     config = None if many else compose(typed.overrides, device)
     # The imports below take torch's time: a wrong command is answered before.
-    from transformer_norms.plan.of_run import plan_run
-    from transformer_norms.plan.of_sweep import plan_sweep_of
+    from transformer_norms.plan.plans import plan_run, plan_sweep_of
     from transformer_norms.plan.sheet import run_lines, sweep_lines
 
     capacity = gpu.memory if gpu else None

@@ -1,20 +1,18 @@
 """A plan in words and tables, for a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from transformer_norms.plan.memory import FREE, GIB
-from transformer_norms.plan.of_run import RunPlan
-from transformer_norms.plan.of_sweep import SweepPlan
+from transformer_norms.plan.plans import GIB, Memory, RunPlan, SweepPlan
 from transformer_norms.plan.rehearsal import PARTS
 from transformer_norms.text_tables import text_table, wrap_text
 
-Row = Sequence[str]
+FREE = 0.1  # of a device's memory, which an allocator cannot use
 
 
 def run_lines(plan: RunPlan, capacity: float | None) -> list[str]:
     """Returns the lines of a run's plan. `capacity` are the bytes of the accelerator, if typed."""
     notes = _notes(_memory_notes(plan, capacity))
-    return [*_size_lines(plan), "", *_memory_lines(plan), "", *notes]
+    return [*_size_lines(plan), "", *_memory_lines(plan.memory), "", *notes]
 
 
 def _size_lines(plan: RunPlan) -> list[str]:
@@ -38,11 +36,11 @@ def _size_lines(plan: RunPlan) -> list[str]:
             f"{plan.flops * plan.tokens:.4g} FLOPs",
         ),
     ]
-    return _pairs(rows)
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:{width}}  {value}" for name, value in rows]
 
 
-def _memory_lines(plan: RunPlan) -> list[str]:
-    memory = plan.memory
+def _memory_lines(memory: Memory) -> list[str]:
     counted = max(parts.total() for parts in memory.phases.values())
     name, unit = ("GiB", GIB) if counted >= GIB else ("MiB", GIB >> 10)
     heading = [f"{name} of a device, at its fullest", *memory.phases]
@@ -60,9 +58,10 @@ def _memory_lines(plan: RunPlan) -> list[str]:
 def _memory_notes(plan: RunPlan, capacity: float | None) -> list[str]:
     trainer, notes = plan.config.trainer, []
     if capacity:
-        fits = "fits into" if plan.memory.fits(capacity) else "does NOT fit into"
+        usable = (1 - FREE) * capacity
+        fits = "fits into" if plan.memory.peak <= usable else "does NOT fit into"
         notes.append(
-            f"{_sized(plan.memory.peak)} GiB {fits} {_sized((1 - FREE) * capacity)}: "
+            f"{_sized(plan.memory.peak)} GiB {fits} {_sized(usable)}: "
             f"{1 - FREE:.0%} of the {capacity / 1e9:g} GB of the data sheet, since an allocator "
             "cannot use all"
         )
@@ -79,15 +78,19 @@ def _memory_notes(plan: RunPlan, capacity: float | None) -> list[str]:
 
 def sweep_lines(plan: SweepPlan, capacity: float | None) -> list[str]:
     """Returns the lines of a sweep's plan: its stages, and the run that takes the most memory."""
-    title = f"{plan.request.name}: {plan.request.question.question}".rstrip(": ")
+    question = plan.request.question
+    title = f"{plan.request.name}: {question.question}".rstrip(": ")
+    notes = [*plan.request.remarks, *filter(None, [question.tune.more_text])]
+    if question.until_decided:
+        notes.append(f"the results are at most these: {question.until_decided}")
     rows = [
         [stage, f"{total['runs']:,}", f"{total['tokens']:.4g}", f"{total['flops']:.4g}"]
-        for stage, total in plan.totals.items()
+        for stage, total in plan.stages.items()
     ]
     return [
         *wrap_text(title),
         *text_table([["", "runs", "tokens", "FLOPs"], *rows]).splitlines(),
-        *_notes(_sweep_notes(plan)),
+        *_notes(notes),
         "",
         f"a run of {plan.fullest}, which takes the most memory:",
         "",
@@ -95,22 +98,8 @@ def sweep_lines(plan: SweepPlan, capacity: float | None) -> list[str]:
     ]
 
 
-def _sweep_notes(plan: SweepPlan) -> list[str]:
-    question, notes = plan.request.question, [*plan.request.remarks]
-    if question.tune and (more := question.tune.more_text):
-        notes.append(more)
-    if question.until_decided:
-        notes.append(f"the results are at most these: {question.until_decided}")
-    return notes
-
-
 def _sized(size: float, unit: int = GIB) -> str:
     return f"{size / unit:,.2f}"
-
-
-def _pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
-    width = max(len(name) for name, _ in rows)
-    return [f"{name:{width}}  {value}" for name, value in rows]
 
 
 def _notes(notes: Iterable[str]) -> list[str]:

@@ -1,14 +1,13 @@
 """Runs what is missing of a sweep, stage by stage, through whichever launcher was chosen.
 
-question.py reads what is asked, planning.py makes its jobs, launching.py runs them, board.py shows
-them, tuning.py searches for each variant's best point, looks.py says which variants need more
-seeds, and ending.py reports and answers.
+question.py reads what is asked, planning.py makes its jobs, record_file.py notes them, launching.py
+runs them, board.py shows them, tuning.py searches for each variant's best point, looks.py says
+which variants need more seeds, and ending.py reports and answers.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
@@ -18,25 +17,18 @@ from transformer_norms.comparison.deciding import Counts, Results, looks_until_d
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
     FAILED_AT_START,
-    Asked,
     Look,
-    SweepRecord,
     Tuned,
     Values,
     add_looks,
     distinct,
-    merge_records,
-    path_of,
-    read_record,
 )
 from transformer_norms.config.launchers import check_hydra_keys
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings
-from transformer_norms.signals import Preempted, Stopping
-from transformer_norms.storage.files import make_folder
-from transformer_norms.storage.locks import wait_for_lock
+from transformer_norms.signals import AGAIN, Preempted, Stopping
 from transformer_norms.sweep.board import Board
-from transformer_norms.sweep.ending import AGAIN, REFUSED, end_sweep
+from transformer_norms.sweep.ending import end_sweep
 from transformer_norms.sweep.launching import (
     Answer,
     launch,
@@ -45,10 +37,11 @@ from transformer_norms.sweep.launching import (
     record_failure,
 )
 from transformer_norms.sweep.looks import SeedPlan, look_at, read_findings, take_look
-from transformer_norms.sweep.planning import Job, Jobs
+from transformer_norms.sweep.planning import Job, Jobs, Pair
 from transformer_norms.sweep.power_table import power_lines, read_noise
 from transformer_norms.sweep.question import read_request
-from transformer_norms.sweep.tuning import Pair, Tuner
+from transformer_norms.sweep.record_file import RecordFile
+from transformer_norms.sweep.tuning import Tuner
 from transformer_norms.tracking.mirror import Mirror
 
 _HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
@@ -67,7 +60,7 @@ def plan_sweep(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
     own = (text for text in arguments if not text.startswith(("hydra/", "hydra.")))
     jobs = Jobs(read_request(own))
     first = jobs.first_stage()
-    jobs.check_record(first)
+    RecordFile(jobs.study, jobs.request).check(first)
     return jobs, first
 
 
@@ -78,12 +71,12 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
     with closing(Mirror(first[0].tracking, lambda line: sweep.board.say(line))) as mirror:
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
-        code = AGAIN if sweep.stopped else REFUSED if sweep.refused else 0
+        code = AGAIN if sweep.stopped else ConfigError.exit_code if sweep.refused else 0
         once = distinct(sweep.jobs, _folder)
-        code = end_sweep(sweep.path, once, sweep.failed, code, sweep.board.say)
+        code = end_sweep(sweep.record.path, once, sweep.failed, code, sweep.board.say)
         if any(row.began for row in sweep.board.rows):
             mirror.follow(jobs.study)  # for its report
-    if hasattr(launcher, "pilots") and not (sweep.stopped or sweep.refused):
+    if hasattr(launcher, "pilots") and sweep.goes_on:
         launcher.pilots.forget(jobs.study, jobs.request.name)
     if code:
         raise SystemExit(code)
@@ -99,9 +92,7 @@ class Sweep:
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
         self.looks: list[Look] = []
-        self.found: Findings | None = None  # what the newest results say
-        self.path = path_of(planner.study, planner.request.name)
-        self.tuner: Tuner | None = None
+        self.record = RecordFile(planner.study, planner.request)
         self.failed: dict[Path, str] = {}
         self.tracebacks: set[str] = set()  # that were printed
         self.refusals: set[str] = set()  # of points, that were printed
@@ -117,38 +108,52 @@ class Sweep:
                 self.jobs, self.stopped = first, True
                 return
             self.stopping.deferring = self.stopping.has_unsaved_steps = True
-            noise = read_noise(self.planner, first[0])
-            for line in [*self.planner.introduction(first), *power_lines(self.question, noise)]:
+            for line in self._introduction(first):
                 self.board.say(line)
             self._keep_earlier_look(first)
             best = self._run_first_seeds(first)
             if self.question.until_decided:
                 self._add_seeds(best)
             else:  # a look at the variants whose results have all ended
-                self._read_findings()
-                if self.found and (look := take_look(self.found)).seen:
+                for look in self._take_look():
                     self._keep_look(look)
+
+    def _introduction(self, first: list[Job]) -> list[str]:
+        lines = self.planner.introduction(first)
+        if changed := self.record.changed_job(first):
+            lines.append(
+                f"warning: {changed} was planned with other settings before; the report will not "
+                "mix them, and study=NAME keeps them apart"
+            )
+        return lines + power_lines(self.question, read_noise(self.planner, first[0]))
 
     def _run_first_seeds(self, first: list[Job]) -> list[Pair]:
         """Tunes, if something is tuned, and runs the first seeds of the results. Returns each
         variant with the point of its results."""
         question = self.question
-        if question.tune is None:
+        if not question.tune.grid:
             self._run_stage(first)
             return [(variant, {}) for variant in question.variants]
-        tune, variants, baseline = question.tune, question.variants, question.baseline
-        self.tuner = Tuner(tune, variants, baseline, self._allows, self.board.say)
-        self._tune(self.tuner)
+        tuner = Tuner(
+            question.tune, question.variants, question.baseline, self._allows, self.board.say
+        )
+        for pairs in tuner.rounds():
+            self._run_made(partial(self.planner.make_all, "tune", pairs))
+            if not self.goes_on:
+                return []
+            tuner.read(self.jobs)
+        self.tuned = tuner.choices()
+        for line in tuner.lines():
+            self.board.say(line)
         best = [(one.variant, one.best) for one in self.tuned if one.best is not None]
-        if self._goes_on:
-            self._run_made(partial(self.planner.make_all, "result", best))
+        self._run_made(partial(self.planner.make_all, "result", best))
         return best
 
     def _run_stage(self, jobs: list[Job]) -> None:
         """Runs the jobs that have not ended, and waits for those that other commands run."""
         on_board = {job.folder for job in self.jobs}
         self.jobs += jobs
-        self._record()
+        self._write_record()
         waiting = jobs = distinct(jobs, _folder)  # two variants may be the same run
         self.board.add([job for job in jobs if job.folder not in on_board])
         while waiting and not self.stopped:
@@ -170,7 +175,7 @@ class Sweep:
             for job in jobs:
                 look_at_ended(job, self.board.say)
         if self._unbegun:
-            self._record()
+            self._write_record()
         self.board.look()
 
     @property
@@ -214,17 +219,6 @@ class Sweep:
         self.stopped = self.stopped or self.stopping.stop_requested
         return [job for job in busy if not job.ended]
 
-    def _tune(self, tuner: Tuner) -> None:
-        """Runs the rounds of the search and chooses each variant's best point."""
-        for pairs in tuner.rounds():
-            self._run_made(partial(self.planner.make_all, "tune", pairs))
-            if not self._goes_on:
-                return
-            tuner.read(self.jobs)
-        self.tuned = tuner.choices()
-        for line in tuner.lines():
-            self.board.say(line)
-
     def _allows(self, variant: Values, point: Values) -> bool:
         """Whether the config of a point can be composed; a line says why not."""
         refusal = self.planner.refusal(variant, point)
@@ -234,7 +228,7 @@ class Sweep:
         return not refusal
 
     @property
-    def _goes_on(self) -> bool:
+    def goes_on(self) -> bool:
         return not (self.stopped or self.refused)
 
     def _run_made(self, make: Callable[[], list[Job]]) -> None:
@@ -246,106 +240,70 @@ class Sweep:
         else:
             self._run_stage(jobs)
 
+    def _write_record(self) -> None:
+        self.record.write(self.jobs, self.tuned, self.looks, self._unbegun)
+
     # ------------------------------------------------------------------- looks at the results
 
     def _add_seeds(self, best: Sequence[Pair]) -> None:
-        """Adds seeds until each comparison is decided, and says what came of it."""
-        self._read_findings()
-        if self.found is None:
+        """Adds seeds until each comparison is decided, and says what was decided."""
+        found = self._read_findings()
+        if found is None:
             return
-        plan = SeedPlan.of(self.question, best, self.found.study)
+        plan = SeedPlan.of(self.question, best, found.study)
 
         def look(counts: Counts) -> Results | None:
+            nonlocal found
             begun = [job.run for job in self.jobs]  # which this command has run
             made = (self.planner.make("result", *run) for run in plan.runs(counts))
             self._run_made(lambda: [job for job in made if job.run not in begun])
-            self._read_findings()
-            if self.found is None:
+            found = self._read_findings()
+            if found is None:
                 return None
-            planned = plan.counts(self.found.study)
+            planned = plan.counts(found.study)
             if any(planned[name] > counts.get(name, 0) for name in planned):
                 return look(planned)  # another command is ahead
-            return plan.results(self.found)
+            return plan.results(found)
 
         most, workers = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
         lines: list[str] = []
-        for counts, decisions in looks_until_decided(look, plan.begun, most, workers):
-            assert self.found is not None
-            self._keep_look(look_at(self.found.study, decisions))
-            lines = plan.lines(counts, decisions, self.found)
-        if self._goes_on:
+        for counts, decisions in looks_until_decided(look, plan.counts(found.study), most, workers):
+            assert found is not None
+            self._keep_look(look_at(found.study, decisions))
+            lines = plan.lines(counts, decisions, found)
+        if self.goes_on:
             for line in lines:
                 self.board.say(line)
 
-    def _read_findings(self) -> None:
-        """Reads what there is to look at: nothing if the sweep was stopped, or if runs must not be
+    def _read_findings(self) -> Findings | None:
+        """Returns what the results say: nothing if the sweep was stopped, or if runs must not be
         compared, for which the report gives the reason."""
-        self.found = None
-        if self._goes_on:
+        if self.goes_on:
             with suppress(ConfigError):
-                self.found = read_findings(self.path)
+                return read_findings(self.record.path)
+        return None
+
+    def _take_look(self, unfinished: bool = False) -> list[Look]:
+        """Returns the look that this is, if there are results to see."""
+        found = self._read_findings()
+        look = take_look(found, unfinished=unfinished) if found else None
+        return [look] if look and look.seen else []
 
     def _keep_look(self, look: Look) -> None:
         self.looks = add_looks(self.looks, [look])
-        self._record()
+        self._write_record()
 
     def _keep_earlier_look(self, first: list[Job]) -> None:
         """Counts the look that a person may have had at variants whose results have all ended: by
         a report of a sweep that was stopped. Where this command adds seeds, those that have ended
         count, too.
         """
-        if self.path.is_file():
-            record = read_record(self.path)
-            # A bare `-m` may have nothing to do with the one before it.
-            if record.most or not (
-                self.request.named or any(job.run in record.runs for job in first)
-            ):
-                return
-            adds = not {*self.question.first_seeds} <= {*record.seeds}
-            self._read_findings()
-            if self.found and (look := take_look(self.found, unfinished=adds)).seen:
-                self.looks = [look]
-
-    def _record(self) -> None:
-        """Writes sweep-NAME.json."""
-        tuning = self.question.tune
-        record = SweepRecord(
-            name=self.request.name,
-            question=self.question.question,
-            axes=self.question.axes,
-            baseline=self.question.baseline,
-            tune=tuning.grid if tuning else {},
-            tune_seeds=self.question.tune_seeds,
-            refine=tuning.refine if tuning else 0,
-            seeds=self.question.first_seeds,
-            most=self.question.most_seeds if self.question.until_decided else None,
-            looks=self.looks,
-            margin=self.question.margin,
-            runs=[job.run for job in self.jobs],
-            tuned=self.tuned,
-            contrasts=self.question.contrasts,
-            asked=Asked(
-                self.question.variants,
-                [] if self.question.until_decided else self.question.first_seeds,
-            ),
-            unbegun=self._unbegun,
-        )
-        study = self.planner.study
-        make_folder(study)
-        with wait_for_lock(study):  # one command at a time reads and writes the record
-            if self.path.is_file():
-                record = self._with_earlier(read_record(self.path), record)
-            unbegun = [name for name in record.unbegun if not (study / name).is_dir()]
-            replace(record, unbegun=unbegun).write(study)
-
-    def _with_earlier(self, before: SweepRecord, now: SweepRecord) -> SweepRecord:
-        """The record with what stays of the one before. A named sweep's planned runs stay planned
-        whatever is typed next, so that none is lost. A bare `-m` cannot be typed by name: its
-        record is the newest one, unless the same command adds seeds until it is decided. Its looks
-        stay, in case their runs are asked for again."""
-        adds = now.most is not None and now.most == before.most
-        if self.request.named or (
-            adds and before.asks_the_same(self.question.variants, now.runs[0])
+        record = self.record.read()
+        # A bare `-m` may have nothing to do with the one before it.
+        if (
+            record
+            and not record.most
+            and (self.request.named or any(job.run in record.runs for job in first))
         ):
-            now = merge_records(before, now)
-        return replace(now, looks=add_looks(before.looks, now.looks))
+            adds = not {*self.question.first_seeds} <= {*record.seeds}
+            self.looks = self._take_look(unfinished=adds)

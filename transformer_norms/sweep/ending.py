@@ -6,19 +6,17 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Say, say
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.folder import path_text
 from transformer_norms.run.summary import ENDED, FILE, read_summary
-from transformer_norms.signals import Preempted, Stopping
+from transformer_norms.signals import AGAIN, Preempted, Stopping
 from transformer_norms.sweep.planning import Job
 
 _LISTED = 8  # runs named in one line
-AGAIN, REFUSED = Busy.exit_code, ConfigError.exit_code
 
 
 def end_sweep(
@@ -39,13 +37,7 @@ def end_sweep(
     for line in _cause_lines(jobs, failed):
         say(line)
     counts = Counter(_status(job, failed) for job in jobs)
-    answer = {
-        "study": record.parent.name,
-        "runs": counts.total(),
-        **{status: counts[status] for status in (*ENDED, "failed", "missing")},
-        "report": report,
-    }
-    print(json.dumps(answer), flush=True)
+    _print_answer(record.parent.name, counts, report)
     lacks_runs = counts["failed"] or counts["missing"]
     return 1 if lacks_runs and code != AGAIN else code
 
@@ -54,19 +46,22 @@ def end_search(study: Path) -> int:
     """Reports the runs of a study that another sweeper of Hydra has made, such as Optuna's. Prints
     one line of JSON on stdout and returns the exit code."""
     report, code = _write_report(study, say)
-    counts = Counter(_status_in(file.parent) for file in study.glob("*/summary.json"))
-    answer = {"study": study.name, "runs": counts.total()}
-    answer |= {status: counts[status] for status in (*ENDED, "failed")}
-    print(json.dumps(answer | {"report": report}), flush=True)
+    counts = Counter[str]()
+    for file in study.glob("*/summary.json"):
+        try:
+            summary = read_summary(file.parent)
+            counts[summary.status if summary else "missing"] += 1
+        except ConfigError:  # which the report says
+            counts["failed"] += 1
+    _print_answer(study.name, counts, report)
     return code
 
 
-def _status_in(folder: Path) -> str:
-    """Returns the status of a run; failed if its summary cannot be read, which the report says."""
-    with suppress(ConfigError):
-        summary = read_summary(folder)
-        return summary.status if summary else "missing"
-    return "failed"
+def _print_answer(study: str, counts: Counter[str], report: str | None) -> None:
+    ends = {status: counts[status] for status in (*ENDED, "failed", "missing")}
+    print(
+        json.dumps({"study": study, "runs": counts.total(), **ends, "report": report}), flush=True
+    )
 
 
 def _cause_lines(jobs: Sequence[Job], failed: Mapping[Path, str]) -> list[str]:
@@ -113,7 +108,7 @@ def _write_report(study: Path, say: Say, jobs: Sequence[Job] = ()) -> tuple[str 
         lacks_runs = any(run.damaged for run in findings.study.runs)
     except ConfigError as error:
         say(f"no report: {error}")
-        return None, REFUSED
+        return None, ConfigError.exit_code
     except Exception:  # the runs are there, and the report can be made again
         print(traceback.format_exc(), file=sys.stderr)
         return None, 1

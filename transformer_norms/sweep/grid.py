@@ -5,17 +5,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.sweep_record import Values, distinct
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
+from transformer_norms.sweep.seeds import check_distinct
 
 MOST_RUNS = 10_000
 MOST_OUTWARD = 6  # steps of a variant beyond the grid, while its best is the first or last value
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
-_SETTINGS = ("seed", "refine")  # the keys of `tune` that are no tuned keys
+_SETTINGS = ("seed", "refine")  # the keys of `tune` that are not tuned
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -25,7 +26,7 @@ class Tuning:
     key with steps."""
 
     grid: Grid
-    seed: list[Seed]
+    seed: Annotated[list[Seed], AfterValidator(check_distinct)]
     refine: Annotated[Integer, Field(ge=0, le=8)] = 1
 
     @property
@@ -61,19 +62,25 @@ class Tuning:
         return f"{self.budget} points (a grid of {whole}{around})"
 
 
+NO_TUNING = Tuning({}, [], refine=0)
+
+
 def read_tuning(tune: Any) -> Any:
-    """Returns the `tune` of a file as the fields of `Tuning`; None if there is none."""
-    if tune is None or isinstance(tune, Tuning):
-        return tune
+    """Returns the `tune` of a file as the fields of `Tuning`, whose keys are tuned and settings."""
+    if not tune or isinstance(tune, Tuning):
+        return tune or NO_TUNING
     if not isinstance(tune, Mapping):
         raise ValueError("it should be a group of keys")
-    settings = {key: value for key, value in tune.items() if key in _SETTINGS}
     grid = {
         key: distinct(values) if isinstance(values, list) else values
         for key, values in tune.items()
         if key not in _SETTINGS
     }
-    return {"grid": grid, "seed": [], **settings} if tune else None
+    if not grid:
+        raise ValueError("it names no key; a list of values is wanted, such as optimizer.lr")
+    if not tune.get("seed"):
+        raise ValueError("seed is missing: seeds that only the tuning sees")
+    return {"grid": grid, **{key: tune[key] for key in _SETTINGS if key in tune}}
 
 
 def has_steps(values: Sequence[Any]) -> bool:

@@ -11,10 +11,9 @@ from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_r
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Study
+from transformer_norms.sweep.planning import Pair
 from transformer_norms.sweep.question import Question
 from transformer_norms.sweep.seeds import seed_order
-
-Pair = tuple[Values, Values]  # a variant, and the point of its results
 
 
 def _planned(study: Study) -> dict[str, set[int]]:
@@ -60,7 +59,6 @@ class SeedPlan:
     question: Question
     best: Mapping[str, Pair]
     order: Sequence[int]
-    begun: Counts  # how many are planned already
 
     @classmethod
     def of(cls, question: Question, best: Sequence[Pair], study: Study) -> "SeedPlan":
@@ -69,12 +67,11 @@ class SeedPlan:
         planned = _planned(study)
         every = sorted({seed for name in named for seed in planned[name]})
         length = max(question.most_seeds, len(every))
-        order = seed_order(length, question.tune_seeds, every)
-        begun = {name: 1 + max(map(order.index, planned[name])) for name in named}
-        return cls(question, named, order, begun)
+        order = seed_order(length, question.tune.seed, every)
+        return cls(question, named, order)
 
     def counts(self, study: Study) -> Counts:
-        """How many seeds each variant has by now, those included that another command planned."""
+        """How many seeds of each variant are planned by now, also by another command."""
         planned = _planned(study)
         places = {name: [self.order.index(s) for s in planned[name] if s in self.order]
                   for name in self.best}  # fmt: skip

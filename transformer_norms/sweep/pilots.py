@@ -23,12 +23,11 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.run.folder import path_text
-from transformer_norms.signals import Stopping
+from transformer_norms.signals import AGAIN, Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.storage.reading import is_there, read_typed
 from transformer_norms.sweep.drive import run_sweep
-from transformer_norms.sweep.ending import AGAIN
 from transformer_norms.sweep.launching import Answer
 from transformer_norms.sweep.planning import Job
 

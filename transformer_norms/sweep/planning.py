@@ -13,26 +13,23 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
     ORDER,
     PlannedRun,
-    SweepRecord,
     Values,
     label,
-    path_of,
-    read_record,
 )
 from transformer_norms.config.chosen_files import check_names
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
-from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
-from transformer_norms.run.folder import hold_run, state_of
+from transformer_norms.run.folder import state_of
 from transformer_norms.run.summary import Summary, read_summary
-from transformer_norms.storage.reading import is_there
 from transformer_norms.sweep.grid import MOST_RUNS, Tuning
 from transformer_norms.sweep.question import Request
 from transformer_norms.sweep.seeds import seed_order
 from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
+Pair = tuple[Values, Values]  # a variant, and a point of its tuned keys
 FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 _TUNED_BY_ONE = 5  # result seeds, at most, whose rate one seed may choose
 
@@ -97,20 +94,20 @@ class Jobs:
         """
         question = self.request.question
         points, variants, tune = question.points, question.variants, question.tune
-        tuning = (tune.budget + tune.most_more) * len(tune.seed) if tune else 0
+        tuning = (tune.budget + tune.most_more) * len(tune.seed)
         if len(variants) * max(tuning, question.most_seeds) > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")
         # Options that do not exist are refused before any job is composed.
         pairs = [pair for one in (question.fixed, *variants, *points) for pair in one.items()]
         check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
         at_points = [(variant, point) for variant in variants for point in points]
-        if tune is None:
+        if not tune.grid:
             return self.make_all("result", at_points)
         for seed in question.first_seeds:
             self.make("result", variants[0], points[0], seed)
         return self.make_all("tune", at_points)
 
-    def make_all(self, stage: Stage, pairs: Sequence[tuple[Values, Values]]) -> list[Job]:
+    def make_all(self, stage: Stage, pairs: Sequence[Pair]) -> list[Job]:
         """The jobs of these pairs of a variant and a point, seed by seed: early runs compare all
         variants.
 
@@ -119,7 +116,7 @@ class Jobs:
         question = self.request.question
         return [
             self.make(stage, variant, point, seed)
-            for seed in (question.tune_seeds if stage == "tune" else question.first_seeds)
+            for seed in (question.tune.seed if stage == "tune" else question.first_seeds)
             for variant, point in pairs
         ]
 
@@ -170,7 +167,7 @@ class Jobs:
         ended = len({job.folder for job in first if job.ended})
         sizes = f"{plural(len(folders), 'run')} in {self.study}"
         sizes += f", {ended} there already" if ended else ""
-        if tuning := question.tune:
+        if (tuning := question.tune).grid:
             sizes += " to begin with"
             results = question.until_decided or plural(question.most_seeds, "other seed")
             lines += [
@@ -187,11 +184,6 @@ class Jobs:
         lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]
         if starts := self._starts(first):
             lines.append(starts)
-        if changed := self._changed_job(first):
-            lines.append(
-                f"warning: {changed} was planned with other settings before; the report will not "
-                "mix them, and study=NAME keeps them apart"
-            )
         return lines
 
     def _more_tuning_seeds(self, tuning: Tuning) -> str:
@@ -239,45 +231,3 @@ class Jobs:
             self.warnings.setdefault(str(warning), label(variant))
         # Two variants may be one run: `auto` in one of them is what the other spells out.
         return self._plan_of.setdefault(plan.hash, plan)
-
-    def check_record(self, first: Sequence[Job]) -> None:
-        """Refuses a bare `-m` while another command trains runs of another bare one in the study:
-        both would write one record, and both reports would be of whoever wrote last.
-
-        Two commands that ask the same share their runs, and may run at once. Raises Busy, and
-        ConfigError if the record is damaged.
-        """
-        record = self._record()
-        if self.request.named or record is None:
-            return
-        if record.asks_the_same(self.request.question.variants, first[0].run):
-            return
-        for name in dict.fromkeys(run.folder for run in record.runs):
-            try:
-                with suppress(FileNotFoundError), hold_run(self.study / name):
-                    pass
-            except Busy as busy:
-                path = path_of(self.study, self.request.name)
-                raise Busy(f"{busy} for {path}; study=NAME keeps two sweeps apart") from None
-
-    def _record(self) -> SweepRecord | None:
-        """What earlier commands of this sweep have planned."""
-        path = path_of(self.study, self.request.name)
-        try:
-            return read_record(path) if is_there(path) else None
-        except ConfigError as error:
-            raise ConfigError(
-                f"{error}; without this file the same command begins another record, which plans "
-                "the runs of this command; those that have ended are kept"
-            ) from None
-
-    def _changed_job(self, first: Sequence[Job]) -> Job | None:
-        """A job that this sweep planned before as another run, since other settings changed."""
-        record = self._record() if self.request.named else None
-        before: dict[str, set[str]] = {}
-        for run in record.runs if record else ():
-            before.setdefault(run.place, set()).add(run.identity)
-        for job in first:
-            if before.get(job.run.place, {job.run.identity}) != {job.run.identity}:
-                return job
-        return None

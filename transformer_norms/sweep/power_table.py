@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.power import (
     MOST_SEEDS,
     fewest_seeds,
@@ -14,7 +15,7 @@ from transformer_norms.comparison.power import (
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.shrinkage import Spread, weight_of
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.comparison.sweep_record import path_of
+from transformer_norms.comparison.sweep_record import ORDER, baseline_of, path_of
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings, findings
@@ -22,7 +23,7 @@ from transformer_norms.report.gathering import noise_in
 from transformer_norms.run.identity import settings_without_seeds
 from transformer_norms.sweep.looks import read_findings
 from transformer_norms.sweep.planning import Job, Jobs
-from transformer_norms.sweep.question import Question, read_request
+from transformer_norms.sweep.question import Question, named_variants, read_request
 from transformer_norms.text_tables import narrow_table, wrap_text
 
 _SEEDS = (3, 5, 8, 10, 15, 20)
@@ -38,16 +39,36 @@ def read_noise(jobs: Jobs, job: Job) -> Spread | None:
     for found in _earlier_findings(jobs, settings_without_seeds(plan.config, plan.data_identity)):
         own = (c.spread for c in found.comparisons.values() if c.spread)
         if measured := found.rules.usual or next(own, None):
-            return measured._replace(freedom=weight_of(jobs.request.question.pairs))
+            return measured._replace(freedom=weight_of(count_pairs(jobs.request.question)))
     return None
+
+
+def count_pairs(question: Question) -> int:
+    """Returns the number of variants that are compared with their baselines."""
+    variants = question.variants
+    baselines = [baseline_of(one, question.baseline, variants) for one in variants]
+    return sum(base not in (None, one) for one, base in zip(variants, baselines, strict=True))
+
+
+def count_comparisons(question: Question) -> int:
+    """Returns the number of comparisons that are judged together: of contrasts, or, without any,
+    of variants with their baselines. Where seeds are crossed, these are described."""
+    return 0 if ORDER in question.axes else len(question.contrasts) or count_pairs(question)
+
+
+def _squares(question: Question) -> float:
+    """The largest sum of squared coefficients of a comparison: 2 of two variants."""
+    named = named_variants(question)
+    contrasts = [find_contrast(text, named).coefficients for text in question.contrasts]
+    return max((sum(c**2 for c in one.values()) for one in contrasts), default=2.0)
 
 
 def _unit(question: Question, known: Spread | None) -> tuple[Spread, str]:
     """The noise of the comparison that varies most, and how a size is written. Where no noise is
     known, the variance of a pair is 1, so that sizes are deviations of its differences."""
-    noise = known or Spread(1.0, weight_of(question.pairs))
+    noise = known or Spread(1.0, weight_of(count_pairs(question)))
     size = "{:.2g} nats" if known else "{:.2f} sd"
-    return noise._replace(variance=noise.variance * question.squares / 2), size
+    return noise._replace(variance=noise.variance * _squares(question) / 2), size
 
 
 def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findings]:
@@ -66,7 +87,7 @@ def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findi
 def power_lines(question: Question, known: Spread | None) -> list[str]:
     """Says what the question's seeds can find, and whether they can show that equal variants are
     equivalent within its `margin`; nothing if nothing is compared."""
-    seeds, compared = question.most_seeds, question.compared
+    seeds, compared = question.most_seeds, count_comparisons(question)
     if not compared:
         return []
     if seeds < FEWEST:
@@ -78,14 +99,14 @@ def power_lines(question: Question, known: Spread | None) -> list[str]:
     if math.isinf(least):
         return [f"{line} seeds call nothing better or worse: tests at every look need more"]
     line += f" seeds detect a true difference of {size.format(least)} with 90 % power"
-    line += ", without tuning error" * (question.tune is not None)
+    line += ", without tuning error" * bool(question.tune.grid)
     if known is None:
         return [f"{line} (sd: standard deviation of paired differences, which no run tells yet)"]
     return [f"{line}; {_reach(question, noise)}"]
 
 
 def _reach(question: Question, noise: Spread) -> str:
-    margin, compared = question.margin, question.compared
+    margin, compared = question.margin, count_comparisons(question)
 
     def bound(seeds: int) -> float:
         return smallest_bound(noise, seeds, compared, in_sequence=bool(question.until_decided))
@@ -104,7 +125,7 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     """The lines of --power. Raises ConfigError if there is no such sweep."""
     jobs = Jobs(read_request(t for t in arguments if not t.startswith(("hydra/", "hydra."))))
     question = jobs.request.question
-    if not question.compared:
+    if not (compared := count_comparisons(question)):
         raise ConfigError("--power: this sweep compares nothing: it has one variant")
     job = jobs.make("result", question.variants[0], question.points[0], question.first_seeds[0])
     known = read_noise(jobs, job)
@@ -112,8 +133,8 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     rows = [
         (
             f"{seeds}",
-            size.format(smallest_difference(noise, seeds, question.compared, in_sequence=False)),
-            size.format(smallest_bound(noise, seeds, question.compared, in_sequence=False)),
+            size.format(smallest_difference(noise, seeds, compared, in_sequence=False)),
+            size.format(smallest_bound(noise, seeds, compared, in_sequence=False)),
             f"{seeds * len(question.variants)}",
         )
         for seeds in sorted({*_SEEDS, max(FEWEST, question.most_seeds)})
@@ -121,23 +142,16 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     heading = ("seeds", "detects", "equal within", "runs")
     notes = [
         "detects: the smallest true difference that is detected with 90 % power, where "
-        f"{plural(question.compared, 'comparison')} are judged together. equal within: the "
+        f"{plural(compared, 'comparison')} are judged together. equal within: the "
         "smallest margin that two equal variants are shown to be within, with 90 % power. "
-        "runs: of results" + ", tuning aside" * (question.tune is not None),
-        _noise_text(known),
+        "runs: of results" + ", tuning aside" * bool(question.tune.grid),
+        "No run tells the noise yet: sd is the standard deviation of the difference of two runs of "
+        "one seed."
+        if known is None
+        else "The difference of two runs of one seed has a standard deviation of "
+        f"{known.sd:.2g} nats.",
         *(power_lines(question, known) if known or question.until_decided else []),
     ]
     title = f"{jobs.request.name}: {question.question}" if question.question else ""
     lines = [line for note in notes for line in wrap_text(note)]
     return [*wrap_text(title), *narrow_table([heading, *rows]), *lines]
-
-
-def _noise_text(known: Spread | None) -> str:
-    if known is None:
-        return (
-            "No run tells the noise yet: sd is the standard deviation of the difference of two "
-            "runs of one seed."
-        )
-    return (
-        f"The difference of two runs of one seed has a standard deviation of {known.sd:.2g} nats."
-    )

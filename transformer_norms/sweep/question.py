@@ -12,7 +12,6 @@ from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.sweep_record import (
     ORDER,
     Values,
-    baseline_of,
     distinct,
     names_of,
 )
@@ -30,18 +29,12 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
 from transformer_norms.storage.reading import read_yaml, real_path
-from transformer_norms.sweep.grid import MOST_RUNS, Grid, Tuning, product, read_tuning
-from transformer_norms.sweep.seeds import (
-    Seeds,
-    UntilDecided,
-    cross,
-    read_typed_seeds,
-    seed_order,
-    typed_seeds,
-)
+from transformer_norms.sweep.grid import MOST_RUNS, NO_TUNING, Grid, Tuning, product, read_tuning
+from transformer_norms.sweep.seeds import Seeds, UntilDecided, cross, read_typed_seeds, seed_order
 from transformer_norms.validation import check
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
+_HOMES = {"seed": "under seeds"} | dict.fromkeys(("sweep", *COMMANDS), "on the command line")
 _INSTEAD = {"seeds": "did you mean seed=0,1,2? ", "margin": "the report takes --margin NATS; "}
 ONE_VALUE = ("study", "config", "plugins", "tracking", "continue_from")  # with their own keys
 
@@ -61,7 +54,7 @@ class Question:
     baseline: Values
     vary: Grid = field(default_factory=dict)
     together: list[Values] = field(default_factory=list)
-    tune: Annotated[Tuning | None, BeforeValidator(read_tuning)] = None
+    tune: Annotated[Tuning, BeforeValidator(read_tuning)] = NO_TUNING
     seeds: Seeds = field(default_factory=lambda: [0])
     fixed: Values = field(default_factory=dict)
     margin: Annotated[Number, Field(gt=0)] = MARGIN
@@ -75,15 +68,7 @@ class Question:
     @property
     def points(self) -> list[Values]:
         """The points that are tried first; one empty point if nothing is tuned."""
-        return product(self.tune.grid) if self.tune else [{}]
-
-    @property
-    def tuned_keys(self) -> list[str]:
-        return list(self.tune.grid) if self.tune else []
-
-    @property
-    def tune_seeds(self) -> list[int]:
-        return list(self.tune.seed) if self.tune else []
+        return product(self.tune.grid)
 
     @property
     def until_decided(self) -> UntilDecided | None:
@@ -94,32 +79,12 @@ class Question:
     def first_seeds(self) -> list[int]:
         """The seeds of every variant's results."""
         if isinstance(self.seeds, UntilDecided):
-            return seed_order(self.seeds.first, self.tune_seeds)
+            return seed_order(self.seeds.first, self.tune.seed)
         return self.seeds
 
     @property
     def most_seeds(self) -> int:
         return self.seeds.most if isinstance(self.seeds, UntilDecided) else len(self.seeds)
-
-    @property
-    def pairs(self) -> int:
-        """The number of variants that are compared with their baselines."""
-        baselines = [baseline_of(one, self.baseline, self.variants) for one in self.variants]
-        pairs = zip(self.variants, baselines, strict=True)
-        return sum(base not in (None, one) for one, base in pairs)
-
-    @property
-    def compared(self) -> int:
-        """The number of comparisons that are judged together: of contrasts, or, without any, of
-        variants with their baselines. Where seeds are crossed, these are described."""
-        return 0 if ORDER in self.axes else len(self.contrasts) or self.pairs
-
-    @property
-    def squares(self) -> float:
-        """The largest sum of squared coefficients of a comparison: 2 of two variants."""
-        named = _named(self)
-        contrasts = [find_contrast(text, named).coefficients for text in self.contrasts]
-        return max((sum(c**2 for c in one.values()) for one in contrasts), default=2.0)
 
     @property
     def axes(self) -> list[str]:
@@ -152,8 +117,6 @@ def read_request(arguments: Iterable[str]) -> Request:
                 f"{text}: {_INSTEAD.get(key, '')}{key} is written in a sweep's file; what is typed "
                 "with it is KEY=VALUE or KEY=A,B of a run"
             )
-        if key == "seed":
-            values = read_typed_seeds(text, values)
         if key in typed and typed[key] != values:
             raise ConfigError(f"{key} is typed twice, the second time as {text}")
         typed[key] = values
@@ -200,7 +163,7 @@ def read_question(name: str, plugins: str = "none") -> Question:
     check_question(f"sweep={name}", question)
     for text in question.contrasts:
         try:
-            find_contrast(text, _named(question))
+            find_contrast(text, named_variants(question))
         except ConfigError as error:
             raise ConfigError(f"sweep={name}: contrasts: {error}") from None
     return question
@@ -228,7 +191,7 @@ def _bare_question(typed: Mapping[str, list[Any]]) -> Question:
         question="",
         baseline={key: values[0] for key, values in vary.items() if key != ORDER},
         vary=vary,
-        seeds=typed_seeds(typed.get("seed", [0])),
+        seeds=read_typed_seeds(typed.get("seed", [0])),
         fixed=fixed,
     )
 
@@ -240,7 +203,7 @@ def _replace_typed(
     Several values of a key that the file does not vary are a further axis."""
     remarks = []
     vary, fixed = dict(question.vary), dict(question.fixed)
-    tune = dict(question.tune.grid) if question.tune else {}
+    tune = dict(question.tune.grid)
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
     if typed.keys() & set(HORIZONS):
         fixed = {key: value for key, value in fixed.items() if key not in HORIZONS}
@@ -253,7 +216,7 @@ def _replace_typed(
     for key, values in typed.items():
         values = distinct(values)
         if key == "seed":
-            seeds = typed_seeds(values)
+            seeds = read_typed_seeds(values)
         elif key in tune and len(values) > 1:
             tune[key] = values
         elif key in vary or len(values) > 1:
@@ -270,7 +233,7 @@ def _replace_typed(
             tune.pop(key, None)
     question = replace(
         question, vary=vary, fixed=fixed, baseline=baseline, seeds=seeds, together=together,
-        tune=replace(question.tune, grid=tune) if question.tune and tune else None,
+        tune=replace(question.tune, grid=tune) if tune else NO_TUNING,
     )  # fmt: skip
     return question, remarks
 
@@ -281,45 +244,34 @@ def _with_known_contrasts(question: Question) -> tuple[Question, list[str]]:
     known, remarks = [], []
     for text in question.contrasts:
         try:
-            find_contrast(text, _named(question))
+            find_contrast(text, named_variants(question))
             known.append(text)
         except ConfigError as error:
             remarks.append(f"this contrast is left out, as other variants were typed: {error}")
     return replace(question, contrasts=known), remarks
 
 
-def _named(question: Question) -> dict[str, Values]:
+def named_variants(question: Question) -> dict[str, Values]:
     return dict(zip(names_of(question.variants), question.variants, strict=True))
 
 
 def check_question(where: str, question: Question) -> None:
     """Raises ConfigError if the parts of a question contradict each other."""
-    keys = [*question.axes, *question.fixed, *question.tuned_keys]
-    for key in ["seed", *(key for key in keys if key.split(".")[0] in (*COMMANDS, "sweep"))]:
-        if key in keys:
-            home = "under seeds" if key == "seed" else "on the command line"
-            raise ConfigError(f"{where}: {key} stands {home}, not in vary, together, fixed or tune")
-    for key in (*question.axes, *question.tuned_keys):
+    tuned = question.tune.grid
+    for key in (*question.axes, *question.fixed, *tuned):
+        if home := _HOMES.get(key.split(".")[0]):
+            raise ConfigError(f"{where}: {key} is set {home}, not in vary, together, fixed or tune")
+    for key in (*question.axes, *tuned):
         if key.split(".")[0] in ONE_VALUE:
             raise ConfigError(f"{where}: {key} has one value for all runs of a sweep, under fixed")
-    for key in question.tuned_keys:
-        if key in question.axes:
+        if key in question.axes and key in tuned:
             raise ConfigError(f"{where}: {key} is both varied and tuned")
-    if question.tune and not question.tune.grid:
-        wanted = "a list of values is wanted, such as optimizer.lr"
-        raise ConfigError(f"{where}: tune names no key; {wanted}")
-    if question.tune and not question.tune.seed:
-        raise ConfigError(f"{where}: tune.seed is missing: seeds that only the tuning sees")
-    for name, seeds in (("seeds", question.first_seeds), ("tune.seed", question.tune_seeds)):
-        if len(set(seeds)) < len(seeds):
-            twice = next(seed for seed in seeds if list(seeds).count(seed) > 1)
-            raise ConfigError(f"{where}: {name}: {twice} stands there twice; a seed is one run")
     orders = [one[ORDER] for one in question.variants if ORDER in one]
     if orders and question.until_decided:
         raise ConfigError(
             f"{where}: where {ORDER} varies, no word is given that seeds could decide"
         )
-    if both := sorted(set(question.tune_seeds) & {*question.first_seeds, *orders}):
+    if both := sorted({*question.tune.seed} & {*question.first_seeds, *orders}):
         raise ConfigError(
             f"{where}: seed {both[0]} both tunes and reports; a rate chosen on a seed flatters it"
         )

@@ -30,10 +30,6 @@ class Attempt:
     failed: int = 0
     nearest: float = inf
 
-    @property
-    def rank(self) -> tuple[int, float]:
-        return self.failed, fmean(self.losses.values())
-
 
 @dataclass
 class Tried:
@@ -53,14 +49,15 @@ class Tried:
     def best(self) -> Values | None:
         """The best point; None if every run failed.
 
-        A point where a run failed stands behind every point where none failed: a failed run has no
+        A point where a run failed comes after every point where none failed: a failed run has no
         loss, and a mean without it would be over easier seeds. Among such points, the fewest
         failures and then the lowest mean count. Where none failed, a fitted curve chooses.
         """
-        whole = [attempt for attempt in self.attempts if attempt.losses and not attempt.failed]
+        trained = [attempt for attempt in self.attempts if attempt.losses]
+        whole = [attempt for attempt in trained if not attempt.failed]
         if not whole:
-            trained = [attempt for attempt in self.attempts if attempt.losses]
-            return min(trained, key=lambda attempt: attempt.rank).point if trained else None
+            ranked = sorted(trained, key=lambda a: (a.failed, fmean(a.losses.values())))
+            return ranked[0].point if ranked else None
         trials = [
             Trial(plain_point(attempt.point), seed, loss)
             for attempt in whole

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.statistics import FEWEST
@@ -31,12 +31,22 @@ class UntilDecided:
         return f"{self.first} to {self.most} seeds each, until decided"
 
 
+def check_distinct(seeds: list[int]) -> list[int]:
+    """Returns the seeds. Raises ValueError if one is listed twice."""
+    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+        raise ValueError(f"{twice[0]} is there twice; a seed is one run")
+    return seeds
+
+
+_Several = Annotated[list[Seed], Field(min_length=2), AfterValidator(check_distinct)]
+
+
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Crossed:
     """Every seed of the weights with every seed of the order of the batches."""
 
-    init: Annotated[list[Seed], Field(min_length=2)]
-    order: Annotated[list[Seed], Field(min_length=2)]
+    init: _Several
+    order: _Several
 
 
 def cross(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,8 +56,6 @@ def cross(content: Mapping[str, Any]) -> dict[str, Any]:
     if not (isinstance(seeds, Mapping) and {"init", "order"} & {*seeds}):
         return dict(content)
     crossed = Crossed(**check("seeds", dict(seeds), Crossed))
-    if len({*crossed.order}) < len(crossed.order):
-        raise ConfigError(f"seeds.order: {crossed.order} has a seed twice")
     vary, fixed, together = (content.get(key) or {} for key in ("vary", "fixed", "together"))
     if ORDER in [*vary, *fixed, *(key for one in together for key in one)]:
         raise ConfigError(f"{ORDER}: it is set twice, here and by seeds.order")
@@ -67,29 +75,26 @@ def read_seeds(seeds: Any) -> Any:
 
 
 Seeds = Annotated[
-    Annotated[list[Seed], Field(min_length=1), Tag("list")] | Annotated[UntilDecided, Tag("plan")],
+    Annotated[list[Seed], Field(min_length=1), AfterValidator(check_distinct), Tag("list")]
+    | Annotated[UntilDecided, Tag("plan")],
     Discriminator(lambda seeds: "plan" if isinstance(seeds, UntilDecided) else "list"),
     BeforeValidator(read_seeds),
 ]
 
 
-def read_typed_seeds(text: str, values: Sequence[Any]) -> list[Any]:
-    """Returns the values of `text`, a typed seed=0,1,2 or seed=3..20: seeds, or one plan."""
+def read_typed_seeds(values: Sequence[Any]) -> list[int] | UntilDecided:
+    """Returns the seeds of a question that a typed seed=0,1,2 or seed=3..20 names."""
     try:
         if len(values) == 1 and (ends := _TYPED.fullmatch(str(values[0]))):
             first, most = map(int, ends.groups())
-            return [read_seeds({"first": first, "most": most, "until": "decided"})]
-        return [check("", {"seed": value}, _seed)["seed"] for value in values]
+            return read_seeds({"first": first, "most": most, "until": "decided"})
+        return distinct(check("", {"seed": [*values]}, _seed)["seed"])
     except ConfigError as error:
         raise ConfigError(
-            f'{text}: {error}; a list of seeds is seed=0,1,2 or "seed=range(0,3)", and seed=A..B '
-            f"is A seeds, and more up to B until it is decided; {FEWEST} <= A <= B <= {MOST_SEEDS}"
+            f"seed={','.join(map(str, values))}: {error}; a list of seeds is seed=0,1,2 or "
+            '"seed=range(0,3)", and seed=A..B is A seeds, and more up to B until it is decided; '
+            f"{FEWEST} <= A <= B <= {MOST_SEEDS}"
         ) from None
-
-
-def typed_seeds(values: Sequence[Any]) -> list[int] | UntilDecided:
-    """Returns typed seeds as a question has them."""
-    return values[0] if isinstance(values[0], UntilDecided) else distinct(values)
 
 
 def seed_order(count: int, left_out: Sequence[int], planned: Sequence[int] = ()) -> list[int]:
@@ -100,5 +105,5 @@ def seed_order(count: int, left_out: Sequence[int], planned: Sequence[int] = ())
     return list(itertools.islice(itertools.chain(sorted(planned), more), count))
 
 
-def _seed(seed: Seed) -> None:
-    """Has the signature that a typed seed is checked against."""
+def _seed(seed: list[Seed]) -> None:
+    """Has the signature that typed seeds are checked against."""

@@ -14,7 +14,7 @@ from transformer_norms.comparison.sweep_record import Tuned, Values, distinct, l
 from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
 from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
-from transformer_norms.sweep.planning import Job
+from transformer_norms.sweep.planning import Job, Pair
 from transformer_norms.sweep.search import (
     Allowed,
     Attempt,
@@ -25,7 +25,6 @@ from transformer_norms.sweep.search import (
     values_to_go_on,
 )
 
-Pair = tuple[Values, Values]  # a variant, and a point that it tries
 Search = Callable[[Tuning, Tried, Allowed], list[Values]]
 
 
@@ -111,7 +110,11 @@ class Tuner:
         summaries = {job.run.seed: job.summary for job in jobs}
         ended = {seed: summary for seed, summary in summaries.items() if summary}
         losses = trained_losses(ended, bigrams)
-        nearest = fmean(_loss_past_unigram(summary) for summary in ended.values()) if ended else inf
+        past_unigram = [
+            inf if one.val_loss is None or not best_ngram(one, "val_loss") else one.val_loss
+            for one in ended.values()
+        ]
+        nearest = fmean(past_unigram) if ended else inf
         return Attempt(point, losses, len(ended) - len(losses), nearest)
 
     def choices(self) -> list[Tuned]:
@@ -148,13 +151,6 @@ class Tuner:
         names, bests = zip(*at_edge, strict=True)
         values = ",".join(map(str, values_to_go_on(self.tuning.grid[key], bests)))
         return f"the best {key} is not found of {', '.join(names)}; to go on, type {key}={values}"
-
-
-def _loss_past_unigram(summary: Summary) -> float:
-    """The validation loss of a run that passes the unigram; else infinity."""
-    if summary.val_loss is None or not best_ngram(summary, "val_loss"):
-        return inf
-    return summary.val_loss
 
 
 def trained_losses(

@@ -1,0 +1,192 @@
+"""The plan of a run, which is what it has to compute and to hold, and that of a sweep."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from transformer_norms.comparison.sweep_record import label
+from transformer_norms.config.compose import compose
+from transformer_norms.config.overrides import as_typed
+from transformer_norms.config.tree import Config
+from transformer_norms.data.settings import expected_vocab_size
+from transformer_norms.errors import ConfigError
+from transformer_norms.plan.rehearsal import Bytes, Stage
+from transformer_norms.progress import Live, track
+from transformer_norms.sweep.question import Request, read_request
+from transformer_norms.training.parallel.micro_batches import micro_batch_count
+
+GIB = 2**30
+# Assumed: the CUDA context and the workspaces of cuBLAS; an interpreter with torch.
+REST = {"cuda": 1.5 * GIB, "cpu": 0.4 * GIB}
+
+
+# ------------------------------------------------------------------------------ the memory of a run
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A step is `micro_batches` of `sequences` each. Each replica of the model computes `share` of
+    them one after another. `pieces` is by how much they are smaller than trainer.accumulation
+    says."""
+
+    replicas: int
+    micro_batches: int
+    sequences: int
+    pieces: int
+
+    @property
+    def share(self) -> int:
+        return self.micro_batches // self.replicas
+
+    @property
+    def sets(self) -> int:
+        """The most sets of gradients of a replica at a time. The tree adds halves: while the last
+        micro-batch is computed, the sum of each left half on the way to it waits."""
+        return (self.share - 1).bit_length() + 1
+
+
+def divide_step(config: Config) -> Layout:
+    """Returns the layout of a config's step on one device; ConfigError where there is none."""
+    settings = config.trainer
+    replicas = 1 if settings.replicas == "auto" else settings.replicas
+    if replicas > 1 and settings.device != "cpu":
+        raise ConfigError(f"trainer.replicas={replicas}: they are for a CPU")
+    count = micro_batch_count(settings.accumulation, replicas, 1)
+    if settings.batch_size % count:
+        raise ConfigError(
+            f"trainer.replicas={replicas}: they cannot share {settings.batch_size} sequences "
+            f"(trainer.batch_size) evenly with trainer.accumulation={settings.accumulation}"
+        )
+    return Layout(replicas, count, settings.batch_size // count, count // settings.accumulation)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The bytes of one device by part at the fullest moment of each phase of a step. `backward` is
+    the forward and the backward pass, `sum` the addition of gradients, `update` the optimizer's
+    step. `rest` is there all the time."""
+
+    phases: dict[str, Bytes]
+    rest: int
+
+    @cached_property
+    def peak(self) -> int:
+        return self.rest + max(parts.total() for parts in self.phases.values())
+
+
+def memory_of(stage: Stage, layout: Layout) -> Memory:
+    """Returns what a device holds: the weights and moments once, and gradients for each replica.
+    The stage rehearses one micro-batch."""
+    passes = stage.rehearse(layout.sequences, layout.pieces)
+    kept = Counter({part: stage.update[part] for part in ("weights", "moments")})
+    micro_batch = Counter({part: size for part, size in passes.items() if part not in kept})
+    weights = stage.weights
+    waiting = Counter(gradients=(layout.sets - 1) * weights)
+    backward, added = kept.copy(), kept.copy()
+    for _ in range(layout.replicas):
+        backward += micro_batch + waiting
+        added += Counter(gradients=layout.sets * weights)
+    phases = {"backward": backward, "sum": added, "update": stage.update}
+    return Memory(phases, int(REST[stage.config.trainer.device]))
+
+
+# ---------------------------------------------------------------------------------------- the plans
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """`parameters` are numbers, by group of the optimizer. `flops` are those of a token, forward
+    and backward; `again` those of it that activation checkpointing computes once more."""
+
+    config: Config
+    vocab_size: int
+    parameters: dict[str, int]
+    flops: float
+    again: float
+    layout: Layout
+    memory: Memory
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.config.trainer.batch_size * self.config.model.context
+
+    @property
+    def tokens(self) -> int:
+        return self.config.trainer.steps * self.tokens_per_step
+
+    def values(self) -> dict[str, Any]:
+        """Returns the numbers of --json, in bytes and FLOPs."""
+        return {
+            "parameters": {"all": sum(self.parameters.values()), **self.parameters},
+            "vocab_size": self.vocab_size,
+            "flops_per_token": self.flops,
+            "flops_per_token_again": self.again,
+            "tokens_per_step": self.tokens_per_step,
+            "tokens": self.tokens,
+            "flops": self.flops * self.tokens,
+            "micro_batches": self.layout.micro_batches,
+            "sequences": self.layout.sequences,
+            "memory": {name: dict(parts) for name, parts in self.memory.phases.items()},
+            "rest": self.memory.rest,
+            "peak_memory": self.memory.peak,
+        }
+
+
+def plan_run(config: Config, vocab_size: int | None = None) -> RunPlan:
+    """Returns the plan of a run on one device."""
+    layout = divide_step(config)
+    stage = Stage(config, vocab_size or expected_vocab_size(config.tokenizer))
+    return RunPlan(
+        config, stage.model.vocab_size, stage.numbers(), *stage.flops_per_token(), layout,
+        memory_of(stage, layout),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """`runs` has the plan of one run of each variant, by its label. `stages` has the runs, tokens
+    and FLOPs of all variants together, by stage. All seeds count that may be added until it is
+    decided."""
+
+    request: Request
+    runs: dict[str, RunPlan]
+    stages: dict[str, dict[str, float]]
+
+    @property
+    def fullest(self) -> str:
+        """The variant whose run takes the most memory."""
+        return max(self.runs, key=lambda name: self.runs[name].memory.peak)
+
+    def values(self) -> dict[str, Any]:
+        """Returns the numbers of --json."""
+        runs = {name: run.values() for name, run in self.runs.items()}
+        return {"sweep": self.request.name, "stages": self.stages, "runs": runs}
+
+
+def plan_sweep_of(arguments: Sequence[str], device: str, vocab: int | None) -> SweepPlan:
+    """Returns the plan of a command line with sweep=NAME or several values of a key."""
+    request = read_request(arguments)
+    question = request.question
+    # A variant is planned at the first of its tuned points: they do not change its size.
+    point = question.points[0]
+    runs = {}
+    with Live() as live:
+        for variant in track(live, "planning variants, {:.0f} of {:.0f}", question.variants):
+            values = {**question.fixed, **variant, **point}
+            try:
+                config = compose([as_typed(key, value) for key, value in values.items()], device)
+            except ConfigError as error:
+                raise ConfigError(f"{error} (in {label(variant)})") from None
+            runs[label(variant)] = plan_run(config, vocab)
+    seeds = {"results": question.most_seeds}
+    if tuning := question.tune.budget * len(question.tune.seed):
+        seeds = {"tuning": tuning, **seeds, "all": tuning + question.most_seeds}
+    each = runs.values()
+    tokens, flops = sum(r.tokens for r in each), sum(r.flops * r.tokens for r in each)
+    stages = {
+        stage: {"runs": n * len(runs), "tokens": n * tokens, "flops": n * flops}
+        for stage, n in seeds.items()
+    }
+    return SweepPlan(request, runs, stages)

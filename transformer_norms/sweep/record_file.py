@@ -1,0 +1,121 @@
+"""The record of a sweep, as its commands write it: what earlier ones planned stays planned."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from transformer_norms.comparison.sweep_record import (
+    Asked,
+    Look,
+    SweepRecord,
+    Tuned,
+    add_looks,
+    merge_records,
+    path_of,
+    read_record,
+)
+from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.run.folder import hold_run
+from transformer_norms.storage.files import make_folder
+from transformer_norms.storage.locks import wait_for_lock
+from transformer_norms.storage.reading import is_there
+from transformer_norms.sweep.planning import Job
+from transformer_norms.sweep.question import Request
+
+
+class RecordFile:
+    """sweep-NAME.json in the folder of a study, for the commands of one request."""
+
+    def __init__(self, study: Path, request: Request) -> None:
+        self.study, self.request = study, request
+        self.path = path_of(study, request.name)
+
+    def read(self) -> SweepRecord | None:
+        """Returns what earlier commands of this sweep have planned; None if there is nothing."""
+        try:
+            return read_record(self.path) if is_there(self.path) else None
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; without this file the same command begins another record, which plans "
+                "the runs of this command; those that have ended are kept"
+            ) from None
+
+    def check(self, first: Sequence[Job]) -> None:
+        """Refuses a bare `-m` while another command trains runs of another bare one in the study:
+        both would write one record, and both reports would be of whoever wrote last.
+
+        Two commands that ask the same share their runs, and may run at once. Raises Busy, and
+        ConfigError if the record is damaged.
+        """
+        record = self.read()
+        if self.request.named or record is None or self._asks_the_same(record, first):
+            return
+        for name in dict.fromkeys(run.folder for run in record.runs):
+            try:
+                with suppress(FileNotFoundError), hold_run(self.study / name):
+                    pass
+            except Busy as busy:
+                raise Busy(f"{busy} for {self.path}; study=NAME keeps two sweeps apart") from None
+
+    def changed_job(self, first: Sequence[Job]) -> Job | None:
+        """Returns a job that this sweep planned before as another run, since settings changed."""
+        record = self.read() if self.request.named else None
+        before: dict[str, set[str]] = {}
+        for run in record.runs if record else ():
+            before.setdefault(run.place, set()).add(run.identity)
+        for job in first:
+            if before.get(job.run.place, {job.run.identity}) != {job.run.identity}:
+                return job
+        return None
+
+    def write(
+        self,
+        jobs: Sequence[Job],
+        tuned: Sequence[Tuned],
+        looks: Sequence[Look],
+        unbegun: Sequence[str],
+    ) -> None:
+        """Writes what this command has planned, tuned and seen so far, with what stays of earlier
+        commands. `unbegun` are the folders of runs that failed before their first step."""
+        question = self.request.question
+        until_decided = question.until_decided
+        record = SweepRecord(
+            name=self.request.name,
+            question=question.question,
+            axes=question.axes,
+            baseline=question.baseline,
+            tune=question.tune.grid,
+            tune_seeds=question.tune.seed,
+            refine=question.tune.refine,
+            seeds=question.first_seeds,
+            most=question.most_seeds if until_decided else None,
+            looks=[*looks],
+            margin=question.margin,
+            runs=[job.run for job in jobs],
+            tuned=[*tuned],
+            contrasts=question.contrasts,
+            asked=Asked(question.variants, [] if until_decided else question.first_seeds),
+            unbegun=[*unbegun],
+        )
+        make_folder(self.study)
+        with wait_for_lock(self.study):  # one command at a time reads and writes the record
+            if before := self.read():
+                record = self._with_earlier(before, record, jobs)
+            still = [name for name in record.unbegun if not (self.study / name).is_dir()]
+            replace(record, unbegun=still).write(self.study)
+
+    def _with_earlier(
+        self, before: SweepRecord, now: SweepRecord, jobs: Sequence[Job]
+    ) -> SweepRecord:
+        """Returns the record with what stays of the one before. A named sweep's planned runs stay
+        planned whatever is typed next, so that none is lost. A bare `-m` cannot be typed by name:
+        its record is the newest one, unless the same command adds seeds until it is decided. Its
+        looks stay, in case their runs are asked for again."""
+        adds = now.most is not None and now.most == before.most
+        if self.request.named or (adds and self._asks_the_same(before, jobs)):
+            now = merge_records(before, now)
+        return replace(now, looks=add_looks(before.looks, now.looks))
+
+    def _asks_the_same(self, record: SweepRecord, jobs: Sequence[Job]) -> bool:
+        return record.asks_the_same(self.request.question.variants, jobs[0].run)
