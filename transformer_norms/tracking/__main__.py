@@ -25,17 +25,13 @@ def make_parser() -> Parser:
     late.add_argument("folders", nargs="+", metavar="FOLDER", help="a run or a study")
     late.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
     late.add_argument("--model", action="store_true", help="keep each trained model there, too")
-    late.set_defaults(
-        run=lambda typed: sync(typed.folders, resolve_mode(typed.mode, os.environ), typed.model)
-    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     def run() -> int:
         typed = make_parser().parse_args(arguments)
-        code: int = typed.run(typed)
-        return code
+        return sync(typed.folders, resolve_mode(typed.mode, os.environ), typed.model)
 
     return run_command(run)
 
