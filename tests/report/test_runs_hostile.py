@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import pandas  # noqa: F401  before memory is bounded
 import pytest
 from no_files import (
     NO_FILES,
@@ -69,10 +70,11 @@ def run(bounded):  # noqa: F811
 
 
 def attack(file, what):
+    """Bytes, or what CONTENTS or NO_FILES has under that name, take the place of a file."""
     if file.is_symlink() or file.exists():
         shutil.rmtree(file) if file.is_dir() else file.unlink()
-    if what in CONTENTS:
-        file.write_bytes(CONTENTS[what])
+    if isinstance(what, bytes) or what in CONTENTS:
+        file.write_bytes(CONTENTS.get(what, what))
     else:
         NO_FILES[what][0](file)
 
@@ -176,43 +178,33 @@ def test_markdown_and_latex_specials_are_escaped():
     assert escape_latex("50 %_{x} \\input") == r"50 \%\_\{x\} \textbackslash{}input"
 
 
-def break_link(run):
-    shutil.move(run / "summary.json", "elsewhere.json")
-    (run / "summary.json").symlink_to(Path("elsewhere.json").absolute())
-
-
 def break_folder(run):
     shutil.move(run, "elsewhere")
     run.symlink_to(Path("elsewhere").absolute())
 
 
-def break_pipe(run):
-    (run / "summary.json").unlink()
-    os.mkfifo(run / "summary.json")
-
-
-def replace_content(name, content):
-    return lambda run: (run / name).write_bytes(content)
+def put(name, what):
+    return lambda run: attack(run / name, what)
 
 
 HOSTILE = {
-    "a link": (break_link, "is a link"),
+    "a link": (put("summary.json", "a link out of the folder"), "is a link"),
     "a linked folder": (break_folder, "is a link"),
-    "a pipe": (break_pipe, "is no file"),
-    "garbage": (replace_content("summary.json", b"\x00\xff{"), "invalid json"),
+    "a pipe": (put("summary.json", "a pipe"), "is no file"),
+    "garbage": (put("summary.json", b"\x00\xff{"), "invalid json"),
     "infinity": (lambda run: edit(run, val_loss=float("inf")), "should be a finite number"),
     "no loss": (lambda run: edit(run, val_loss=None), "val_loss: a finished run has one"),
     "a tag": (
-        replace_content("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
+        put("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
         "holds no tags, and there is",
     ),
     "half a config": (
-        replace_content("config.yaml", b"form: 1\nchoices: {}\nseed: 0\n"),
+        put("config.yaml", b"form: 1\nchoices: {}\nseed: 0\n"),
         "is no saved run",
     ),
     "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
     "no record": (
-        replace_content("../sweep-quick.json", b'{"name": "../../x"}'),
+        put("../sweep-quick.json", b'{"name": "../../x"}'),
         "sweep-quick.json: ",
     ),
 }
@@ -220,10 +212,9 @@ HOSTILE = {
 
 @pytest.mark.goal("X7")
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_folder_is_one_line_and_the_other_runs_are_reported(what, capsys):
-    make_study("study", {"pre": {0: 2.3}, "post": {0: 2.4}})
+def test_a_hostile_folder_is_one_line_and_the_other_runs_are_reported(run, what, capsys):
     breaks, said = HOSTILE[what]
-    breaks(folder("pre", 0))
+    breaks(run)
     assert report(["study"]) == 0
     printed = capsys.readouterr()
     start = "left out, as it is damaged: study/"
@@ -236,6 +227,6 @@ def test_a_hostile_folder_is_one_line_and_the_other_runs_are_reported(what, caps
     assert (answer["runs"], answer["finished"]) == (runs, ended)
     assert not Path("canary").exists()
     if what != "a linked folder":  # which may be typed by itself
-        alone = folder("pre", 0) if runs > ended else Path("study/sweep-quick.json")
+        alone = run if runs > ended else Path("study/sweep-quick.json")
         assert report([str(alone)]) == 2
         assert said in capsys.readouterr().err
