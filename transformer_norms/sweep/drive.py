@@ -254,7 +254,6 @@ class Sweep:
         if self.found is None:
             return
         plan = SeedPlan.of(self.question, best, self.found.study)
-        planned_counts = plan.counts(self.found.study)
 
         def look(counts: Counts) -> Results | None:
             begun = [job.run for job in self.jobs]  # which this command has run
@@ -270,7 +269,7 @@ class Sweep:
 
         most, workers = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
         lines: list[str] = []
-        for counts, decisions in looks_until_decided(look, planned_counts, most, workers):
+        for counts, decisions in looks_until_decided(look, plan.begun, most, workers):
             assert self.found is not None
             self._keep_look(look_at(self.found.study, decisions))
             lines = plan.lines(counts, decisions, self.found)

@@ -60,6 +60,7 @@ class SeedPlan:
     question: Question
     best: Mapping[str, Pair]
     order: Sequence[int]
+    begun: Counts  # how many are planned already
 
     @classmethod
     def of(cls, question: Question, best: Sequence[Pair], study: Study) -> "SeedPlan":
@@ -68,7 +69,9 @@ class SeedPlan:
         planned = _planned(study)
         every = sorted({seed for name in named for seed in planned[name]})
         length = max(question.most_seeds, len(every))
-        return cls(question, named, seed_order(length, question.tune_seeds, every))
+        order = seed_order(length, question.tune_seeds, every)
+        begun = {name: 1 + max(map(order.index, planned[name])) for name in named}
+        return cls(question, named, order, begun)
 
     def counts(self, study: Study) -> Counts:
         """How many seeds each variant has by now, those included that another command planned."""
