@@ -81,11 +81,10 @@ def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
     """opened(path): the page in that file, as a reader without any network sees it."""
     contexts = []
 
-    def opened(path, width=1200, height=900, dark=False, javascript=True, reduced=False):
+    def opened(path, width=1200, height=900, dark=False, javascript=True):
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
-            reduced_motion="reduce" if reduced else "no-preference",
             java_script_enabled=javascript,
             service_workers="block",
             offline=True,

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from markupsafe import Markup
-from run_folders import config_of, make_record, make_run, make_sweep, planned, tuned
+from run_folders import config_at, folder_name, make_sweep, tuned
 
 from transformer_norms.report import page, writing
 from transformer_norms.report.charts.panels import SECTIONS, panels
@@ -31,8 +31,8 @@ def value(seed, step, block, measure=0):
 def probed(run, seed):
     """Adds probes to a run's rows: of two blocks, and of what stands before and behind them."""
     file = run / "metrics.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    for row, step in zip(rows, STEPS, strict=False):
+    rows = [json.loads(line) for line in file.read_text().splitlines()][-len(STEPS) :]
+    for row, step in zip(rows, STEPS, strict=True):
         row |= {"step": step, "seconds": step / 2}
         for block in (0, 1):
             row[key_of(Place("stream_rms", "", block))] = value(seed, step, block)
@@ -44,35 +44,20 @@ def probed(run, seed):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def tuned_study(study, *, losses=LOSSES, **changed):
+def tuned_study(study):
     """Two norms at two placements, each tuned; the highest rate diverges with post."""
-    runs, chosen = [], []
-    for (norm, placement), by_seed in losses.items():
-        variant = {"norm": norm, "placement": placement}
-        overrides = [f"norm={norm}", f"placement={placement}"]
-        for number, rate in enumerate(RATES):
-            lost = placement == "post" and number == 2
-            config = config_of(overrides, 100, optimizer__lr=rate)
-            runs.append(planned(config, variant, "tune", {"optimizer.lr": rate}))
-            loss = None if lost else [2.6, 2.35, 2.5][number]
-            make_run(study, config, loss, status="diverged" if lost else "finished")
-        best = {"optimizer.lr": RATES[1]}
-        chosen.append(tuned(variant, best))
-        for seed, loss in by_seed.items():
-            config = config_of(overrides, seed, optimizer__lr=RATES[1])
-            runs.append(planned(config, variant, "result", best))
-            status = "diverged" if loss is None else "finished"
-            run = make_run(study, config, loss, status=status, rows=len(STEPS))
-            if loss is not None:
-                probed(run, seed)
-    facts = {
-        "axes": ["norm", "placement"],
-        "baseline": {"placement": "pre"},
-        "tune": {"optimizer.lr": RATES},
-        "tune_seeds": [100],
-        "tuned": chosen,
-    }
-    return make_record(study, runs, **facts | changed)
+    best = {"optimizer.lr": RATES[1]}
+    variants = {names: {"norm": names[0], "placement": names[1]} for names in LOSSES}
+    trials = [
+        (variant, 100, None if "post" in names and loss == 2.5 else loss, {"optimizer.lr": rate})
+        for names, variant in variants.items()
+        for rate, loss in zip(RATES, (2.6, 2.35, 2.5), strict=True)
+    ]
+    results = [(variants[names], *run, best) for names in LOSSES for run in LOSSES[names].items()]
+    make_sweep(study, results, trials, tuned=[tuned(one, best) for one in variants.values()])
+    for variant, seed, loss, _ in results:
+        if loss is not None:
+            probed(Path(study, folder_name(config_at(variant | best, seed))), seed)
 
 
 def depth_study(study):

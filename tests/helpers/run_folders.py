@@ -165,6 +165,17 @@ def by_placement(losses, *point):
     ]
 
 
+def trials_at(losses):
+    """{"pre": {1e-3: 2.5, 1e-2: (2.3, None)}} as the trials of a sweep: the loss at each rate, or
+    that of each seed from 100 on."""
+    return [
+        ({"placement": placement}, seed, loss, {"optimizer.lr": rate})
+        for placement, tried in losses.items()
+        for rate, by_seed in tried.items()
+        for seed, loss in enumerate(by_seed if isinstance(by_seed, tuple) else (by_seed,), 100)
+    ]
+
+
 def tuned(variant, best, *edge):
     return Tuned(variant, best, list(edge))
 
@@ -213,17 +224,12 @@ def tuning_study(**changed):
         "post": {1e-3: 2.4, 1e-2: 2.9, 1.0: None},
     }
     best = {"pre": 1e-2, "post": 1e-3}
-    trials = [
-        ({"placement": name}, 100, loss, {"optimizer.lr": rate})
-        for name, losses in tried.items()
-        for rate, loss in losses.items()
-    ]
     results = [one for p in best for one in by_placement({p: PRE}, {"optimizer.lr": best[p]})]
     chosen = [
         tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}),
         tuned({"placement": "post"}, {"optimizer.lr": 1e-3}, "optimizer.lr"),
     ]
-    return make_sweep("study", results, trials, **{"tuned": chosen} | changed)
+    return make_sweep("study", results, trials_at(tried), **{"tuned": chosen} | changed)
 
 
 def draw_nothing():

@@ -32,19 +32,3 @@ def test_what_a_page_should_not_do_is_seen(what, opened, tmp_path):
     head, body, said = PLANTED[what]
     problems = opened(written(tmp_path, head, body)).problems
     assert any(problem.startswith(said) for problem in problems), problems
-
-
-def test_a_page_without_fault_has_no_problems(opened, tmp_path):
-    body = '<img src="data:image/svg+xml,<svg xmlns=\'http://www.w3.org/2000/svg\'/>"><a href="#x">'
-    for wanted, options in {"after": {}, "before": {"javascript": False}}.items():
-        shown = opened(written(tmp_path, body=body), **options)
-        assert shown.page.inner_text("#said") == wanted
-        assert shown.problems == []
-
-
-def test_a_page_is_shown_as_its_reader_wants_it(opened, tmp_path):
-    shown = opened(written(tmp_path), width=400, height=300, dark=True, reduced=True)
-    matches = "query => matchMedia(query).matches"
-    for query in ("(width: 400px)", "(prefers-color-scheme: dark)", "(prefers-reduced-motion)"):
-        assert shown.page.evaluate(matches, query)
-    assert not opened(written(tmp_path)).page.evaluate(matches, "(prefers-reduced-motion)")

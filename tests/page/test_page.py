@@ -28,9 +28,10 @@ from run_folders import (
     make_run,
     make_study,
     make_sweep,
+    trials_at,
 )
 
-from transformer_norms.report import rates
+from transformer_norms.report import figures
 from transformer_norms.report.answer import answer
 from transformer_norms.report.charts.differences import difference_rows, limit_of
 from transformer_norms.report.charts.profiles import probe_profiles
@@ -141,9 +142,7 @@ def test_curves_are_the_rows_of_the_runs(tuned):
 
 def test_a_rate_has_a_dot_for_each_run_that_trained_and_a_cross_for_those_that_failed(tmp_path):
     """One of its two runs diverged before any loss was measured."""
-    tried = {(1e-3, 100): 2.3, (1e-3, 101): 2.4, (1e-2, 100): 2.3, (1e-2, 101): 2.3}
-    make_sweep(tmp_path, trials=[({"placement": "pre"}, seed, loss, {"optimizer.lr": rate})
-                                 for (rate, seed), loss in tried.items()])  # fmt: skip
+    make_sweep(tmp_path, trials=trials_at({"pre": {1e-3: (2.3, 2.4), 1e-2: (2.3, 2.3)}}))
     lost = config_of(["placement=pre"], 101, optimizer__lr=1e-2)
     edit(tmp_path / folder_name(lost), status="diverged", val_loss=None, initial_loss=None)
     (line,) = rate_lines(read_study([tmp_path]))
@@ -156,7 +155,7 @@ def test_a_rate_has_a_dot_for_each_run_that_trained_and_a_cross_for_those_that_f
 
 
 def test_rates_of_more_variants_than_lines_differ_are_a_map_and_called_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(rates, "MOST_LINES", 2)
+    monkeypatch.setattr(figures, "MOST_LINES", 2)
     tuned_study(tmp_path)
     path, found = write_report([tmp_path])
     assert "A row for each variant, a cell for each value" in words_of(path.read_text())

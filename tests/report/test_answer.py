@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from run_folders import PRE, SANDWICH, by_placement, edit, make_study, make_sweep
+from run_folders import PRE, SANDWICH, by_placement, edit, make_study, make_sweep, trials_at
 from scipy import stats
 
 from transformer_norms.comparison.sweep_record import Tuned
@@ -48,11 +48,8 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
 def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, groups, lead):
     """Each is tuned at two rates; post diverged at both, and so has no results planned."""
     best = {"optimizer.lr": 1e-2}
-    trials = [
-        ({"placement": p}, 100, None if p == "post" else 2.5, {"optimizer.lr": rate})
-        for p in placements
-        for rate in (1e-3, 1e-2)
-    ]
+    at = {p: None if p == "post" else 2.5 for p in placements}
+    trials = trials_at({p: {1e-3: at[p], 1e-2: at[p]} for p in placements})
     results = by_placement({p: PRE for p in placements if p != "post"}, best)
     chosen = [Tuned({"placement": p}, None if p == "post" else best, []) for p in placements]
     make_sweep(tmp_path, results, trials, tuned=chosen)
@@ -63,7 +60,7 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, grou
 
 
 def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
-    make_sweep(tmp_path, trials=[({"placement": "pre"}, 100, 2.5, {"optimizer.lr": 1e-3})])
+    make_sweep(tmp_path, trials=trials_at({"pre": {1e-3: 2.5}}))
     result = answer(findings(read_study([tmp_path])))
     assert left_out_summary(read_study([tmp_path])) == ["not finished: results are not planned yet"]
     assert result.lead == "1 variant ran; nothing is compared."

@@ -72,18 +72,20 @@ def test_each_column_is_explained_once_in_sentences_of_at_most_25_words(losses, 
 
 
 @pytest.mark.parametrize(("split", "told"), [("hash", True), ("tail", False)])
-def test_a_test_loss_without_a_test_fraction_says_which_tokens_it_is_of(split, told):
+def test_the_test_loss_counts_where_every_finished_run_has_one(split, told):
+    """Without a test_fraction the report says which tokens it is of."""
     for seed, loss in PRE.items():
         config = config_of(["placement=pre"], seed, data__split=split)
-        edit(make_run("study", config, loss), test_loss=loss + 0.5)
-    said = text()
-    assert "test loss, mean ± sd" in said
-    part = "The test part is as large as the validation part (data.split=hash)"
+        run = make_run("study", config, loss, test_loss=loss + 0.5)
+    said, part = text(), "The test part is as large as the validation part (data.split=hash)"
+    assert "test loss, mean ± sd: final test loss in nats" in said
+    assert " 2.8100 ± 0.0100 " in said
     assert (part in said) is told
-    for file in Path("study").glob("*/summary.json"):
-        edit(file.parent, test_loss=None)
-    assert "validation loss, mean ± sd: final validation loss in nats" in text()
-    assert part not in text()
+    edit(run, test_loss=None)
+    said = text()
+    assert "validation loss, mean ± sd: final validation loss in nats" in said
+    assert " 2.3100 ± 0.0100 " in said
+    assert part not in said
 
 
 @pytest.mark.goal("Q1")
@@ -103,16 +105,6 @@ def test_results_csv_has_every_run_in_full_precision_with_what_it_came_from():
         "c" * 40, "False", "2.13.0", "a processor, 2 cores", "1", "fp32", "2048", "40"
     ]  # fmt: skip
     assert (second["placement"], second["seed"], second["status"]) == ("post", "0", "finished")
-
-
-def test_the_test_loss_counts_where_every_finished_run_has_one():
-    make_study("study", {"pre": PRE, "sandwich": SANDWICH})
-    for placement, losses in {"pre": PRE, "sandwich": SANDWICH}.items():
-        for seed, loss in losses.items():
-            edit(folder(placement, seed), test_loss=loss + 0.5)
-    assert by_name(text(), "pre")["test loss, mean ± sd"] == "2.8100 ± 0.0100"
-    edit(folder("pre", 0), test_loss=None)
-    assert by_name(text(), "pre")["validation loss, mean ± sd"] == "2.3100 ± 0.0100"
 
 
 @pytest.mark.goal("Q4")
@@ -162,25 +154,19 @@ def test_a_run_that_has_not_ended_is_missing_and_named(status):
     assert f"{folder('post', 1).name} ({status}, result)" in table
 
 
-def test_runs_that_no_sweep_planned_are_listed_and_left_out():
+def test_runs_of_no_plan_and_earlier_attempts_are_listed_and_left_out():
     make_study("study", {"pre": PRE, "post": PRE})
     extra = make_run("study", config_of(["placement=post"], 7), 0.5)
-    table = text()
-    assert by_name(table, "post")["seeds"] == "3"
-    assert f"planned by no sweep, and left out: {extra.name}" in table
-    row = next(row for row in rows() if row["run"] == extra.name)
-    assert (row["stage"], row["placement"], row["val_loss"]) == ("unplanned", "post", "0.5")
-
-
-def test_the_newest_attempt_counts_and_the_report_says_so():
-    make_study("study", {"pre": PRE, "post": PRE})
     make_run("study", config_of(["placement=post"], 1), 2.0, attempt=2)
     make_run("study", config_of(["placement=post"], 1), 2.92, attempt=10)
-    table = text()
+    table, name = text(), folder("post", 1).name
+    assert by_name(table, "post")["seeds"] == "3"
     mean = f"{(2.30 + 2.92 + 2.31) / 3:.4f}"
     assert by_name(table, "post")["validation loss, mean ± sd"].startswith(mean)
-    name = folder("post", 1).name
+    assert f"left out, planned by no sweep: {extra.name}" in table
     assert f"a newer attempt counts instead of: {name}, {name}-2" in table
+    row = next(row for row in rows() if row["run"] == extra.name)
+    assert (row["stage"], row["placement"], row["val_loss"]) == ("unplanned", "post", "0.5")
     assert [row["stage"] for row in rows()].count("superseded") == 2
 
 

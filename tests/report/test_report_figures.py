@@ -9,10 +9,21 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 from page_studies import skip_charts
-from run_folders import PRE, edit, folder, make_study, make_sweep, text, tree, tuned, tuning_study
+from run_folders import (
+    PRE,
+    edit,
+    folder,
+    make_study,
+    make_sweep,
+    text,
+    tree,
+    trials_at,
+    tuned,
+    tuning_study,
+)
 
 from transformer_norms.config.compose import options
-from transformer_norms.report import curves, rates
+from transformer_norms.report import curves, figures, rates
 from transformer_norms.report.curves import Curve, loss_range
 from transformer_norms.report.figures import (
     figure_bytes,
@@ -34,10 +45,10 @@ def here(tmp_path, monkeypatch):
     skip_charts(monkeypatch)
 
 
-def drawn_by(monkeypatch, room):
-    """The figures that a file draws, which are not written."""
+def drawn_by(monkeypatch):
+    """The figures that are drawn, which are not written."""
     drawings = []
-    monkeypatch.setattr(room, "figure_bytes", lambda figure, kind: drawings.append(figure) or b"")
+    monkeypatch.setattr(figures, "figure_bytes", lambda figure, _: drawings.append(figure) or b"")
     return drawings
 
 
@@ -123,14 +134,9 @@ def test_no_two_names_of_a_log_axis_touch(low, high, named):
 def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_seeds_diverged(
     monkeypatch,
 ):
-    tried = {1e-3: (4.0, 4.2), 1e-2: (2.0, None), 1e-1: (None, None)}
-    trials = [
-        ({"placement": "pre"}, seed, loss, {"optimizer.lr": rate})
-        for rate, losses in tried.items()
-        for seed, loss in enumerate(losses, start=100)
-    ]
+    trials = trials_at({"pre": {1e-3: (4.0, 4.2), 1e-2: (2.0, None), 1e-1: (None, None)}})
     make_sweep("study", trials=trials, tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})])
-    drawings = drawn_by(monkeypatch, rates)
+    drawings = drawn_by(monkeypatch)
     rates.draw_rates(read_study([Path("study")]))
     (axes,) = drawings[0].axes
     drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in axes.lines]
@@ -146,31 +152,25 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
 def tuned_at(losses):
     """A study of {placement: {rate: loss}}, each with the rate of its lowest loss; None is a run
     that diverged."""
-    trials, choices = [], []
+    choices = []
     for name, tried in losses.items():
-        trials += [
-            ({"placement": name}, 100, tried[rate], {"optimizer.lr": rate}) for rate in tried
-        ]
         trained = {rate: loss for rate, loss in tried.items() if loss is not None}
         best = {"optimizer.lr": min(trained, key=trained.get)} if trained else None
         choices.append(tuned({"placement": name}, best))
-    make_sweep("study", trials=trials, tuned=choices)
+    make_sweep("study", trials=trials_at(losses), tuned=choices)
     return read_study([Path("study")])
 
 
 def test_more_variants_than_lines_that_differ_are_a_map_of_their_rates(monkeypatch):
-    study = tuned_at(
-        {
-            "pre": {1e-3: 2.5, 1e-2: 2.25},
-            "post": {1e-3: None, 3e-3: 2.4, 1e-2: 3.0},
-            "peri": {1e-3: None},
-        }
-    )
-    monkeypatch.setattr(rates, "MOST_LINES", 2)
-    drawings = drawn_by(monkeypatch, rates)
+    post = {1e-3: None, 3e-3: 2.4, 1e-2: 3.0}
+    study = tuned_at({"pre": {1e-3: 2.5, 1e-2: 2.25}, "post": post, "peri": {1e-3: None}})
+    monkeypatch.setattr(figures, "MOST_LINES", 2)
+    drawings = drawn_by(monkeypatch)
     rates.draw_rates(study)
     axes = drawings[0].axes[0]
-    above = axes.collections[0].get_array().reshape(3, 3)
+    (cells,) = axes.collections
+    above = cells.get_array().reshape(3, 3)
+    assert np.all(np.diff(cells.get_coordinates()[..., 0]) == 1)  # also the only cell of a row
     wanted = [[0.25, np.nan, 0], [np.nan, 0, 0.6], [np.nan] * 3]
     np.testing.assert_allclose(np.ma.filled(above, np.nan), wanted, atol=1e-9)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["pre", "post", "peri"]
@@ -181,22 +181,11 @@ def test_more_variants_than_lines_that_differ_are_a_map_of_their_rates(monkeypat
     assert rings == [[[2, 0]], [[1, 1]]]
 
 
-def test_a_map_of_one_rate_has_cells_with_a_width(monkeypatch):
-    study = tuned_at({"pre": {1e-3: 2.5}, "post": {1e-3: 2.4}})
-    monkeypatch.setattr(rates, "MOST_LINES", 1)
-    drawings = drawn_by(monkeypatch, rates)
-    rates.draw_rates(study)
-    axes = drawings[0].axes[0]
-    (cells,) = axes.collections
-    assert np.ptp(cells.get_coordinates()[..., 0]) == 1
-    assert axes.get_xlim() == (-0.5, 0.5)
-
-
 def test_crosses_of_many_variants_leave_the_names_room_and_lie_within_the_axes(monkeypatch):
     placements = options("placement")[:26]
     losses = {name: {1e-4: None, 1e-3: 2.5, 2e-3: 2 + i / 1e3} for i, name in enumerate(placements)}
     study = tuned_at(losses)
-    drawings = drawn_by(monkeypatch, rates)
+    drawings = drawn_by(monkeypatch)
     monkeypatch.setattr(pyplot(), "close", lambda figure: None)
     rates.draw_rates(study)
     figure = drawings[0]
@@ -225,7 +214,7 @@ def limits(drawings):
 
 def test_a_variant_that_failed_moves_no_axis_and_is_counted_at_the_edge(monkeypatch):
     trained = {"pre": PRE, "peri": {0: 2.28, 1: 2.29, 2: 2.3}}
-    drawings = drawn_by(monkeypatch, curves)
+    drawings = drawn_by(monkeypatch)
     for name, losses in (("few", trained), ("more", trained | {"post": {0: 3.3, 1: 2.6, 2: None}})):
         make_study(name, losses)
         give_ngrams(name)
@@ -245,7 +234,7 @@ def test_a_variant_that_failed_moves_no_axis_and_is_counted_at_the_edge(monkeypa
 
 
 def test_lines_of_n_grams_are_drawn_where_they_are_in_view(monkeypatch):
-    drawings = drawn_by(monkeypatch, curves)
+    drawings = drawn_by(monkeypatch)
     make_study("study", {"pre": PRE, "peri": {0: 2.28, 1: 2.29, 2: 2.3}})
     give_ngrams()
     found = findings(read_study([Path("study")]))
@@ -263,7 +252,7 @@ def test_lines_of_n_grams_are_drawn_where_they_are_in_view(monkeypatch):
 def test_beside_a_table_of_validation_loss_no_curve_of_the_training_loss_is_drawn(
     monkeypatch, tuned_too
 ):
-    drawings = drawn_by(monkeypatch, curves)
+    drawings = drawn_by(monkeypatch)
     if tuned_too:
         tuning_study()
     else:
@@ -312,7 +301,7 @@ def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
             beyond.append((extent.x0 < 0, extent.x1 > drawn.bbox.x1))
         return b""
 
-    monkeypatch.setattr(curves, "figure_bytes", look_at)
+    monkeypatch.setattr(figures, "figure_bytes", look_at)
     write_report(["study"])
     assert beyond
     assert not any(map(any, beyond))

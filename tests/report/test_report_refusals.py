@@ -58,10 +58,11 @@ def test_runs_of_another_field_are_not_compared_and_nothing_is_written(what, cap
     assert tree() == before
 
 
+@pytest.mark.parametrize("seeds", [(0, 1), (0, 0)])
 @pytest.mark.parametrize("what", OTHER)
-def test_nor_are_they_averaged_as_seeds_of_one_variant(what):
+def test_nor_are_they_averaged_as_seeds_of_one_variant_or_the_runs_of_one_seed(what, seeds):
     changed, field, *_ = OTHER[what]
-    two_runs(changed, seeds=(0, 1), placements=("pre", "pre"))
+    two_runs(changed, seeds, placements=("pre", "pre"))
     with pytest.raises(ConfigError, match=field.split()[0]):
         text()
 
@@ -96,17 +97,6 @@ def test_a_field_may_be_an_axis_of_its_own_where_each_level_has_its_baseline():
     assert by_name(table, "post steps=80")["difference"] == "+0.1050"
     with pytest.raises(ConfigError, match="horizon"):
         text(baseline={"placement": "pre", "trainer.steps": 40})
-
-
-def test_seeds_with_two_runs_of_one_sweep_name_what_differs():
-    runs = []
-    for steps in (40, 80):
-        config = config_of(["placement=pre"], trainer__steps=steps)
-        make_run("study", config, 2.3)
-        runs.append(planned(config, {"placement": "pre"}))
-    make_record("study", runs)
-    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\): 40"):
-        text()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
-"""A report of several folders, and of a sweep that was narrowed: what counts, and what is said."""
+"""A report of several folders, of a narrowed sweep and of typed runs: what counts, and what is
+compared."""
 
 import json
+import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from own_folder import own_folder  # noqa: F401
+from own_folder import no_pictures, own_folder  # noqa: F401
 from run_folders import (
     PRE,
     SANDWICH,
@@ -20,6 +22,7 @@ from run_folders import (
     make_sweep,
     planned,
     rows,
+    text,
     tree,
 )
 
@@ -118,3 +121,47 @@ def test_a_narrowed_sweep_misses_nothing_that_it_did_not_ask_for():
     assert (study.count()["runs"], study.count()["missing"]) == (7, 0)
     assert study.sequential
     assert [run.stage for run in study.runs].count("given up") == 3
+
+
+def typed_at(overrides, loss, seed=0, began=1e9, **keys):
+    folder = make_run("study", config_of(overrides, seed, **keys), loss)
+    os.utime(folder / "config.yaml", (began, began))
+    return folder
+
+
+def test_two_runs_that_differ_in_one_choice_are_compared_with_the_default(capsys):
+    typed_at(["norm=layernorm"], 2.31, began=1e9)
+    typed_at([], 2.30, began=2e9)
+    assert main(["study"]) == 0
+    said = capsys.readouterr().err
+    assert "The baseline is norm=rmsnorm, the project's default; --baseline" in said
+    assert max(map(len, said.splitlines())) <= 80
+    row = by_name(text(), "layernorm")
+    assert (row["difference"], row["verdict"]) == ("+0.0100", "not decided yet")
+
+
+def test_a_key_without_a_default_takes_the_earlier_run():
+    typed_at([], 2.31, began=2e9, optimizer__lr=2e-3)
+    earlier = typed_at([], 2.30, began=1e9, optimizer__lr=4e-3)
+    table = text()
+    assert f"optimizer.lr=0.004, the earliest run ({earlier.name})" in table
+    assert by_name(table, "lr=0.002")["difference"] == "+0.0100"
+    assert by_name(text(baseline={"optimizer.lr": 2e-3}), "lr=0.004")["difference"] == "-0.0100"
+    assert "earliest" not in text(baseline={})
+
+
+def test_runs_that_differ_in_several_keys_are_told_what_to_type():
+    typed_at(["norm=layernorm", "placement=post"], 2.31)
+    typed_at([], 2.30)
+    table = text()
+    assert "the runs differ in norm, placement" in table
+    assert "--baseline norm=rmsnorm placement=pre" in table
+    assert "difference" not in table.partition("\n\n| ")[2].splitlines()[0]
+    row = by_name(text(baseline={"norm": "rmsnorm", "placement": "pre"}), "layernorm post")
+    assert row["difference"] == "+0.0100"
+
+
+def test_runs_whose_losses_are_no_pair_are_reported_without_a_difference():
+    typed_at([], 2.31)
+    typed_at([], 2.30, trainer__steps=80)
+    assert "Nothing is compared. trainer.steps (horizon): " in text().replace("\\", "")

@@ -1,4 +1,5 @@
-"""A study from a stranger: whatever lies in the place of a run's file is one line that names it."""
+"""A study from a stranger: whatever lies in the place of a run's file is one line that names it,
+and text is text in every file of a report."""
 
 import json
 import os
@@ -6,12 +7,25 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import pandas  # noqa: F401  before memory is bounded
 import pytest
 from no_files import (
     NO_FILES,
     bounded,  # noqa: F401  what hangs ends its test
 )
-from run_folders import config_of, folder, make_record, make_run, make_study, planned, skip_pictures
+from own_folder import no_pictures, own_folder  # noqa: F401
+from run_folders import (
+    PRE,
+    config_of,
+    edit,
+    folder,
+    make_record,
+    make_run,
+    make_study,
+    planned,
+    rows,
+    text,
+)
 
 from transformer_norms import ConfigError, compose, load, runs
 from transformer_norms.commands.runs import main as list_runs
@@ -21,6 +35,7 @@ from transformer_norms.report.__main__ import main as report
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.run.reader import SavedRun, run_folders
+from transformer_norms.text_tables import escape_latex, escape_markdown, spreadsheet_cell
 
 CONTENTS = {
     "deep": b"[" * 100_000 + b"]" * 100_000 + b"\n",
@@ -48,18 +63,18 @@ READS = {
 
 
 @pytest.fixture
-def run(bounded, monkeypatch):  # noqa: F811
-    skip_pictures(monkeypatch)
+def run(bounded):  # noqa: F811
     make_study("study", {"pre": {0: 2.3}, "post": {0: 2.4}})
     (folder("pre", 0) / "tokenizer.json").write_text("{}")
     return folder("pre", 0)
 
 
 def attack(file, what):
+    """Bytes, or what CONTENTS or NO_FILES has under that name, take the place of a file."""
     if file.is_symlink() or file.exists():
         shutil.rmtree(file) if file.is_dir() else file.unlink()
-    if what in CONTENTS:
-        file.write_bytes(CONTENTS[what])
+    if isinstance(what, bytes) or what in CONTENTS:
+        file.write_bytes(CONTENTS.get(what, what))
     else:
         NO_FILES[what][0](file)
 
@@ -129,3 +144,89 @@ def test_pipes_and_sockets_among_runs_are_passed_over(run):
     NO_FILES["a socket"][0](Path("study/socket"))
     assert len(runs("study")) == 2
     assert report(["study"]) == 0
+
+
+EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
+
+
+@pytest.mark.goal("X6")
+def test_anybodys_text_is_inert_in_every_file():
+    make_study("study", {"pre": PRE, "post": PRE}, question=EVIL)
+    edit(folder("post", 0), warnings=[EVIL], device=EVIL, commit="+1")
+    table = text()
+    tex = Path("study/table.tex").read_text()
+    results = Path("study/results.csv").read_text()
+    for written in (table, tex, results):
+        assert all(c.isprintable() or c == "\n" for c in written)
+    assert "<script>" not in table.replace("\\<script", "")
+    assert "\n\\input" not in tex
+    assert [row["device"][:5] for row in rows()].count("'=cmd") == 1
+    assert [row["commit"] for row in rows()].count("'+1") == 1
+    assert len({line.count(" | ") for line in table.splitlines() if line.startswith("| ")}) == 1
+
+
+@pytest.mark.goal("X6")
+@pytest.mark.parametrize("start", ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "\uff1d1"])
+def test_a_spreadsheet_takes_no_text_for_a_formula(start):
+    assert spreadsheet_cell(start).startswith("'")
+    assert spreadsheet_cell(-1.5) == -1.5
+
+
+@pytest.mark.goal("X6")
+def test_markdown_and_latex_specials_are_escaped():
+    assert escape_markdown("a|b<c>[d](e)`f`*g*") == r"a\|b\<c\>\[d\](e)\`f\`\*g\*"
+    assert escape_latex("50 %_{x} \\input") == r"50 \%\_\{x\} \textbackslash{}input"
+
+
+def break_folder(run):
+    shutil.move(run, "elsewhere")
+    run.symlink_to(Path("elsewhere").absolute())
+
+
+def put(name, what):
+    return lambda run: attack(run / name, what)
+
+
+HOSTILE = {
+    "a link": (put("summary.json", "a link out of the folder"), "is a link"),
+    "a linked folder": (break_folder, "is a link"),
+    "a pipe": (put("summary.json", "a pipe"), "is no file"),
+    "garbage": (put("summary.json", b"\x00\xff{"), "invalid json"),
+    "infinity": (lambda run: edit(run, val_loss=float("inf")), "should be a finite number"),
+    "no loss": (lambda run: edit(run, val_loss=None), "val_loss: a finished run has one"),
+    "a tag": (
+        put("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
+        "holds no tags, and there is",
+    ),
+    "half a config": (
+        put("config.yaml", b"form: 1\nchoices: {}\nseed: 0\n"),
+        "is no saved run",
+    ),
+    "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
+    "no record": (
+        put("../sweep-quick.json", b'{"name": "../../x"}'),
+        "sweep-quick.json: ",
+    ),
+}
+
+
+@pytest.mark.goal("X7")
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_folder_is_one_line_and_the_other_runs_are_reported(run, what, capsys):
+    breaks, said = HOSTILE[what]
+    breaks(run)
+    assert report(["study"]) == 0
+    printed = capsys.readouterr()
+    start = "left out, as it is damaged: study/"
+    line = next(line for line in printed.err.splitlines() if line.startswith(start))
+    assert said in line
+    named = escape_markdown(line)
+    assert Path("study/table.md").read_text().count(named) == 2  # above what it is missing from
+    runs, ended = (2, 2) if what == "no record" else (2, 1)
+    answer = json.loads(printed.out)
+    assert (answer["runs"], answer["finished"]) == (runs, ended)
+    assert not Path("canary").exists()
+    if what != "a linked folder":  # which may be typed by itself
+        alone = run if runs > ended else Path("study/sweep-quick.json")
+        assert report([str(alone)]) == 2
+        assert said in capsys.readouterr().err

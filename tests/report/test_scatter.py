@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_folder import no_pictures, own_folder  # noqa: F401
 from run_folders import config_of, edit, folder_name, make_sweep, text
 
 from transformer_norms.report.scatter import crossed_parts
@@ -29,9 +30,8 @@ def test_a_small_table_has_the_mean_squares_of_its_rows_columns_and_rest():
     assert crossed_parts(x) == pytest.approx(np.sqrt(parts))
 
 
-def test_a_report_of_crossed_seeds_splits_the_scatter_and_gives_no_word(tmp_path, monkeypatch):
+def test_a_report_of_crossed_seeds_splits_the_scatter_and_gives_no_word():
     """Neither order alone has the scatter of the order in its interval."""
-    monkeypatch.chdir(tmp_path)
     differences = {(seed, order): 0.1 + 0.02 * seed + (order - 10) * (0.01 + 0.003 * seed)
                    for seed in range(3) for order in ORDERS}  # fmt: skip
     results = []
@@ -58,9 +58,8 @@ def test_a_report_of_crossed_seeds_splits_the_scatter_and_gives_no_word(tmp_path
     assert "worse" not in table.partition("- seeds:")[0]
 
 
-def test_a_pair_with_a_failed_run_has_no_parts(tmp_path, monkeypatch):
+def test_a_pair_with_a_failed_run_has_no_parts():
     """The seeds that are left would be a choice."""
-    monkeypatch.chdir(tmp_path)
     results = []
     for order in ORDERS:
         for seed in range(3):

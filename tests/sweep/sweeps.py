@@ -13,7 +13,7 @@ from run_folders import skip_pictures
 from warm import TEXT
 
 from transformer_norms import compose
-from transformer_norms.config.compose import default_axes
+from transformer_norms.config.chosen_files import default_axes
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan

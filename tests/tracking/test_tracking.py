@@ -219,23 +219,6 @@ def is_gone(process):
         return True
 
 
-@pytest.mark.goal("S6")
-def test_without_wandb_the_trainer_notices_nothing(tmp_path, monkeypatch):
-    stub = tmp_path / "stub"
-    stub.mkdir()
-    (stub / "wandb.py").write_text("raise ImportError('there is no W&B here')\n")
-    monkeypatch.setenv("PYTHONPATH", str(stub))
-    folder, _ = begin(tmp_path / "study", range(1, 6))
-    mirror = Mirror({"mode": "offline"})
-    mirror.follow(folder)
-    assert mirror._process is not None
-    assert mirror._process.wait(CEILING) != 0
-    mirror.follow(folder)
-    mirror.close()
-    mirror.close()
-    assert not (tmp_path / "study" / "wandb").exists()
-
-
 def test_a_process_that_cannot_start_or_read_stops_nobody(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     mirror = Mirror({"mode": "offline"})
@@ -270,6 +253,8 @@ NETRC = "machine api.wandb.ai login user password secret\n"
         ("auto", {"WANDB_DISABLED": "true", "WANDB_MODE": "online"}, NETRC, "disabled"),
         ("auto", {"WANDB_DISABLED": "false"}, NETRC, "online"),
         ("online", {"WANDB_IDENTITY_TOKEN_FILE": "token"}, "", "online"),
+        # W&B's own settings may name a host that only W&B knows.
+        ("online", {}, "machine elsewhere login user password secret\n", "online"),
         ("auto", {"WANDB_MODE": "disabled"}, NETRC, "disabled"),
         ("online", {"WANDB_MODE": "disabled"}, NETRC, "online"),
         ("offline", {"WANDB_MODE": "online", "WANDB_API_KEY": SECRET}, NETRC, "offline"),
@@ -280,13 +265,6 @@ def test_the_mode_is_what_was_typed_then_the_environment_then_the_credentials(
 ):
     (tmp_path / ".netrc").write_text(netrc)
     assert resolve_mode(mode, {"HOME": str(tmp_path), **environment}) == resolved
-
-
-def test_a_login_of_any_host_is_enough_where_online_is_typed(tmp_path):
-    """W&B's own settings may name a host that only W&B knows."""
-    (tmp_path / ".netrc").write_text("machine wandb.company.com login user password secret")
-    environment = {"HOME": str(tmp_path)}
-    assert [resolve_mode(mode, environment) for mode in ("online", "auto")] == ["online", "offline"]
 
 
 NO_LOGIN = "there is no login to W&B; type wandb login first"
@@ -407,9 +385,3 @@ def test_disabled_starts_nothing(monkeypatch):
 def test_a_folder_that_is_no_run_is_one_line_and_2(tmp_path, capsys):
     assert main(["sync", str(tmp_path / "missing")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_help_tells_the_commands(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    assert "sync" in capsys.readouterr().out

@@ -7,11 +7,7 @@ from typing import get_args
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import (
-    comparison_sentence,
-    plural,
-    sum_sentence,
-)
+from transformer_norms.comparison.sentences import comparison_sentence, plural, sum_sentence
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
@@ -52,55 +48,35 @@ def answer(findings: Findings) -> Answer:
 
 def sentence(findings: Findings, variant: Variant) -> str:
     """The verdict on a variant, with what makes its tuning unfair, or how its runs ended."""
-    outcomes = findings.outcomes[variant.name]
+    if variant.lost and not variant.results:
+        return f"{variant.name} failed to train at every value tried ({len(variant.trials)} runs)"
     if not variant.results:
-        if variant.lost:
-            return (
-                f"{variant.name} failed to train at every value tried ({len(variant.trials)} runs)"
-            )
         return f"{variant.name} has no runs planned for its result yet"
     if not variant.compared:
-        return f"{variant.name}: {_ending_text(outcomes)}"
-    baseline = findings.study.baseline_of(variant)
-    verdict = comparison_sentence(
-        variant.name,
-        baseline.name,
-        findings.comparisons[variant.name],
-        outcomes,
-        findings.outcomes[baseline.name],
-        _edges([variant, baseline]),
-    )
-    notes = [*_alone_note(findings, variant.name), *caveats(findings.study, variant, baseline)]
-    return "; ".join([verdict, *notes])
+        return f"{variant.name}: {_ending_text(findings.outcomes[variant.name])}"
+    return contrast_sentence(findings, findings.study.asked[variant.name], variant.name)
 
 
-def contrast_sentence(findings: Findings, contrast: Contrast) -> str:
-    """The verdict on a contrast, with what makes the tuning of its variants unfair."""
-    study, comparison = findings.study, findings.contrasts.get(contrast.text)
-    variants = [study.variant(name) for name in contrast.coefficients]
+def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") -> str:
+    """The verdict on a contrast, with what makes the tuning of its variants unfair. `name` is that
+    of its comparison, unless this is its text."""
+    study, name = findings.study, name or contrast.text
+    comparison = findings.every.get(name)
+    variants = [study.variant(one) for one in contrast.coefficients]
     if comparison is None:
         without = ", ".join(variant.name for variant in variants if not variant.results)
         return f"{contrast.text} has no value: {without} without results"
     outcomes = {variant.name: findings.outcomes[variant.name] for variant in variants}
+    edges = [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
     if contrast.pair:
-        name, baseline = contrast.pair
-        claim = comparison_sentence(
-            name, baseline, comparison, outcomes[name], outcomes[baseline], _edges(variants)
-        )
+        one, two = contrast.pair
+        claim = comparison_sentence(one, two, comparison, outcomes[one], outcomes[two], edges)
     else:
-        claim = sum_sentence(contrast.text, contrast.unit, comparison, outcomes, _edges(variants))
+        claim = sum_sentence(contrast.text, contrast.unit, comparison, outcomes, edges)
+    word = findings.alone.get(name)  # the verdict follows from what is judged together with it
+    alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
-    return "; ".join([claim, *_alone_note(findings, contrast.text), *dict.fromkeys(unfair)])
-
-
-def _edges(variants: Sequence[Variant]) -> list[str]:
-    return [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
-
-
-def _alone_note(findings: Findings, name: str) -> list[str]:
-    """Says that a verdict follows from the comparisons that are judged together with it."""
-    word = findings.alone.get(name)
-    return [f"judged alone, by its own variance, it would be {word}"] if word else []
+    return "; ".join([claim, *alone, *dict.fromkeys(unfair)])
 
 
 def _ending_text(outcomes: Outcomes) -> str:

@@ -10,24 +10,7 @@ import numpy as np
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.data.ngrams import ngram_name
-from transformer_norms.report.figures import (
-    GREY,
-    LINE,
-    figure_bytes,
-    height_of,
-    label_ends,
-    line_style,
-    mark_failures,
-    ngrams_in_view,
-    number_parts_of_decades,
-    pyplot,
-    short_name,
-    spread_apart,
-    style_axes,
-    tag,
-    tagging,
-    text_size,
-)
+from transformer_norms.report import figures
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.rates import draw_tuning, rate_lines, rows_of_crosses
 from transformer_norms.report.study import LOSS_KEYS, TUNED_ON, Rows, Study, Variant, finite
@@ -56,14 +39,13 @@ class Curve:
 def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, bytes]:
     """The figure as an SVG; none if no run has ended. `rows` are the metrics by run folder.
 
-    To the right stands the loss that the table is about. To the left stand curves of the validation
-    loss. If the runs were evaluated too rarely for that, the losses at all rates that were tuned
-    stand there, or nothing: a curve of the training loss is about another loss than the table.
+    The final losses are on the right, and curves of the validation loss on the left. With too few
+    evaluations the losses at all tuned rates are there, or nothing: the training loss is another.
     """
     variants = [variant for variant in findings.study.variants if variant.ended]
     if not variants:
         return {}
-    plt = pyplot()
+    plt = figures.pyplot()
     curves, rates = curves_of(findings, variants, rows, "val/loss"), rate_lines(findings.study)
     panels = 2 if curves or rates else 1
     names, crosses = len(variants), sum(any(curve.failed for curve in of) for of in curves)
@@ -71,7 +53,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
         names, crosses = max(names, len(rates)), rows_of_crosses(rates)
     figure, axes = plt.subplots(
         1, panels,
-        figsize=(_WIDTH if panels == 2 else _ALONE, height_of(names, crosses)),
+        figsize=(_WIDTH if panels == 2 else _ALONE, figures.height_of(names, crosses)),
         width_ratios=(1.5, 1)[-panels:], layout="constrained", squeeze=False,
     )  # fmt: skip
     figure.get_layout_engine().set(wspace=0.05)
@@ -81,7 +63,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     elif rates:
         draw_tuning(left[0], findings.study, rates)
     draw_finals(right, findings, variants)
-    data = figure_bytes(figure, "svg")
+    data = figures.figure_bytes(figure, "svg")
     plt.close(figure)
     return {"curves.svg": data}
 
@@ -197,13 +179,13 @@ def draw_training(
         place = study.variants.index(variant)
         last = [float(view.values(curve)[-1]) for curve in members if curve.failed]
         for x in sorted(set(last)):
-            mark_failures(axes, x, last.count(x), row, place, variant.name)
+            figures.mark_failures(axes, x, last.count(x), row, place, variant.name)
     names = [variant.name for variant, _ in lines]
     places = [study.variants.index(variant) for variant, _ in lines]
     ngrams = study.ngrams(TUNED_ON) if view.loss == "val/loss" else ()
-    label_ends(axes, names, ends, places, ngrams, len(failing))
+    figures.label_ends(axes, names, ends, places, ngrams, len(failing))
     axes.set(xlabel=ALONG[view.along], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
-    style_axes(axes)
+    figures.style_axes(axes)
 
 
 def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: View) -> None:
@@ -213,7 +195,7 @@ def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: Vie
     curves = [curve for _, members in lines for curve in members]
     if view.log:
         axes.set(xscale="log", yscale="log", ylim=_whole_range(curves))
-        number_parts_of_decades(axes.yaxis)
+        figures.number_parts_of_decades(axes.yaxis)
     else:
         last = [view.values(curve)[-1] for curve in curves]
         axes.set(ylim=loss_range(curves), xlim=(0, max(last, default=1) * 1.01))
@@ -233,16 +215,16 @@ def _draw_variant(
 ) -> tuple[float, float]:
     """Draws one variant. Returns the end of its line."""
     place = study.variants.index(variant)
-    colour, dashes = line_style(place)
+    colour, dashes = figures.line_style(place)
     for curve in curves:
         line = axes.plot(view.values(curve), curve.loss, color=colour, linewidth=0.5, alpha=0.35,
                          zorder=2)  # fmt: skip
-        tag(line, place, f"{variant.name}, {curve.name}", kind="seed")
+        figures.tag(line, place, f"{variant.name}, {curve.name}", kind="seed")
     average = _mean_curve([curve for curve in curves if not curve.failed])
     if average is not None:
         mean = axes.plot(view.values(average), average.loss, color=colour, linestyle=dashes,
                          linewidth=1.4, zorder=3)  # fmt: skip
-        tag(mean, place, f"{variant.name}, mean")
+        figures.tag(mean, place, f"{variant.name}, mean")
     last = average or curves[0]
     return float(view.values(last)[-1]), float(last.loss[-1])
 
@@ -255,58 +237,60 @@ def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> N
     axes.set_xlim(*_loss_span(outcomes))
     axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.ticklabel_format(axis="x", useOffset=False)
-    names = [short_name(variant.name) for variant in variants]
-    axes.set_yticks(range(len(names)), names, fontsize=text_size(), parse_math=False)
+    names = [figures.short_name(variant.name) for variant in variants]
+    axes.set_yticks(range(len(names)), names, fontsize=figures.text_size(), parse_math=False)
     for row, (variant, label) in enumerate(zip(variants, axes.get_yticklabels(), strict=True)):
         place = findings.study.variants.index(variant)
-        tag([label], place, variant.name)
+        figures.tag([label], place, variant.name)
         words = f"{variant.name}: {len(outcomes[row].failed)} of {outcomes[row].ended} failed"
-        with tagging(axes, place, words):
+        with figures.tagging(axes, place, words):
             _draw_row(axes, row, place, variant, outcomes[row])
     _draw_vertical_ngrams(axes, findings.study.ngrams(findings.study.loss))
     # To the right: beside long names the axes are narrower than their label.
     axes.set_xlabel(f"final {findings.study.loss_name}, nats per token", loc="right")
-    style_axes(axes)
+    figures.style_axes(axes)
 
 
 def _draw_row(axes: Any, row: int, place: int, variant: Variant, outcome: Outcomes) -> None:
-    losses, (colour, _) = list(outcome.losses.values()), line_style(place)
+    losses, (colour, _) = list(outcome.losses.values()), figures.line_style(place)
     folders = {member.seed: member.folder.name for member in variant.results}
     points = [f"{variant.name}, seed {seed}: {folders[seed]}, {loss:.4f}"
               for seed, loss in outcome.losses.items()]  # fmt: skip
     at_edge = {"clip_on": False, "transform": axes.get_yaxis_transform()}
     above = [row - 0.18] * len(losses)
     dots = axes.plot(losses, above, "o", color=colour, markersize=2.8, markeredgewidth=0, alpha=0.7)
-    tag(dots, place, variant.name, points)
+    figures.tag(dots, place, variant.name, points)
     if any(loss > axes.get_xlim()[1] for loss in losses):
         axes.plot([1], above[:1], ">", color=colour, markersize=4, **at_edge)
     if losses:
         bar = axes.errorbar(np.mean(losses), row + 0.14, xerr=outcome.half, fmt="|", color=colour,
                             capsize=2, markersize=7, linewidth=1.2)  # fmt: skip
-        tag(bar.get_children(), place, f"{variant.name}, mean {np.mean(losses):.4f}")
+        figures.tag(bar.get_children(), place, f"{variant.name}, mean {np.mean(losses):.4f}")
     if outcome.failed:
         axes.plot([1], [row + 0.14], "x", color=colour, markersize=5, **at_edge)
         axes.annotate(
             f"{len(outcome.failed)} of {outcome.ended}", (1, row + 0.14),
             xycoords=axes.get_yaxis_transform(), xytext=(5, 0), textcoords="offset points",
-            va="center", fontsize=text_size() - 1, color=colour, annotation_clip=False,
+            va="center", fontsize=figures.text_size() - 1, color=colour, annotation_clip=False,
         )  # fmt: skip
 
 
 def _draw_vertical_ngrams(axes: Any, ngrams: Sequence[float]) -> None:
     """Draws the lines that are in view, with their names above the axes."""
     low, high = axes.get_xlim()
-    shown = ngrams_in_view(ngrams, low, high)
+    shown = figures.ngrams_in_view(ngrams, low, high)
     if not shown:
         return
     points = 72 * axes.figure.get_size_inches()[0] / (4 if axes.figure.axes[1:] else 2)
     wanted = [(loss - low) / (high - low) for _, loss in shown]
-    for (order, loss), x in zip(shown, spread_apart(wanted, _NGRAM_ROOM / points), strict=True):
-        axes.axvline(loss, color=LINE, linewidth=0.6, zorder=1)
+    for (order, loss), x in zip(
+        shown, figures.spread_apart(wanted, _NGRAM_ROOM / points), strict=True
+    ):
+        axes.axvline(loss, color=figures.LINE, linewidth=0.6, zorder=1)
         axes.annotate(
             ngram_name(order), (x, 1), xycoords="axes fraction", xytext=(0, 2),
-            textcoords="offset points", ha="center", fontsize=text_size() - 1, color=GREY,
-            annotation_clip=False,
+            textcoords="offset points", ha="center", fontsize=figures.text_size() - 1,
+            color=figures.GREY, annotation_clip=False,
         )  # fmt: skip
 
 

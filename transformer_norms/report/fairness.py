@@ -41,9 +41,7 @@ def check_comparable(study: Study) -> None:
     differ in data, split, tokenizer, evaluation, precision, horizon or batches."""
     for variant in study.variants:
         _check_seeds(variant)
-        if variant.compared:
-            check_pair(variant, study.baseline_of(variant))
-    for contrast in study.contrasts:
+    for contrast in study.asked.values():
         _check_contrast(study, contrast.coefficients)
 
 
@@ -66,10 +64,8 @@ def _check_seeds(variant: Variant) -> None:
         _refuse_different(variant.ended[0], run)
 
 
-def check_pair(variant: Variant, baseline: Variant) -> None:
+def _check_pair(variant: Variant, baseline: Variant) -> None:
     """Raises ConfigError, as `check_comparable` does, if two variants must not be compared."""
-    if not (variant.ended and baseline.ended):
-        return
     _refuse_different(variant.ended[0], baseline.ended[0], only_shared=True)
     at_seed = {run.seed: run for run in baseline.ended if run.finished}
     for run in variant.ended:
@@ -104,10 +100,10 @@ def _check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
     for other in others:
         obstructing = _shared_differences(first.ended[0], other.ended[0])
         if not whole or "tokenizer" in map(_kind, obstructing):
-            check_pair(first, other)
+            _check_pair(first, other)
     for group in alike:
         for pair in combinations(group, 2):
-            check_pair(*pair)
+            _check_pair(*pair)
 
 
 def _refuse_different(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sweep_record import ORDER
 from transformer_norms.comparison.tuning_error import Trial, plain_point, possible_gains
 from transformer_norms.comparison.verdict import (
     Comparison,
@@ -89,16 +88,11 @@ class Findings:
     @property
     def family(self) -> dict[str, Comparison]:
         """The comparisons that are judged together, by their names."""
-        names = _family(self.study)
-        return {name: c for name, c in self.every.items() if name in names}
+        return {name: c for name, c in self.every.items() if name in self.study.family}
 
     def contrast(self, name: str) -> Contrast:
         """The contrast of this text, or that of a variant with its baseline."""
-        for contrast in self.study.contrasts:
-            if contrast.text == name:
-                return contrast
-        baseline = self.study.baseline_of(self.study.variant(name)).name
-        return Contrast({name: 1.0, baseline: -1.0}, f"{name} - {baseline}")
+        return self.study.asked[name]
 
     @property
     def compared_together(self) -> int:
@@ -130,18 +124,20 @@ class Findings:
 def findings(study: Study) -> Findings:
     """The findings of a study. Raises ConfigError if runs would be compared that must not be."""
     check_comparable(study)
-    outcomes = result_outcomes(study)
+    failures = study.result_failures
+    outcomes = {v.name: outcomes_of(v.results, study.loss, failures) for v in study.variants}
     slack = _tuning_slack(study, outcomes)
     asked = asked_comparisons(study, outcomes, slack)
-    looks = max(2, study.looks) if study.sequential else 1
     usual = usual_variance({v.name: asked[v.name] for v in study.variants if v.name in asked})
-    rules = Rules(study.margin, usual, looks, study.order, _count_to_come(study))
-    family = _family(study) & asked.keys()
+    awaited = (study.asked[name].coefficients for name in study.family)
+    to_come = sum(any(map(study.awaits, variants)) for variants in awaited)
+    rules = Rules(study.margin, usual, study.held_looks, study.order, to_come)
+    family = study.family & asked.keys()
     comparisons = compare(asked, rules, described=asked.keys() - family)
     by_itself = replace(rules, usual=None, to_come=0)
     alone = {name: compare({name: asked[name]}, by_itself)[name].verdict for name in family}
     # A sum that is there twice, typed or as a pair, is the one comparison that is judged.
-    sums = _sums(study)
+    sums = {name: frozenset(one.coefficients.items()) for name, one in study.asked.items()}
     judged = {sums[name]: comparisons[name] for name in family}
     comparisons = {name: judged.get(sums[name], c) for name, c in comparisons.items()}
     compared = [v for v in study.variants if v.name in comparisons]
@@ -157,19 +153,11 @@ def findings(study: Study) -> Findings:
     )
 
 
-def _sums(study: Study) -> dict[str, frozenset[tuple[str, float]]]:
-    """The variants with their coefficients, of each comparison by its name."""
-    pairs = {v.name: {v.name: 1.0, study.baseline_of(v).name: -1.0} for v in study.variants}
-    contrasts = {contrast.text: contrast.coefficients for contrast in study.contrasts}
-    return {name: frozenset(one.items()) for name, one in {**pairs, **contrasts}.items()}
-
-
 def comparison_of(findings: Findings, contrast: Contrast) -> Comparison | None:
     """The comparison of a study that has these coefficients, or else one more, which is described.
     None if one of its variants has no results."""
-    sums, key = _sums(findings.study), frozenset(contrast.coefficients.items())
     for name, comparison in findings.every.items():
-        if sums[name] == key:
+        if findings.study.asked[name].coefficients == contrast.coefficients:
             return comparison
     study = replace(findings.study, contrasts=[*findings.study.contrasts, contrast])
     check_comparable(study)
@@ -198,46 +186,21 @@ def _tuning_slack(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, f
 def asked_comparisons(
     study: Study, outcomes: Mapping[str, Outcomes], slack: Mapping[str, float]
 ) -> dict[str, Sides]:
-    """The comparisons that a study asks for: of variants with their baselines by the variants'
-    names, and contrasts by their texts."""
+    """The sides of each comparison that a study asks for, where all of its variants have results.
+    That of a variant with its baseline is there also where the baseline is lost."""
 
     def side(name: str, coefficient: float) -> Side:
         at_edge = bool(study.variant(name).at_edge)
         return Side(coefficient, outcomes[name], slack.get(name, 0.0), at_edge)
 
-    pairs = {
-        v.name: [side(v.name, 1.0), side(study.baseline_of(v).name, -1.0)]
-        for v in study.variants
-        if v.compared and v.results and not study.awaits(study.baseline_of(v).name)
+    ready = {v.name for v in study.variants if v.results}
+    lost = {v.name for v in study.variants if v.lost}
+    return {
+        name: [side(*one) for one in contrast.coefficients.items()]
+        for name, contrast in study.asked.items()
+        if ready.issuperset(contrast.coefficients)
+        or (name in ready and lost.issuperset(contrast.coefficients.keys() - {name}))
     }
-    contrasts = {
-        contrast.text: [side(name, c) for name, c in contrast.coefficients.items()]
-        for contrast in study.contrasts
-        if all(study.variant(name).results for name in contrast.coefficients)
-    }
-    return {**contrasts, **pairs}
-
-
-def _family(study: Study) -> set[str]:
-    """The names of the comparisons that are judged together: the contrasts that were declared, or,
-    without any, each variant against its baseline. All others are described, and so are those of
-    one order of the batches: their seeds do not have the scatter of the order."""
-    if ORDER in study.axes:
-        return set()
-    declared = {contrast.text for contrast in study.contrasts if contrast.declared}
-    return declared or {variant.name for variant in study.variants if variant.compared}
-
-
-def _count_to_come(study: Study) -> int:
-    """How many comparisons of the family wait for a variant without planned results."""
-    sums = _sums(study)
-    return sum(any(study.awaits(variant) for variant, _ in sums[name]) for name in _family(study))
-
-
-def result_outcomes(study: Study) -> dict[str, Outcomes]:
-    """The outcomes of every variant, by its name."""
-    failures = study.result_failures
-    return {v.name: outcomes_of(v.results, study.loss, failures) for v in study.variants}
 
 
 def outcomes_of(members: Sequence[StudyRun], loss: str, failures: Mapping[Path, str]) -> Outcomes:

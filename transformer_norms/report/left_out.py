@@ -25,26 +25,14 @@ def run_warnings(study: Study) -> list[str]:
     ]
 
 
-# Why a run does not count: its number in a sentence, the noun of that, and the words before names.
+# Why runs do not count. Their number or their names follow.
 _LEFT_OUT = {
-    "unplanned": (
-        "left out: {} that no sweep planned", "run", "planned by no sweep, and left out"
-    ),
-    "duplicate": (
-        "counted once: {} that lie in two folders", "run",
-        "the same run counts once, in the folder named first",
-    ),
-    "given up": (
-        "left out: {} without a result that the newest command of the sweep does not ask for",
-        "run",
-        "planned by an earlier command, and not asked for by the newest",
-    ),
-    "beaten": (
-        "left out: {} at values that are no longer the best", "result",
-        "at what is no longer the best of the tuning, and left out",
-    ),
-    "older": ("left out: {}", "older attempt", "a newer attempt counts instead of"),
-}  # fmt: skip
+    "unplanned": "left out, planned by no sweep",
+    "duplicate": "the same run counts once, in the folder named first",
+    "given up": "left out without a result, not asked for by the newest command of the sweep",
+    "beaten": "left out, at values that are no longer the best of the tuning",
+    "older": "a newer attempt counts instead of",
+}
 
 
 def _uncounted(study: Study) -> dict[str, list[str]]:
@@ -70,8 +58,7 @@ def left_out_summary(study: Study) -> list[str]:
     elif study.unfinished:
         lines.append("not finished: results are not planned yet")
     for reason, names in _uncounted(study).items():
-        line, noun, _ = _LEFT_OUT[reason]
-        lines.append(line.format(plural(len(names), noun)))
+        lines.append(f"{_LEFT_OUT[reason]}: {plural(len(names), 'run')}")
     return lines + study.left_out + study.damaged
 
 
@@ -85,5 +72,5 @@ def left_out_notes(study: Study) -> list[str]:
     ]
     for reason, names in _uncounted(study).items():
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        notes.append(f"{_LEFT_OUT[reason][2]}: {', '.join(names[:_LISTED])}{more}")
+        notes.append(f"{_LEFT_OUT[reason]}: {', '.join(names[:_LISTED])}{more}")
     return notes + study.left_out + study.damaged

@@ -5,21 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_norms.report.figures import (
-    COLOURS,
-    MOST_LINES,
-    figure_bytes,
-    height_of,
-    label_ends,
-    line_style,
-    mark_failures,
-    pyplot,
-    short_name,
-    style_axes,
-    tag,
-    text_size,
-    use_log_axis,
-)
+from transformer_norms.report import figures
 from transformer_norms.report.study import TUNED_ON, Study
 from transformer_norms.report.tuning_audit import Audit, rate_lines
 
@@ -33,11 +19,11 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     lines = rate_lines(study)
     if not lines:
         return {}
-    plt = pyplot()
-    height = height_of(len(lines), rows_of_crosses(lines))
+    plt = figures.pyplot()
+    height = figures.height_of(len(lines), rows_of_crosses(lines))
     figure, axes = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
     draw_tuning(axes, study, lines)
-    data = figure_bytes(figure, "svg")
+    data = figures.figure_bytes(figure, "svg")
     plt.close(figure)
     return {"rates.svg": data}
 
@@ -52,7 +38,7 @@ def draw_tuning(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
 
 def too_many_lines(lines: Sequence[Audit]) -> bool:
     """Whether two of the lines would look alike."""
-    return len({line.place % MOST_LINES for line in lines}) < len(lines)
+    return len({line.place % figures.MOST_LINES for line in lines}) < len(lines)
 
 
 def rows_of_crosses(lines: Sequence[Audit]) -> int:
@@ -76,23 +62,25 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
         for rate, mean in line.means.items():
             above[row, rates.index(rate)] = max(0.0, mean - line.lowest)
         failed = [rates.index(rate) for rate, o in line.outcomes.items() if o.failed]
-        axes.plot(failed, [row] * len(failed), "x", color=COLOURS[2], markersize=4)
+        axes.plot(failed, [row] * len(failed), "x", color=figures.COLOURS[2], markersize=4)
         if line.chosen in line.means:
             axes.plot([rates.index(line.chosen)], [row], "o", markersize=5, color="white",
                       markerfacecolor="none", markeredgewidth=1.2)  # fmt: skip
     edges = [np.arange(count + 1) - 0.5 for count in (len(rates), len(lines))]
     colours = axes.pcolormesh(*edges, above, cmap="cividis", norm=PowerNorm(0.5, 0, _FAR))
-    names = [short_name(line.variant.name) for line in lines]
-    axes.set_yticks(range(len(names)), names, fontsize=text_size(), parse_math=False)
+    names = [figures.short_name(line.variant.name) for line in lines]
+    axes.set_yticks(range(len(names)), names, fontsize=figures.text_size(), parse_math=False)
     axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates], rotation=90)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     bar = axes.figure.colorbar(colours, ax=axes, location="top", aspect=40, pad=0.01, extend="max")
     bar.set_ticks(_TICKS)
     # To the right: in a narrow figure the bar is shorter than its label.
-    bar.set_label("nats above the lowest loss of the row", size=text_size() + 1, loc="right")
-    bar.ax.tick_params(labelsize=text_size())
+    bar.set_label(
+        "nats above the lowest loss of the row", size=figures.text_size() + 1, loc="right"
+    )
+    bar.ax.tick_params(labelsize=figures.text_size())
     axes.set_xlabel(study.rate)
-    style_axes(axes)
+    figures.style_axes(axes)
 
 
 def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
@@ -102,7 +90,7 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
         return
     tried = [rate for line in lines for rate in line.outcomes]
     if min(*tried, *study.tune[study.rate]) > 0:
-        use_log_axis(axes)
+        figures.use_log_axis(axes)
     axes.set_ylim(*_loss_span(lines))
     failing = _failing(lines)
     ends = []
@@ -111,33 +99,35 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
         for rate, outcomes in line.outcomes.items():
             if outcomes.failed:
                 row = failing.index(line)
-                mark_failures(axes, rate, len(outcomes.failed), row, line.place, line.variant.name)
+                figures.mark_failures(
+                    axes, rate, len(outcomes.failed), row, line.place, line.variant.name
+                )
         means = list(line.means.items())
         ends.append(means[-1] if means else (max(line.outcomes), axes.get_ylim()[1]))
     # Crosses do not widen the axis, and a rate may have nothing else.
     axes.update_datalim([(rate, axes.get_ylim()[0]) for rate in tried])
     axes.margins(x=0.04)
     names, places = zip(*((line.variant.name, line.place) for line in lines), strict=True)
-    label_ends(axes, names, ends, places, study.ngrams(TUNED_ON), len(failing))
+    figures.label_ends(axes, names, ends, places, study.ngrams(TUNED_ON), len(failing))
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
-    style_axes(axes)
+    figures.style_axes(axes)
 
 
 def _draw_line(axes: Any, line: Audit) -> None:
-    means, name, (colour, dashes) = line.means, line.variant.name, line_style(line.place)
+    means, name, (colour, dashes) = line.means, line.variant.name, figures.line_style(line.place)
     mean = axes.plot([*means], [*means.values()], linestyle=dashes, color=colour, linewidth=1.2)
-    tag(mean, line.place, f"{name}, mean")
+    figures.tag(mean, line.place, f"{name}, mean")
     runs = [(rate, *run) for rate, o in line.outcomes.items() for run in o.losses.items()]
     rates, seeds, losses = zip(*runs, strict=True) if runs else ((), (), ())
     dots = axes.plot(rates, losses, "o", color=colour, markersize=3, markeredgewidth=0, alpha=0.7)
-    tag(dots, line.place, name, [f"{name}, {rate:g}, seed {seed}: {loss:.4f}"
+    figures.tag(dots, line.place, name, [f"{name}, {rate:g}, seed {seed}: {loss:.4f}"
                                  for rate, seed, loss in runs])  # fmt: skip
     if line.chosen in means:
         ring = axes.plot(
             [line.chosen], [means[line.chosen]], "o", markersize=8, markerfacecolor="none",
             color=colour,
         )  # fmt: skip
-        tag(ring, line.place, f"{name}: chosen, {line.chosen:g}")
+        figures.tag(ring, line.place, f"{name}: chosen, {line.chosen:g}")
 
 
 def _loss_span(lines: Sequence[Audit]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from transformer_norms.comparison.contrasts import Contrast
-from transformer_norms.comparison.sweep_record import FAILED_AT_START, Tuned, Values, grouped
+from transformer_norms.comparison.sweep_record import ORDER, Tuned, Values, grouped
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.failure import bigram_horizons, failure, ngram_losses
@@ -24,9 +24,8 @@ Stage = Literal["result", "tune", "unplanned", "superseded", "duplicate", "given
 
 
 class StudyRun(NamedTuple):
-    """A planned run, or a run that no sweep planned; `run` is None if there is no folder, or if it
-    is `damaged`. It is `unbegun` if it failed before its first step. `identity` is the hash of its
-    config, where the run counts."""
+    """A planned run, or a run that no sweep planned. `run` is None if there is none that can be
+    read, and `absent` is the status then. `identity` is the hash of its config, where it counts."""
 
     folder: Path
     run: SavedRun | None
@@ -35,15 +34,11 @@ class StudyRun(NamedTuple):
     tuned: Values
     seed: int
     identity: str = ""
-    damaged: bool = False
-    unbegun: bool = False
+    absent: str = "missing"
 
     @property
     def status(self) -> str:
-        if self.run is None:
-            absent = FAILED_AT_START if self.unbegun else "missing"
-            return "damaged" if self.damaged else absent
-        return self.run.summary.status
+        return self.run.summary.status if self.run else self.absent
 
     @property
     def ended(self) -> bool:
@@ -148,6 +143,27 @@ class Study:
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
 
+    @cached_property
+    def asked(self) -> dict[str, Contrast]:
+        """Every comparison that is asked for: of variants with their baselines by the variants'
+        names, and contrasts by their texts."""
+        pairs = {
+            v.name: Contrast({v.name: 1.0, str(v.baseline): -1.0}, f"{v.name} - {v.baseline}")
+            for v in self.variants
+            if v.compared
+        }
+        return pairs | {contrast.text: contrast for contrast in self.contrasts}
+
+    @property
+    def family(self) -> set[str]:
+        """The names of the comparisons that are judged together: the contrasts that were declared,
+        or, without any, each variant against its baseline. All others are described, and so are
+        those of one order of the batches: their seeds do not have the scatter of the order."""
+        if ORDER in self.axes:
+            return set()
+        declared = {contrast.text for contrast in self.contrasts if contrast.declared}
+        return declared or {variant.name for variant in self.variants if variant.compared}
+
     def awaits(self, name: str) -> bool:
         """Whether a variant has no results planned yet, but will: its tuning has not ended."""
         variant = self.variant(name)
@@ -200,7 +216,13 @@ class Study:
     def sequential(self) -> bool:
         """Whether tests have to hold at every look: from the first look on, if the number of seeds
         follows from looks."""
-        return self.looks > 1 or self.open_ended
+        return self.held_looks > 1
+
+    @property
+    def held_looks(self) -> int:
+        """The looks at which tests have to hold: 2 or more, if the number of seeds follows from
+        looks."""
+        return max(2, self.looks) if self.open_ended else self.looks
 
     @property
     def rate(self) -> str | None:

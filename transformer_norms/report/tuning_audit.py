@@ -11,13 +11,7 @@ from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.report.findings import outcomes_of
-from transformer_norms.report.study import (
-    TUNED_ON,
-    Study,
-    Variant,
-    ended_runs,
-    finite,
-)  # fmt: skip
+from transformer_norms.report.study import TUNED_ON, Study, Variant, ended_runs, finite
 from transformer_norms.report.table import number
 from transformer_norms.text_tables import Table, show
 
@@ -56,10 +50,6 @@ class Audit:
         over the seeds that were left is one over easier seeds."""
         whole = [mean for rate, mean in self.means.items() if not self.outcomes[rate].failed]
         return min(whole or self.means.values(), default=inf)
-
-    @property
-    def seeds(self) -> int:
-        return len({trial.seed for trial in self.variant.trials})
 
 
 def audits(study: Study) -> list[Audit]:
@@ -195,7 +185,8 @@ def audit_lines(study: Study) -> list[str]:
 
 def _budget_line(study: Study, rows: Sequence[Audit]) -> str:
     """The points of the grid and the seeds that every variant had, or that they were not equal."""
-    points, seeds = [grid_points(study, row.variant) for row in rows], [row.seeds for row in rows]
+    points = [grid_points(study, row.variant) for row in rows]
+    seeds = [len({trial.seed for trial in row.variant.trials}) for row in rows]
     counts = {"points": points, "seeds": seeds}.items()
     texts = [f"{min(of)} to {max(of)} {what}" for what, of in counts if min(of) < max(of)]
     if texts:

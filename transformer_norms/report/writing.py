@@ -41,8 +41,6 @@ _MEASURED = (
     "outcome failure passed"
 ).split()
 
-_NOTHING_COMPARED = "nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it"
-
 
 def write_report(
     folders: Sequence[str | Path],
@@ -176,7 +174,8 @@ def _verdicts(findings: Findings) -> str:
         beside = [f"it differs in more ({variant.baseline} in brackets): {more}"] if more else []
         claims.append((sentence(findings, variant), beside))
     if not study.unasked and not any(variant.baseline for variant in study.variants):
-        claims.append((_NOTHING_COMPARED, []))
+        said = "nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it"
+        claims.append((said, []))
     return _claim_list([*claims, *([(study.unasked, [])] if study.unasked else [])])
 
 

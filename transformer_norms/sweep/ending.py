@@ -105,7 +105,7 @@ def _write_report(study: Path, say: Say, jobs: Sequence[Job] = ()) -> tuple[str 
         more = f", of {len(names)} runs, {earlier} of them of earlier commands" if earlier else ""
         for line in [*summary_lines(findings), f"more in {os.path.relpath(path)}{more}"]:
             say(line)
-        lacks_runs = any(run.damaged for run in findings.study.runs)
+        lacks_runs = any(run.status == "damaged" for run in findings.study.runs)
     except ConfigError as error:
         say(f"no report: {error}")
         return None, ConfigError.exit_code

@@ -89,12 +89,10 @@ class SeedPlan:
     def results(self, found: Findings) -> Results:
         """The results as decisions are made from them. A comparison gets no more seeds if one of
         its runs is missing, or if a variant of it is no longer asked about."""
-        sides = {v.name: [v.name, v.baseline or v.name] for v in found.compared}
-        sides |= {c.text: list(c.coefficients) for c in found.study.contrasts}
         ready = {name for name in self.best if not found.outcomes[name].missing}
-        comparisons = found.every
-        members = {name: sides[name] for name in comparisons if ready.issuperset(sides[name])}
-        return Results(comparisons, found.rules, members, self.counts(found.study))
+        sides = {name: [*found.study.asked[name].coefficients] for name in found.every}
+        members = {name: own for name, own in sides.items() if ready.issuperset(own)}
+        return Results(found.every, found.rules, members, self.counts(found.study))
 
     def lines(self, counts: Counts, decisions: Decisions, found: Findings) -> list[str]:
         """Says how many seeds each variant took, and why."""

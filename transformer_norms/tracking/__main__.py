@@ -25,9 +25,6 @@ def make_parser() -> Parser:
     late.add_argument("folders", nargs="+", metavar="FOLDER", help="a run or a study")
     late.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
     late.add_argument("--model", action="store_true", help="keep each trained model there, too")
-    late.set_defaults(
-        run=lambda typed: sync(typed.folders, resolve_mode(typed.mode, os.environ), typed.model)
-    )
     return parser
 
 
@@ -68,7 +65,10 @@ def _run_folders(folder: Path) -> list[Path]:
     return runs
 
 
-main = command(make_parser, lambda typed: typed.run(typed))
+main = command(
+    make_parser,
+    lambda typed: sync(typed.folders, resolve_mode(typed.mode, os.environ), typed.model),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

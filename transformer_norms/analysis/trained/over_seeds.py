@@ -55,8 +55,7 @@ def compare_numbers(
     study = subjects.study
     if study is None or not asked:
         return {}
-    looks = max(2, study.looks) if study.sequential else 1
-    found = compare(asked, Rules(margin=0.0, looks=looks, order=study.order))
+    found = compare(asked, Rules(margin=0.0, looks=study.held_looks, order=study.order))
     return {places[name]: comparison for name, comparison in found.items()}
 
 

@@ -7,15 +7,7 @@ from typing import Any
 
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.verdict import Comparison
-from transformer_norms.report.figures import (
-    GREY,
-    LINE,
-    line_style,
-    style_axes,
-    tag,
-    tagging,
-    text_size,
-)
+from transformer_norms.report import figures
 from transformer_norms.report.findings import Findings
 from transformer_norms.text_tables import printable
 
@@ -56,23 +48,23 @@ def draw_difference_rows(axes: Any, rows: Sequence[Row], margin: float) -> None:
     axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.axvspan(-margin, margin, color=BAND, linewidth=0, zorder=0)
-    axes.axvline(0, color=LINE, linewidth=0.8, zorder=1)
+    axes.axvline(0, color=figures.LINE, linewidth=0.8, zorder=1)
     axes.set_yticks(range(len(rows)), [printable(name) for _, name, _ in rows], parse_math=False)
     for at, ((place, name, c), label) in enumerate(zip(rows, axes.get_yticklabels(), strict=True)):
-        tag([label], place, name)
-        with tagging(axes, place, f"{name}: {_difference_words(c)}"):
+        figures.tag([label], place, name)
+        with figures.tagging(axes, place, f"{name}: {_difference_words(c)}"):
             _draw_row(axes, at, place, name, c, limit)
     _draw_legend(axes, rows)
     axes.set_xlabel("difference, nats per token", loc="right")
-    style_axes(axes)
+    figures.style_axes(axes)
 
 
 def _draw_legend(axes: Any, rows: Sequence[Row]) -> None:
     """Draws the legend above the axes, as wide as the figure, of what the rows have."""
     from matplotlib.lines import Line2D
 
-    dot = Line2D([], [], marker="o", linestyle="", markersize=2.8, color=GREY)
-    thick, thin = (Line2D([], [], color=GREY, linewidth=width) for width in (_THICK, _THIN))
+    dot = Line2D([], [], marker="o", linestyle="", markersize=2.8, color=figures.GREY)
+    thick, thin = (Line2D([], [], color=figures.GREY, linewidth=width) for width in (_THICK, _THIN))
     marks = {
         "a seed": (dot, any(c.differences for *_, c in rows)),
         "95 % interval": (thick, any(c.interval for *_, c in rows)),
@@ -82,7 +74,7 @@ def _draw_legend(axes: Any, rows: Sequence[Row]) -> None:
     axes.legend(
         shown.values(), shown.keys(), loc="lower right", bbox_to_anchor=(1, 1), ncols=2,
         frameon=False, borderpad=0, borderaxespad=0.2, columnspacing=1, handlelength=1.6,
-        fontsize=text_size() - 1, labelcolor=GREY,
+        fontsize=figures.text_size() - 1, labelcolor=figures.GREY,
     )  # fmt: skip
 
 
@@ -96,19 +88,19 @@ def _difference_words(compared: Comparison) -> str:
 def _draw_row(
     axes: Any, row: int, place: int, name: str, compared: Comparison, limit: float
 ) -> None:
-    colour, _ = line_style(place)
+    colour, _ = figures.line_style(place)
     at_edge = {"clip_on": False, "color": colour, "linestyle": "", "markeredgewidth": 0}
     if compared.difference is None:
         axes.annotate(
             _difference_words(compared), (0, row), xytext=(4, 0), textcoords="offset points",
-            va="center", fontsize=text_size() - 1, color=GREY,
+            va="center", fontsize=figures.text_size() - 1, color=figures.GREY,
         )  # fmt: skip
         return
     pairs = zip(compared.seeds, compared.differences, strict=True)
     inside = [(seed, x) for seed, x in pairs if abs(x) <= limit]  # joined studies repeat seeds
     dots = axes.plot([x for _, x in inside], [row - 0.18] * len(inside), "o", color=colour,
                      markersize=2.8, markeredgewidth=0, alpha=0.7)  # fmt: skip
-    tag(dots, place, name, [f"{name}, seed {seed}: {x:+.4f} nats" for seed, x in inside])
+    figures.tag(dots, place, name, [f"{name}, seed {seed}: {x:+.4f} nats" for seed, x in inside])
     for interval, width in ((compared.bounds, _THIN), (compared.interval, _THICK)):
         if interval is None:
             continue
@@ -125,5 +117,5 @@ def _draw_row(
             f"{compared.difference:+.3g}".replace("-", "\N{MINUS SIGN}"),
             (limit if right else -limit, row), xytext=(-4 if right else 4, 1),
             textcoords="offset points", ha="right" if right else "left", va="bottom",
-            fontsize=text_size() - 1, color=colour,
+            fontsize=figures.text_size() - 1, color=colour,
         )  # fmt: skip

@@ -7,14 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from transformer_norms.report.figures import (
-    MOST_LINES,
-    label_ends,
-    line_style,
-    short_name,
-    style_axes,
-    tag,
-)
+from transformer_norms.report import figures
 from transformer_norms.report.study import Rows, Study, Variant, finite
 from transformer_norms.text_tables import printable
 from transformer_norms.training.measures import MEASURES, Measure, place_of
@@ -55,13 +48,13 @@ class Profile:
         ends = {}
         for name, own in self.means.items():
             place = self.names.index(name)
-            colour, dashes = line_style(place)
+            colour, dashes = figures.line_style(place)
             y = [own.get(block, {}).get(step, nan) for block in blocks]
             line = axes.plot(y, color=colour, linestyle=dashes, linewidth=1.2, marker="o",
                              markersize=2.5, markeredgewidth=0)  # fmt: skip
             known = [(x, value) for x, value in enumerate(y) if self._has_place(value)]
             words = [f"{name}, {_block_words(blocks[x])}: {value:.4g}" for x, value in known]
-            tag(line, place, name, words)
+            figures.tag(line, place, name, words)
             if known:
                 ends[name] = known[-1]
         every = -(-len(blocks) // _TICKS)
@@ -74,11 +67,12 @@ class Profile:
         blocks, ends = self.blocks, {}
         for name, own in self.means.items():
             place = self.names.index(name)
+            colour, _ = figures.line_style(place)
             for block in filter(own.__contains__, blocks):
                 depth = (1 + blocks.index(block)) / len(blocks)
-                line = axes.plot(*zip(*own[block].items(), strict=True), color=line_style(place)[0],
-                                 linewidth=1.0, alpha=0.25 + 0.75 * depth)  # fmt: skip
-                tag(line, place, f"{name}, {_block_words(block)}")
+                line = axes.plot(*zip(*own[block].items(), strict=True), color=colour, linewidth=1,
+                                 alpha=0.25 + 0.75 * depth)  # fmt: skip
+                figures.tag(line, place, f"{name}, {_block_words(block)}")
                 if known := [end for end in own[block].items() if self._has_place(end[1])]:
                     ends[name] = known[-1]
         self._finish(axes, ends, "step")
@@ -93,11 +87,11 @@ class Profile:
             axes.yaxis.set_major_formatter("{x:g}")
             axes.minorticks_off()
         places = [self.names.index(name) for name in ends]
-        if len(ends) <= MOST_LINES:  # more names would not be read, and take seconds
-            label_ends(axes, [*ends], [*ends.values()], places)
+        if len(ends) <= figures.MOST_LINES:  # more names would not be read, and take seconds
+            figures.label_ends(axes, [*ends], [*ends.values()], places)
         axes.set_xlabel(x)
-        axes.set_ylabel(short_name(self.title), parse_math=False)
-        style_axes(axes)
+        axes.set_ylabel(figures.short_name(self.title), parse_math=False)
+        figures.style_axes(axes)
 
 
 def probe_profiles(study: Study, rows: Mapping[Path, Rows]) -> Iterator[Profile]:

@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.comparison.contrasts import find_contrast
-from transformer_norms.comparison.sweep_record import (
-    Look,
-    SweepRecord,
-    Values,
-    baseline_of,
-    label,
-)
+from transformer_norms.comparison.sweep_record import Look, SweepRecord, Values, baseline_of, label
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.comparison.sweep_record import (
+    FAILED_AT_START,
     PlannedRun,
     SweepRecord,
     Values,
@@ -72,6 +73,8 @@ def _planned_run(
             f"{planned.identity} there"
         )
         run = None
+    absent = FAILED_AT_START if planned.folder in record.unbegun else "missing"
+    absent = "damaged" if folder in sources.damaged else absent
     best = [choice.best for choice in record.tuned if choice.variant == planned.variant]
     beaten = planned.stage == "result" and planned.tuned and best and planned.tuned not in best
     return StudyRun(
@@ -82,8 +85,7 @@ def _planned_run(
         planned.tuned,
         planned.seed,
         planned.identity,
-        damaged=folder in sources.damaged,
-        unbegun=planned.folder in record.unbegun,
+        absent,
     )
 
 

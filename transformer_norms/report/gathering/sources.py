@@ -44,10 +44,8 @@ class Sources:
         self.expected += len(places) or sum(len(self.records[file].runs) for file in records)
         runs = [self.read_run(place) for place in places]
         if not any(runs) and not records:
-            if why := next(
-                (self.damaged[one] for one in (path, *places) if one in self.damaged), ""
-            ):
-                raise ConfigError(why)
+            if damaged := [self.damaged[one] for one in (path, *places) if one in self.damaged]:
+                raise ConfigError(damaged[0])
             studies = [place.name for place in places if any(place.glob("*/summary.json"))]
             hint = f"; it holds studies, name one: {typed}/{studies[0]}" if studies else ""
             raise ConfigError(f"{typed}: there is no run in it{hint}")

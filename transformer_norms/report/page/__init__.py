@@ -109,13 +109,8 @@ def _content_policy(script: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = templates(_HERE)
-    filters: dict[str, Any] = {
-        "nats": number,
-        "signed": lambda value: "" if value is None else f"{value:+.4f}",
-        "style": _line_classes,
-    }
-    environment.filters |= filters
-    environment.globals |= {"zip": zip}
+    environment.filters["style"] = _line_classes
+    environment.globals["zip"] = zip
     return environment
 
 
@@ -126,9 +121,8 @@ def _line_classes(place: int) -> str:
 
 # -------------------------------------------------------------------- every run, and their settings
 
-# The columns of every run: the heading, and the key in the table of the study.
-_PLACE = {"run": "run", "stage": "stage", "seed": "seed"}
-_RESULT = {
+# Columns of every run: the heading, and the key in the table of the study.
+_MEASURED = {
     "status": "status", "step": "step", "validation": "val_loss", "test": "test_loss",
     "config": "identity", "commit": "commit", "data": "data.fingerprint", "batches": "batch_chain",
     "threads": "threads", "device": "device", "torch": "torch",
@@ -137,9 +131,9 @@ _RESULT = {
 
 def runs_table(findings: Findings) -> Table:
     """Every run of the study. Hashes are cut to 12 digits."""
-    tuned = {key: f"tuned.{key}" for key in findings.study.tune}
+    columns = {"run": "run", "stage": "stage", "seed": "seed"}
+    columns |= {key: f"tuned.{key}" for key in findings.study.tune} | _MEASURED
     runs = [_run_texts(row) for row in findings.table.to_dict("records")]
-    columns = {**_PLACE, **tuned, **_RESULT}
     return {heading: [run.get(key, "") for run in runs] for heading, key in columns.items()}
 
 
@@ -156,9 +150,8 @@ def _run_texts(row: Mapping[str, Any]) -> dict[str, str]:
     return texts | {key: number(row.get(key)) for key in ("val_loss", "test_loss")}
 
 
-_NODES = (
-    "model mlp position tokenizer data optimizer schedule trainer".split()
-)  # the first on the page
+# The nodes that come first on the page.
+_NODES = "model mlp position tokenizer data optimizer schedule trainer".split()
 
 
 def shared_settings(study: Study) -> tuple[dict[str, list[tuple[str, str]]], list[str]]:
