@@ -197,16 +197,22 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for parameters in _by_shape(group["params"]):
-                buffers = [local(self._buffer(p)) for p in parameters]
-                with keep_where(self.found_inf, [*map(local, parameters), *buffers]):
-                    self._update(group, parameters, buffers)
+            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+                    if not self.state[parameter]:
+                        self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+            for alike in by_shape.values():
+                buffers = [local(self.state[parameter]["momentum"]) for parameter in alike]
+                with keep_where(self.found_inf, [*map(local, alike), *buffers]):
+                    self._update(group, alike, buffers)
 
     def _update(
         self, group: dict[str, Any], parameters: list[nn.Parameter], buffers: list[Tensor]
     ) -> None:
         # One product for all alike. A sharded parameter is here by its shard.
-        gradients = torch.stack([local(_grad(p)) for p in parameters])
+        gradients = torch.stack([local(cast(Tensor, p.grad)) for p in parameters])
         for buffer, gradient in zip(buffers, gradients, strict=True):
             buffer.lerp_(gradient, 1 - group["momentum"])
         gradients.lerp_(torch.stack(buffers), group["momentum"])
@@ -219,26 +225,6 @@ class Muon(torch.optim.Optimizer):
                 weight.addcmul_(direction, rate.to(weight.dtype), value=-1)
             else:
                 weight.add_(direction, alpha=-rate)
-
-    def _buffer(self, parameter: nn.Parameter) -> Tensor:
-        state = self.state[parameter]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter)
-        momentum: Tensor = state["momentum"]
-        return momentum
-
-
-def _grad(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
-
-
-def _by_shape(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    shapes: dict[torch.Size, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        if parameter.grad is not None:
-            shapes.setdefault(parameter.shape, []).append(parameter)
-    yield from shapes.values()
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:

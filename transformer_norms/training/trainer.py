@@ -255,15 +255,7 @@ class Trainer:
     ) -> tuple[float, int] | None:
         """Returns the summed nats and the number of predicted tokens; None where a signal cut it
         short."""
-        # With gradients the graphs are those of training, and nothing is compiled for evaluation.
-        with torch.set_grad_enabled(self.loss.compilation.active):
-            return self._evaluate(windows, stopping)
-
-    def _evaluate(
-        self, windows: Iterable[Batch], stopping: Stopping | None
-    ) -> tuple[float, int] | None:
         begun = time.perf_counter()
-        nats = torch.zeros((), dtype=torch.float64, device=self.settings.device)
         sums: list[Tensor] = []
         counts: list[int] = []
 
@@ -274,17 +266,18 @@ class Trainer:
 
         self.model.eval()
         try:
-            for sum_of_window in self.micro_batches.sums(counted()):
-                sums.append(sum_of_window.detach().to(torch.float64, copy=True))
-                nats += sums[-1]
-                if stopping is not None and self.ranks.stop(stopping.stop_requested):
-                    return None
+            # With gradients the graphs are those of training: nothing is compiled for evaluation.
+            with torch.set_grad_enabled(self.loss.compilation.active):
+                for sum_of_window in self.micro_batches.sums(counted()):
+                    sums.append(sum_of_window.detach().to(torch.float64, copy=True))
+                    if stopping is not None and self.ranks.stop(stopping.stop_requested):
+                        return None
         finally:
             self.model.train()
-        summed = nats.item()
-        self.blocks = _block_losses(sums, counts) if counts and is_finite(summed) else []
+        nats = sum(sums, torch.zeros((), dtype=torch.float64, device=self.settings.device)).item()
+        self.blocks = _block_losses(sums, counts) if counts and is_finite(nats) else []
         self.evaluation_seconds += time.perf_counter() - begun
-        return summed, sum(counts)
+        return nats, sum(counts)
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
