@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from short_runs import BASE, go, here, rows, same, stop_at  # noqa: F401
-from trainers import SIZES
+from trainers import SIZES, tokens
 
 from transformer_norms import cli, compose, runs
 from transformer_norms.config.building import build_model, build_trainer
@@ -105,11 +105,9 @@ def test_a_running_average_that_a_module_replaces_goes_back_as_well():
             self.seen = self.seen + 1
             return self.inside(x)
 
-    config = compose(SIZES)
-    model = build_model(config, 31)
+    model = build_model(compose(SIZES), 31)
     model.final = Counting(model.final)
-    batch = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
-    trainer = build_trainer(config, model, lambda step: batch, lambda: ())
+    trainer = build_trainer(model.config, model, lambda step: tokens(), lambda: ())
     trainer.train_step()
     assert model.final.seen == 1
     model.final.inside.gain.register_hook(lambda grad: grad * math.nan)

@@ -145,20 +145,6 @@ def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
     return check_factor(float(Formula(formula)({**formula_values(config.model), **own})))
 
 
-def put_rates_on_device(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Makes tensors of the rates on a GPU, in float32: a captured step reads the same memory."""
-    for optimizer in filter(skips_on_device, optimizers):
-        for group in optimizer.param_groups:
-            device = group["params"][0].device
-            group["lr"] = torch.full((), group["lr"], dtype=torch.float32, device=device)
-
-
-def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Returns whether a step leaves everything as it is where the optimizer's `found_inf`, a tensor
-    on the device, is 1. torch's fused optimizers do."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-
-
 @contextmanager
 def keep_where(skip: Tensor | None, tensors: Sequence[Tensor]) -> Iterator[None]:
     """Leaves the tensors as they were before where `skip` is 1."""
@@ -182,7 +168,7 @@ class Muon(torch.optim.Optimizer):
     one rate serves both: Liu et al. 2025 (Moonlight), arXiv:2502.16982. The momentum is Nesterov's.
     """
 
-    _step_supports_amp_scaling = True  # see skips_on_device
+    _step_supports_amp_scaling = True  # as torch's fused optimizers, which read `found_inf`
     found_inf: Tensor | None = None
 
     def __init__(

@@ -16,9 +16,8 @@ from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.signals import Interrupted, Stopping
 from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
-from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead
+from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead, put_rates_on_device
 from transformer_norms.training.loss import Batch
-from transformer_norms.training.optimizer import put_rates_on_device
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probe, Unprobed, probe_of
 from transformer_norms.training.settings import TrainerSettings

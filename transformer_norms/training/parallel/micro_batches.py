@@ -121,8 +121,10 @@ class MicroBatches:
     def check_ranks(self) -> None:
         """Raises RuntimeError unless all ranks hold the same weights, bit by bit."""
         if self.ranks.count > 1:
-            weights = self.replicas.parameters[0]
-            self.ranks.check_equal(torch.stack([_checksum(p) for p in weights]), "weight")
+            sums = torch.stack([_checksum(p) for p in self.replicas.parameters[0]])
+            for rank, own in enumerate(of_all := self.ranks.stack(sums)):
+                if not torch.equal(own, of_all[0]):
+                    raise RuntimeError(f"rank {rank} has another weight than rank 0")
 
     def _sums(self, pieces: Iterator[Batch]) -> Iterator[Tensor]:
         """Yields the sum of each piece, which one replica of one rank computes. A rank for which

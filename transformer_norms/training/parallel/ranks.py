@@ -118,13 +118,6 @@ class Ranks:
             raise outcome[1]
         return cast(T, outcome[0])
 
-    def check_equal(self, numbers: Tensor, what: str) -> None:
-        """Raises RuntimeError unless all ranks hold the same numbers."""
-        first, *others = self.stack(numbers)
-        different = [rank for rank, own in enumerate(others, 1) if not torch.equal(own, first)]
-        if different:
-            raise RuntimeError(f"rank {different[0]} has another {what} than rank 0")
-
     @contextmanager
     def together(self) -> Iterator[None]:
         """Encloses what the ranks do together. Raises LostRank where one of them has ended."""
