@@ -66,32 +66,56 @@ def plant(fault, monkeypatch):
     monkeypatch.setattr(ModelLoss, "backward", backward)
 
 
+SELDOM = ["trainer.log_every=50", "trainer.eval_every=0", "trainer.checkpoint_every=0"]
+SELDOM += ["trainer.probe_every=0"]
+
+
+def overlap(monkeypatch):
+    """From now on a step begins before the one before it has ended, as on a GPU. Returns what will
+    hold the numbers of the steps that began so."""
+    advance, begun = StepsAhead.advance, []
+
+    def noted(self, batch, number, probe):
+        begun.append(number + 1)
+        return advance(self, batch, number, probe)
+
+    monkeypatch.setattr("transformer_norms.training.trainer.can_step_ahead", lambda trainer: True)
+    monkeypatch.setattr(StepsAhead, "advance", noted)
+    return begun
+
+
+AVERAGING = ["norm=batchnorm", "norm.allow_noncausal=true"]
+FAULTS = [  # what is planted, what is typed, and whether steps overlap
+    (nan_loss, AVERAGING, False),
+    pytest.param(infinite_gradient, [], False, marks=pytest.mark.nightly),
+    pytest.param(nan_micro_batch, ["trainer.accumulation=4", "optimizer=muon"], False,
+                 marks=pytest.mark.nightly),
+    (nan_loss, AVERAGING, True),
+    (infinite_gradient, ["placement=ngpt"], True),
+    (infinite_gradient, ["optimizer=muon", "trainer.qk_clip=0.05"], True),
+    (nan_micro_batch, ["trainer.accumulation=4"], True),
+]  # fmt: skip
+
+
 @pytest.mark.goal("N1")
-@pytest.mark.parametrize(
-    ("fault", "typed"),
-    [
-        (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
-        pytest.param(infinite_gradient, [], marks=pytest.mark.nightly),
-        pytest.param(
-            nan_micro_batch,
-            ["trainer.accumulation=4", "optimizer=muon"],
-            marks=pytest.mark.nightly,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("fault", "typed", "overlapping"), FAULTS)
 def test_no_update_is_applied_and_the_run_diverges_with_the_weights_before_it(
-    fault, typed, calm, monkeypatch, measured
+    fault, typed, overlapping, calm, monkeypatch, measured
 ):
-    """Weights, moments and running averages are bitwise those after step 12."""
+    """Weights, moments and running averages are bitwise those after step 12, though step 14 may
+    have begun."""
+    typed = [*typed, *SELDOM] if overlapping else typed
     before = calm(*typed)
     with monkeypatch.context() as planted:
+        begun = overlap(planted) if overlapping else [*range(1, 15)]
         plant(fault, planted)
         diverged = go("study=planted", *typed)
     assert (diverged["status"], diverged["step"]) == ("diverged", 12)
     assert "at step 13" in diverged["diverged"]
     assert same(before, diverged["folder"])
+    assert begun == [*range(1, 15)]
     assert go("study=planted", *typed)["status"] == "diverged"
-    measured(f"{fault.__name__}: step 12 bitwise")
+    measured(f"{fault.__name__}{', steps overlap' * overlapping}: step 12 bitwise")
 
 
 def test_a_running_average_that_a_module_replaces_goes_back_as_well():
@@ -116,48 +140,6 @@ def test_a_running_average_that_a_module_replaces_goes_back_as_well():
 
 
 # ------------------------------------------------------------------------- steps that overlap
-
-SELDOM = ["trainer.log_every=50", "trainer.eval_every=0", "trainer.checkpoint_every=0"]
-SELDOM += ["trainer.probe_every=0"]
-
-
-def overlap(monkeypatch):
-    """From now on a step begins before the one before it has ended, as on a GPU. Returns what will
-    hold the numbers of the steps that began so."""
-    advance, begun = StepsAhead.advance, []
-
-    def noted(self, batch, number, probe):
-        begun.append(number + 1)
-        return advance(self, batch, number, probe)
-
-    monkeypatch.setattr("transformer_norms.training.trainer.can_step_ahead", lambda trainer: True)
-    monkeypatch.setattr(StepsAhead, "advance", noted)
-    return begun
-
-
-@pytest.mark.parametrize(
-    ("fault", "typed"),
-    [
-        (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
-        (infinite_gradient, ["placement=ngpt"]),
-        (infinite_gradient, ["optimizer=muon", "trainer.qk_clip=0.05"]),
-        (nan_micro_batch, ["trainer.accumulation=4"]),
-    ],
-    ids=["batchnorm", "ngpt", "muon", "micro-batches"],
-)
-def test_of_steps_that_overlap_none_changes_a_number_after_the_fault(
-    fault, typed, calm, monkeypatch
-):
-    """Weights, moments and running averages are bitwise those after step 12, though step 14 had
-    begun."""
-    before = calm(*typed, *SELDOM)
-    begun = overlap(monkeypatch)
-    plant(fault, monkeypatch)
-    diverged = go("study=planted", *typed, *SELDOM)
-    assert (diverged["status"], diverged["step"]) == ("diverged", 12)
-    assert "at step 13" in diverged["diverged"]
-    assert same(before, diverged["folder"])
-    assert begun == [*range(1, 15)]
 
 
 @pytest.mark.parametrize(
