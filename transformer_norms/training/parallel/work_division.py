@@ -47,7 +47,7 @@ def divide(
     return Division(count, ranks.count, replicas, threads)
 
 
-def divide_again(
+def resume_division(
     before: Division, settings: TrainerSettings, model: Transformer, ranks: Ranks, cores: int
 ) -> Division:
     """Returns the division of a run that goes on, with so many cores for each process. It keeps the
