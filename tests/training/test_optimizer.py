@@ -103,21 +103,6 @@ def test_a_factor_of_the_rate_is_of_a_group_and_leaves_the_decay_as_it_is(optimi
     assert found["blocks.0.mlp.f.up.bias"] == pytest.approx((0.04, 0))
 
 
-def test_a_step_with_factors_is_the_step_of_torch_at_the_rate_of_each_group():
-    typed = "optimizer.lr_factor.matrices=32/d", "optimizer.lr_factor.head=3"
-    model, (optimizer,) = built(*typed, "model.width=64", "architecture.tied=false")
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, 1e-3)
-    optimizer.step()
-    for name, factor in (("blocks.0.mlp.f.up.weight", 0.5), ("head.weight", 3), ("final.gain", 1)):
-        # The first step of Adam is lr * sign(gradient), besides lr * weight_decay of the weight.
-        decay = 0.1 * 3e-3 if name != "final.gain" else 0
-        expected = before[name] * (1 - decay) - factor * 3e-3
-        torch.testing.assert_close(dict(model.named_parameters())[name].detach(), expected,
-                                   rtol=0, atol=2e-7)  # fmt: skip
-
-
 FACTORS = {  # what is typed, and what the init states where nobody typed it
     "init=scaled": {},
     "init=mup": {"matrices": 0.5},
