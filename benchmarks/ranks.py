@@ -95,7 +95,7 @@ def contenders(size: Size, overrides: list[str], rank: int) -> dict[str, partial
         own = [f"trainer.threads={replicas}", f"trainer.replicas={replicas}"]
         return ours(size, [*overrides, *own], size.batches(), **ranks)
 
-    tree, plain = (kind(rank, COUNT, rank, COUNT) for kind in (Ranks, AllReduced))
+    tree, plain = (kind(rank, COUNT) for kind in (Ranks, AllReduced))
     one = trainer({}, 1)
     gradients = [torch.zeros_like(p) for p in one.parameters]
     return {

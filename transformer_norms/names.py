@@ -90,16 +90,16 @@ def distinct_norms(folder: Path | None = None) -> list[str]:
     return sorted(names.values())
 
 
-def nearest(name: str, known: Iterable[str], how_many: int = 1, cutoff: float = 0.5) -> list[str]:
-    """Returns the names that look like `name`, the likest first: `window` and `sliding_window` are
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> list[str]:
+    """Returns the name that looks most like `name`, or none: `window` and `sliding_window` are
     alike, since the one is a whole word of the other."""
     name, known = name.lower()[:200], list(known)
-    close = difflib.get_close_matches(name, known, how_many, _WHOLE_WORD)
-    holding = [one for one in known if name in one.split("_") and one not in close]
+    close = difflib.get_close_matches(name, known, 1, _WHOLE_WORD)
+    holding = [one for one in known if name in one.split("_")]
     if len(holding) > _FEW:  # a word of many names tells none of them apart
         holding = []
-    loose = difflib.get_close_matches(name, known, how_many, cutoff)
-    return list(dict.fromkeys([*close, *sorted(holding, key=len), *loose]))[:how_many]
+    loose = difflib.get_close_matches(name, known, 1, cutoff)
+    return [*close, *sorted(holding, key=len), *loose][:1]
 
 
 _WHOLE_WORD = 0.8  # the likeness above which letters say more than a common word

@@ -42,7 +42,7 @@ def _run(rank, count, folder, work, arguments):
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=count
     )
-    torch.save(work(Ranks(rank, count, rank, count), *arguments), f"{folder}/{rank}.pt")
+    torch.save(work(Ranks(rank, count), *arguments), f"{folder}/{rank}.pt")
     distributed.barrier()
     distributed.destroy_process_group()
 

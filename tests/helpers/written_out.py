@@ -42,15 +42,22 @@ def attention(
     return linear_of(f.output, ctx(context.flatten(2)))
 
 
-def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, chunk=None):
-    """Returns the context of each query, computed one at a time, with entropies and logits."""
+def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, chunk=None,
+            sees=lambda query, key: True):  # fmt: skip
+    """Returns the context of each query, computed one at a time, with entropies and logits. A query
+    that sees no key has a context and an entropy of zero."""
     time, known = q.shape[2], k.shape[2]
     rows, entropies, largest = [], [], []
     for t in range(time):
         at = known - time + t
         first = 0 if window is None else max(0, at + 1 - window)
-        seen = range(max(first, at - at % chunk if chunk else 0), at + 1)
-        logits = torch.einsum("bhd,bhsd->bhs", q[:, :, t], k[:, :, seen.start : at + 1]) * scale
+        first = max(first, at - at % chunk if chunk else 0)
+        seen = [s for s in range(first, at + 1) if sees(at, s)]
+        if not seen:
+            rows.append(torch.zeros_like(v[:, :, 0]))
+            entropies.append(torch.zeros_like(v[:, :, 0, 0]))
+            continue
+        logits = torch.einsum("bhd,bhsd->bhs", q[:, :, t], k[:, :, seen]) * scale
         logits = logits if cap is None else cap * torch.tanh(logits / cap)
         for h, slope in enumerate(slopes or ()):
             far = torch.tensor([at - s for s in seen], dtype=q.dtype)
@@ -61,7 +68,7 @@ def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, c
         peak = logits.amax(-1, keepdim=True)
         weights = (logits - peak).exp()
         weights = weights / (weights.sum(-1, keepdim=True) + sink * (-peak).exp())
-        rows.append(torch.einsum("bhs,bhsd->bhd", weights, v[:, :, seen.start : at + 1]))
+        rows.append(torch.einsum("bhs,bhsd->bhd", weights, v[:, :, seen]))
         entropies.append(-(weights * weights.log()).sum(-1))
         largest.append(logits.max())
     return torch.stack(rows, 2), torch.stack(entropies).mean().item(), max(largest).item()

@@ -14,7 +14,7 @@ from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.signals import Interrupted
 from transformer_norms.training import loss as losses
-from transformer_norms.training.parallel.sharding import Sharder
+from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.tensors import sharded, whole
 
 # Neither the width nor the vocabulary can be cut evenly in 4, and there are fewer heads than ranks.
@@ -61,7 +61,7 @@ def _compare_gradients(ranks, config):
         loss.backward()
     else:
         loss, _ = build_trainer(config, one, batch_of, lambda: ()).micro_batches.backward(batch, 0)
-    model = build_model(config, VOCABULARY, Sharder("cpu", ranks))
+    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
     start = {name: whole(p.detach()) for name, p in model.named_parameters()}
     trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
     total = trainer.micro_batches.backward(batch, 0)
@@ -119,7 +119,7 @@ def steps(ranks, cases):
 
 def _compare_steps(ranks, config):
     one = build_trainer(config, build_model(config, VOCABULARY), batch_of, lambda: ())
-    model = build_model(config, VOCABULARY, Sharder("cpu", ranks))
+    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
     trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
     windows = [batch_of(9), batch_of(10)[:5], batch_of(11)[:3]]
     seen = []
@@ -156,7 +156,7 @@ def _compare_steps(ranks, config):
 def cut_short(ranks, config):
     """A step in which a signal comes to the last rank in its third micro-batch: how many of them
     each rank computed, whether all raised Interrupted, and whether the weights are as before."""
-    model = build_model(config, VOCABULARY, Sharder("cpu", ranks))
+    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
     trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
     before = {name: whole(p.detach()).clone() for name, p in model.named_parameters()}
     batches = trainer.micro_batches
@@ -199,7 +199,7 @@ def refusal(ranks, config):
     from transformer_norms.training.optimizer import OPTIMIZERS
     from transformer_norms.training.parallel.work_division import divide
 
-    model = build_model(config, VOCABULARY, Sharder("cpu", ranks))
+    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
     try:
         divide(config.trainer, model, OPTIMIZERS[config.optimizer.type], ranks, 1)
     except ConfigError as error:

@@ -30,7 +30,7 @@ from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel import ranks as ranks_module
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, Ranks, add_in_tree
-from transformer_norms.training.parallel.work_division import Division, divide, divide_again
+from transformer_norms.training.parallel.work_division import Division, divide, resume_division
 
 
 def gradients_of(model, part, share):
@@ -156,7 +156,7 @@ def divided(before, ranks, cores, *typed, device="cpu"):
     sizes = [text for text in SIZES if not text.startswith("trainer.device=")]
     config = compose([*sizes, *typed], device)
     model = build_model(config, VOCABULARY)
-    return divide_again(before, config.trainer, model, Ranks(0, ranks, 0, ranks), cores // ranks)
+    return resume_division(before, config.trainer, model, Ranks(0, ranks), cores // ranks)
 
 
 def test_a_run_of_replicas_goes_on_with_one_model_on_a_gpu():
@@ -200,7 +200,7 @@ def test_what_ranks_cannot_share_is_refused(typed, ranks, said):
     config = compose([*(text for text in SIZES if text.partition("=")[0] not in keys), *typed])
     model, optimizer = build_model(config, VOCABULARY), OPTIMIZERS["adamw"]
     with pytest.raises(ConfigError, match=said):
-        divide(config.trainer, model, optimizer, Ranks(0, ranks, 0, ranks), 2)
+        divide(config.trainer, model, optimizer, Ranks(0, ranks), 2)
     divide(config.trainer, model, optimizer, ALONE, 2)
 
 
@@ -209,7 +209,7 @@ def test_rows_that_know_of_each_other_want_the_accumulation_typed():
         def forward(self, x):
             return x - x.mean(0, keepdim=True)
 
-    two = Ranks(0, 2, 0, 2)
+    two = Ranks(0, 2)
     for accumulation, said in ((1, "trainer.accumulation=2 says so"), (2, None)):
         config = compose([*SIZES, f"trainer.accumulation={accumulation}", "model.dropout=0.1"])
         model = build_model(config, VOCABULARY)

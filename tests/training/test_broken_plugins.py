@@ -15,106 +15,76 @@ from transformer_norms.training.causality import pass_warnings
 VOCABULARY = 31
 SIZES = ["model=nano", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]
 SIZES += ["trainer.device=cpu", "trainer.probe_every=0"]
-MODULE = "class Broken(torch.nn.Module):\n    "
-FORWARD = "def __init__(self, **rest):\n        super().__init__()\n    def forward(self, "
+
+
+def module(takes="**rest", init="", forward="x, *context", body="return x", head=""):
+    """The code of a class: what its constructor takes and does, and what its forward pass does."""
+    return (
+        f"class Broken(torch.nn.Module):\n    {head}\n    def __init__(self, {takes}):\n"
+        f"        super().__init__()\n        {init}\n    def forward(self, {forward}):\n"
+        f"        {body}"
+    )
+
+
+def corpus(identity, documents="return []", more=""):
+    return (
+        f"class Broken:\n    floor = None\n    def documents(self):\n        {documents}\n"
+        f"    def identity(self{more}):\n        return {{{identity}}}"
+    )
+
+
+def function(signature, body):
+    return f"def {signature}:\n    {body}"
+
+
+def loss(takes, body):
+    return f"class Broken:\n    def __call__(self, {takes}):\n        {body}"
+
+
+UNGATED = {"head": "gated = False", "takes": "*, width, mlp_width, **rest"}
+TRAINED = "self.gain = torch.nn.Parameter(torch.ones(width)); self.seen = 0"
 BROKEN = {
-    "attention without sizes": (
-        "attention",
-        MODULE + "def __init__(self):\n        super().__init__()",
-        "attention.type: broken takes no argument width; it is built with width, heads,",
-    ),
-    "attention without x": (
-        "attention",
-        MODULE + FORWARD + "q, k, v):\n        return v",
-        "forward(self, q, k, v) is called as forward(q, k, v, x): too many",
-    ),
-    "attention without forward": (
-        "attention",
-        MODULE + "def __init__(self, **rest):\n        super().__init__()",
-        "attention.type: broken has no method forward(q, k, v, x)",
-    ),
-    "mlp without gated": (
-        "mlp",
-        MODULE + FORWARD + "x, *context):\n        return x",
-        "mlp.type: broken has no attribute gated",
-    ),
-    "mlp without context": (
-        "mlp",
-        MODULE + "gated = False\n    " + FORWARD + "x):\n        return x",
-        "forward(self, x) is called as forward(x, angles, cache)",
-    ),
-    "norm with two streams": (
-        "norm",
-        MODULE + "def __init__(self, width):\n        super().__init__()\n"
-        "    def forward(self, x, y):\n        return x",
-        "forward(self, x, y) is called as forward(x): missing a required argument: 'y'",
-    ),
-    "loss without targets": (
-        "loss",
-        "class Broken:\n    def __call__(self, logits):\n        return logits.sum()",
-        "__call__(self, logits) is called as __call__(logits, targets)",
-    ),
-    "schedule without a horizon": (
-        "schedule",
-        "def broken(step):\n    return 1.0",
-        "schedule.type: broken: its first arguments should be (step, steps)",
-    ),
-    "norm whose width has no position": (
-        "norm",
-        MODULE + "def __init__(self, *, width):\n        super().__init__()\n"
-        "    def forward(self, x):\n        return x",
-        "norm.type: broken: its first arguments should be (width)",
-    ),
-    "optimizer of parameters": (
-        "optimizer",
-        "def broken(parameters):\n    return []",
-        "optimizer.type: broken: its first arguments should be (model)",
-    ),
-    "corpus whose identity wants more": (
-        "data",
-        "class Broken:\n    floor = None\n    def documents(self):\n        return []\n"
-        "    def identity(self, more):\n        return {'type': 'broken'}",
-        "identity(self, more) is called as identity(): missing a required argument: 'more'",
-    ),
-    "corpus whose identity has no type": (
-        "data",
-        "class Broken:\n    floor = None\n    def documents(self):\n        return []\n"
-        "    def identity(self):\n        return {'name': 'broken'}",
-        "Broken.identity() returns {'name': 'broken'}; wanted is a dict with type",
-    ),
-}
-BODY = "def forward(self, x, *context):\n        return "
-MLP = MODULE + "gated = False\n    def __init__(self, *, width, mlp_width, **rest):\n"
-NORM = MODULE + "def __init__(self, width):\n        super().__init__()\n"
-BROKEN |= {
-    "mlp with layers in a list": (
-        "mlp",
-        f"{MLP}        super().__init__()\n"
-        f"        self.layers = [torch.nn.Linear(width, width)]\n    {BODY}self.layers[0](x)",
-        "Broken.layers requires a gradient, and nothing trains it: write nn.Parameter(...), or nn.",
-    ),
-    "norm with a tensor for a gain": (
-        "norm",
-        f"{NORM}        self.gain = torch.ones(width, requires_grad=True)\n    {BODY}self.gain * x",
-        "Broken.gain requires a gradient, and nothing trains it: write nn.Parameter(...)",
-    ),
-    "mlp that returns its inner width": (
-        "mlp",
-        f"{MLP}        super().__init__()\n"
-        f"        self.up = torch.nn.Linear(width, mlp_width)\n    {BODY}self.up(x)",
-        "Broken returns [2, 12, 256]; wanted is [2, 12, 64]",
-    ),
-    "attention that returns a tuple": (
-        "attention",
-        MODULE + FORWARD + "q, k, v, x):\n        return v, None",
-        "Broken returns [<class 'tuple'>]; wanted is [2, 4, 12, 16]",
-    ),
-    "norm that returns fewer numbers": (
-        "norm",
-        f"{NORM}    {BODY}x[..., 1:]",
-        "norm.Broken returns [2, 3, 63] for x of [2, 3, 64] (at pre)",
-    ),
-}
+    "attention without sizes": ("attention", module(""),
+        "attention.type: broken takes no argument width; it is built with width, heads,"),
+    "attention without x": ("attention", module(forward="q, k, v"),
+        "forward(self, q, k, v) is called as forward(q, k, v, x): too many"),
+    "attention without forward": ("attention", module().partition("    def forward")[0],
+        "attention.type: broken has no method forward(q, k, v, x)"),
+    "attention that returns a tuple": ("attention", module(forward="q, k, v, x", body="return v,"),
+        "Broken returns [<class 'tuple'>]; wanted is [2, 4, 12, 16]"),
+    "mlp without gated": ("mlp", module(),
+        "mlp.type: broken has no attribute gated"),
+    "mlp without context": ("mlp", module(forward="x", head="gated = False"),
+        "forward(self, x) is called as forward(x, angles, cache)"),
+    "mlp with layers in a list": ("mlp",
+        module(init="self.layers = [torch.nn.Linear(width, width)]",
+               body="return self.layers[0](x)", **UNGATED),
+        "Broken.layers requires a gradient, and nothing trains it: write nn.Parameter(...), or nn"),
+    "mlp that returns its inner width": ("mlp",
+        module(init="self.up = torch.nn.Linear(width, mlp_width)",
+               body="return self.up(x)", **UNGATED),
+        "Broken returns [2, 12, 256]; wanted is [2, 12, 64]"),
+    "norm with two streams": ("norm", module("width", forward="x, y"),
+        "forward(self, x, y) is called as forward(x): missing a required argument: 'y'"),
+    "norm whose width has no position": ("norm", module("*, width"),
+        "norm.type: broken: its first arguments should be (width)"),
+    "norm with a tensor for a gain": ("norm",
+        module("width", "self.gain = torch.ones(width, requires_grad=True)",
+               body="return self.gain * x"),
+        "Broken.gain requires a gradient, and nothing trains it: write nn.Parameter(...)"),
+    "norm that returns fewer numbers": ("norm", module("width", body="return x[..., 1:]"),
+        "norm.Broken returns [2, 3, 63] for x of [2, 3, 64] (at pre)"),
+    "loss without targets": ("loss", loss("logits", "return logits.sum()"),
+        "__call__(self, logits) is called as __call__(logits, targets)"),
+    "schedule without a horizon": ("schedule", function("broken(step)", "return 1.0"),
+        "schedule.type: broken: its first arguments should be (step, steps)"),
+    "optimizer of parameters": ("optimizer", function("broken(parameters)", "return []"),
+        "optimizer.type: broken: its first arguments should be (model)"),
+    "corpus whose identity wants more": ("data", corpus("'type': 'broken'", more=", more"),
+        "identity(self, more) is called as identity(): missing a required argument: 'more'"),
+    "corpus whose identity has no type": ("data", corpus("'name': 'broken'"),
+        "Broken.identity() returns {'name': 'broken'}; wanted is a dict with type"),
+}  # fmt: skip
 REGISTRIES = {
     "attention": "model.attention import ATTENTIONS",
     "mlp": "model.mlp import MLPS",
@@ -158,47 +128,24 @@ def test_a_class_that_cannot_be_built_or_called_is_refused_before_anything_is_wr
 
 RAISES = "raise RuntimeError('no such thing')"
 STEPS = (
-    "def faulty(model):\n    class Steps(torch.optim.Optimizer):\n        def step(self):\n"
+    "class Steps(torch.optim.Optimizer):\n        def step(self):\n"
     f"            {RAISES}\n    return [Steps(model.parameters(), {{'lr': 1.0}})]"
-)
-CORPUS = (
-    "class Faulty:\n    floor = None\n    def identity(self):\n        return {'type': 'faulty'}\n"
-    f"    def documents(self):\n        {RAISES}\n        yield ''"
 )
 BUILD, CALL = "Faulty.__init__", "Faulty.forward"
 FAULTY = {  # the axis of a class or function, its code, the method that fails, and the exit code
-    "norm at build": (
-        "norm",
-        f"{MODULE}def __init__(self, width):\n        {RAISES}\n    {BODY}x",
-        BUILD,
-        2,
+    "norm at build": ("norm", module("width", RAISES), BUILD, 2),
+    "norm at a call": ("norm", module("width", body="return x.view(7)"), CALL, 2),
+    "norm at a value": ("norm", module("width", body="return x * float('view(7)')"), CALL, 2),
+    "mlp at a call": ("mlp", module(body=RAISES, head="gated = False"), CALL, 2),
+    "attention at build": ("attention", module(init=RAISES, forward="q, k, v, x"), BUILD, 2),
+    "corpus": ("data", corpus("'type': 'faulty'", f"{RAISES}; yield ''"), "Faulty.documents", 2),
+    "loss": ("loss", loss("logits, targets", RAISES), "Faulty.__call__", 1),
+    "schedule": ("schedule", function("faulty(step, steps)", RAISES), "faulty", 1),
+    "optimizer at build": ("optimizer", function("faulty(model)", RAISES), "faulty", 2),
+    "optimizer at a step": (
+        "optimizer", function("faulty(model)", STEPS), "faulty.<locals>.Steps.step", 1
     ),
-    "norm at a call": ("norm", f"{NORM}    {BODY}x.view(7)", CALL, 2),
-    "norm at a value": ("norm", f"{NORM}    {BODY}x * float('view(7)')", CALL, 2),
-    "mlp at a call": (
-        "mlp",
-        f"{MODULE}gated = False\n    {FORWARD}x, *context):\n        {RAISES}",
-        CALL,
-        2,
-    ),
-    "attention at build": (
-        "attention",
-        f"{MODULE}def __init__(self, **rest):\n        {RAISES}\n"
-        "    def forward(self, q, k, v, x):\n        return v",
-        BUILD,
-        2,
-    ),
-    "corpus": ("data", CORPUS, "Faulty.documents", 2),
-    "loss": (
-        "loss",
-        f"class Faulty:\n    def __call__(self, logits, targets):\n        {RAISES}",
-        "Faulty.__call__",
-        1,
-    ),
-    "schedule": ("schedule", f"def faulty(step, steps):\n    {RAISES}", "faulty", 1),
-    "optimizer at build": ("optimizer", f"def faulty(model):\n    {RAISES}", "faulty", 2),
-    "optimizer at a step": ("optimizer", STEPS, "faulty.<locals>.Steps.step", 1),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", FAULTY)
@@ -228,46 +175,36 @@ def test_an_error_in_a_plugin_is_one_line_with_its_method_and_place_and_a_file_w
     assert bool(list(Path().glob("runs/*/*"))) == (exit_code == 1)
 
 
-KEEPS = "        self.gain = torch.nn.Parameter(torch.ones(width))\n        self.seen = 0\n"
-BUFFER = KEEPS + "        self.register_buffer('past', torch.zeros(width))\n"
-REPEATS = {  # code of a norm, and what is said of it
-    "counts its calls": (
-        f"{NORM}{KEEPS}    def forward(self, x):\n        self.seen += 1\n"
-        "        return self.gain * x * self.seen",
-        "a second pass over the same tokens gives other logits: Repeats keeps state outside",
-    ),
-    "draws numbers without torch": (
-        f"{NORM}{KEEPS}    {BODY}self.gain * x * random.random()",
-        "a second pass over the same tokens gives other logits: Repeats keeps state outside",
-    ),
+STATE = "a second pass over the same tokens gives other logits: Repeats keeps state outside"
+BUFFER = f"{TRAINED}; self.register_buffer('past', torch.zeros(width))"
+EVERY_SECOND = "; type(self).made = getattr(type(self), 'made', 0) + 1; self.used = self.made % 2"
+REPEATS = {  # what a norm keeps, what its forward pass does, and what is said of it
+    "counts its calls": (TRAINED, "self.seen += 1; return self.gain * x * self.seen", STATE),
+    "draws numbers without torch": (TRAINED, "return self.gain * x * random.random()", STATE),
     "keeps its state in a buffer": (
-        f"{NORM}{BUFFER}    def forward(self, x):\n        y = self.gain * x + self.past\n"
-        "        self.past += 1\n        return y",
-        None,
+        BUFFER, "y = self.gain * x + self.past; self.past += 1; return y", None
     ),
-    "drops numbers": (f"{NORM}{KEEPS}    {BODY}torch.nn.functional.dropout(self.gain * x)", None),
+    "drops numbers": (TRAINED, "return torch.nn.functional.dropout(self.gain * x)", None),
     "looks ahead": (
-        f"{NORM}{KEEPS}    {BODY}self.gain * x / x.square().mean(1, keepdim=True).sqrt()",
+        TRAINED, "return self.gain * x / x.square().mean(1, keepdim=True).sqrt()",
         "the model looks ahead: in training, later tokens move earlier logits by",
     ),
-    "is not finite": (f"{NORM}{KEEPS}    {BODY}self.gain * x / 0", None),
+    "is not finite": (TRAINED, "return self.gain * x / 0", None),
     "has a parameter that every second one of it uses": (
-        f"{NORM}{KEEPS}        type(self).made = getattr(type(self), 'made', 0) + 1\n"
-        f"        self.used = type(self).made % 2\n    {BODY}self.gain * x if self.used else x",
-        None,
+        TRAINED + EVERY_SECOND, "return self.gain * x if self.used else x", None
     ),
     "has a parameter without a use": (
-        f"{NORM}{KEEPS}    {BODY}x",
-        "Repeats.gain gets no gradient in a pass over a few tokens",
+        TRAINED, "return x", "Repeats.gain gets no gradient in a pass over a few tokens"
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REPEATS)
 def test_what_two_passes_show_of_a_model_is_said_and_leaves_the_model_as_it_was(case, tmp_path):
-    code, said = REPEATS[case]
+    init, body, said = REPEATS[case]
     name = f"repeats_{case.replace(' ', '_')}"
-    write_plugin(tmp_path, "norm", name, code.replace("Broken", "Repeats"))
+    code = module("width", init, body=body).replace("Broken", "Repeats")
+    write_plugin(tmp_path, "norm", name, code)
     config = compose([f"plugins={tmp_path}/mine", f"norm={name}", "model.depth=1", *SIZES])
     model = build_model(config, VOCABULARY)
     before = [tensor.clone() for tensor in model.state_dict().values()]

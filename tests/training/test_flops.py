@@ -7,8 +7,8 @@ import torch
 from trainers import trainer_of
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.training.accelerators import find_accelerator
-from transformer_norms.training.flops import ATTENTION, flops_per_token, peak, utilisation
+from transformer_norms.training.accelerators import find_accelerator, peak_of
+from transformer_norms.training.flops import ATTENTION, flops_per_token, work
 from transformer_norms.training.trainer import Trainer
 
 NAMED = {  # as torch.cuda.get_device_name gives it: bf16, fp32
@@ -33,32 +33,31 @@ NVIDIA GeForce RTX 3090 Ti|NVIDIA GeForce RTX 4090 D|NVIDIA GeForce RTX 4090 Lap
 NVIDIA A100-SXM4-40GB MIG 1g.5gb|AMD Instinct MI300X|Intel(R) Xeon(R) Processor, 2 cores"""
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_a_devices_peak_is_its_data_sheets(name):
-    assert (peak(name, "bf16"), peak(name, "fp32")) == NAMED[name]
-    assert peak(name, "fp64") is None
+def test_a_devices_peak_is_its_data_sheets_and_none_is_guessed():
+    unknown = UNKNOWN.replace("\n", "|").split("|")
+    for name, wanted in {**NAMED, **dict.fromkeys(unknown, (None, None))}.items():
+        assert (peak_of(name, "bf16"), peak_of(name, "fp32")) == wanted, name
+        assert peak_of(name, "fp64") is None
 
 
-@pytest.mark.parametrize("name", [name for line in UNKNOWN.split("\n") for name in line.split("|")])
-def test_of_a_device_that_is_not_known_no_peak_is_guessed(name):
-    assert peak(name, "bf16") is None is peak(name, "fp32")
+def test_utilisation_is_flops_by_the_second_over_the_peak_of_all_ranks_unless_in_tf32(monkeypatch):
+    def utilisation(device, precision, seconds=2.0, ranks=1):
+        trainer.tokens, trainer.seconds = 200_000, seconds
+        trainer.ranks = SimpleNamespace(count=ranks)
+        found = work(trainer, 16, device, precision)
+        assert found["flops"] == 200_000 * flops_per_token(trainer, 16)
+        return found["model_flops_utilisation"]
 
-
-def test_products_in_tf32_have_no_peak_of_float32(monkeypatch):
+    trainer, a100 = trainer_of(), "NVIDIA A100-SXM4-80GB"
+    monkeypatch.setattr("transformer_norms.training.flops.training_flops", lambda *_: 16 * 744e6)
+    # 744e6 FLOPs a token, 200,000 tokens in 2 seconds: 74.4e12 a second of 312e12
+    assert utilisation(a100, "bf16") == 0.2385
+    assert utilisation(a100, "bf16", ranks=2) == 0.1192
+    assert utilisation(a100, "bf16", seconds=0.0) is None is utilisation("some CPU", "bf16")
+    assert torch.get_float32_matmul_precision() == "highest"  # nothing here turns TF32 on
+    assert utilisation(a100, "fp32") == 3.8154
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert peak("NVIDIA A100-SXM4-80GB", "fp32") is None
-    assert peak("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
-
-
-def test_nothing_here_turns_tf32_on():
-    assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_utilisation_is_flops_by_the_second_over_the_peak():
-    # 6 * 124e6 FLOPs a token, 200,000 tokens in 2 seconds: 74.4e12 a second of 312e12
-    assert utilisation(6 * 124e6 * 200_000, 2.0, 312e12) == 0.2385
-    assert utilisation(1e12, 2.0, None) is None
-    assert utilisation(1e12, 0.0, 312e12) is None
+    assert (utilisation(a100, "fp32"), utilisation(a100, "bf16")) == (None, 0.2385)
 
 
 def test_to_count_flops_leaves_what_is_compiled_to_be_compiled():

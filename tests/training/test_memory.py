@@ -31,16 +31,15 @@ class Largest(TorchDispatchMode):
         return out
 
 
+HEADS = [
+    ["architecture.tied=true"],
+    ["architecture.tied=false", "architecture.bias=true", "architecture.logit_cap=3"],
+    ["embed=fixnorm", "architecture.logit_scale=0.5"],
+]
+
+
 @pytest.mark.parametrize("pieces", [1, 2, 5, TOKENS])
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ["architecture.tied=true"],
-        ["architecture.tied=false", "architecture.bias=true", "architecture.logit_cap=3"],
-        ["embed=fixnorm", "architecture.logit_scale=0.5"],
-        ["placement=residual_dual", "trainer.accumulation=2"],
-    ],
-)
+@pytest.mark.parametrize("typed", [*HEADS, ["placement=residual_dual", "trainer.accumulation=2"]])
 def test_the_loss_and_its_gradients_are_those_of_all_logits_at_once(typed, pieces, monkeypatch):
     trainer = trainer_of("trainer.precision=fp64", *typed)
     in_pieces_of(-(-TOKENS // pieces), monkeypatch)
@@ -57,14 +56,7 @@ def test_the_loss_and_its_gradients_are_those_of_all_logits_at_once(typed, piece
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ["architecture.tied=true"],
-        ["architecture.tied=false", "architecture.bias=true", "architecture.logit_cap=3"],
-        ["embed=fixnorm", "architecture.logit_scale=0.5"],
-    ],
-)
+@pytest.mark.parametrize("typed", HEADS)
 def test_a_head_whose_rows_are_filled_up_has_the_same_gradients(typed, precision, monkeypatch):
     trainer = trainer_of(f"trainer.precision={precision}", *typed)
     dtype, near = (torch.float64, 1e-14) if precision == "fp64" else (torch.float32, 1e-8)
@@ -115,30 +107,26 @@ def test_a_batchs_logits_never_exist_at_once(monkeypatch):
 def test_gradients_are_clipped_where_torch_would_change_them(share):
     """Down to clips that are not far from what torch adds to the norm it divides by."""
     trainer = trainer_of("trainer.precision=fp64", "optimizer.lr=1e-3")
-    trainer.loss.backward(trainer.batches(0), 1)
-    scale = 1e-5 / torch.nn.utils.get_total_norm([p.grad for p in trainer.parameters])
-    wanted = [p.grad * scale for p in trainer.parameters]
-    norm = 1e-5
-    coefficient = min(1.0, share * norm / (norm + 1e-6))
-    backward, stepped = trainer.loss.backward, []
+    backward, norm, found = trainer.loss.backward, 1e-5, []
+
+    def copy_gradients(*_):
+        found.append([parameter.grad.clone() for parameter in trainer.parameters])
 
     def small(batch, parts):
         total = backward(batch, parts)
+        scale = norm / torch.nn.utils.get_total_norm([p.grad for p in trainer.parameters])
         for parameter in trainer.parameters:
             parameter.grad *= scale
+        copy_gradients()
         return total
 
     trainer.loss.backward = small
     trainer.settings = replace(trainer.settings, clip=share * norm)
-    optimizer = trainer.optimizers[0]
-    optimizer.register_step_pre_hook(
-        lambda *_: stepped.extend(p.grad.clone() for p in trainer.parameters)
-    )
-    for parameter in trainer.parameters:
-        parameter.grad = None
+    trainer.optimizers[0].register_step_pre_hook(copy_gradients)
     losses(trainer, 1)
-    for gradient, whole in zip(stepped, wanted, strict=True):
-        torch.testing.assert_close(gradient, whole * coefficient, rtol=1e-9, atol=0)
+    for whole, clipped in zip(*found, strict=True):
+        wanted = whole * min(1.0, share * norm / (norm + 1e-6))
+        torch.testing.assert_close(clipped, wanted, rtol=1e-9, atol=0)
 
 
 RECOMPUTED = [

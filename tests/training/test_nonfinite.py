@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from short_runs import BASE, go, here, rows, same, stop_at  # noqa: F401
-from trainers import SIZES
+from trainers import SIZES, tokens
 
 from transformer_norms import cli, compose, runs
 from transformer_norms.config.building import build_model, build_trainer
@@ -66,59 +66,6 @@ def plant(fault, monkeypatch):
     monkeypatch.setattr(ModelLoss, "backward", backward)
 
 
-@pytest.mark.goal("N1")
-@pytest.mark.parametrize(
-    ("fault", "typed"),
-    [
-        (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
-        pytest.param(infinite_gradient, [], marks=pytest.mark.nightly),
-        pytest.param(
-            nan_micro_batch,
-            ["trainer.accumulation=4", "optimizer=muon"],
-            marks=pytest.mark.nightly,
-        ),
-    ],
-)
-def test_no_update_is_applied_and_the_run_diverges_with_the_weights_before_it(
-    fault, typed, calm, monkeypatch, measured
-):
-    """Weights, moments and running averages are bitwise those after step 12."""
-    before = calm(*typed)
-    with monkeypatch.context() as planted:
-        plant(fault, planted)
-        diverged = go("study=planted", *typed)
-    assert (diverged["status"], diverged["step"]) == ("diverged", 12)
-    assert "at step 13" in diverged["diverged"]
-    assert same(before, diverged["folder"])
-    assert go("study=planted", *typed)["status"] == "diverged"
-    measured(f"{fault.__name__}: step 12 bitwise")
-
-
-def test_a_running_average_that_a_module_replaces_goes_back_as_well():
-    class Counting(torch.nn.Module):
-        def __init__(self, inside):
-            super().__init__()
-            self.inside = inside
-            self.register_buffer("seen", torch.zeros(()))
-
-        def forward(self, x):
-            self.seen = self.seen + 1
-            return self.inside(x)
-
-    config = compose(SIZES)
-    model = build_model(config, 31)
-    model.final = Counting(model.final)
-    batch = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
-    trainer = build_trainer(config, model, lambda step: batch, lambda: ())
-    trainer.train_step()
-    assert model.final.seen == 1
-    model.final.inside.gain.register_hook(lambda grad: grad * math.nan)
-    assert "at step 2" in trainer.train_step()
-    assert model.final.seen == 1
-
-
-# ------------------------------------------------------------------------- steps that overlap
-
 SELDOM = ["trainer.log_every=50", "trainer.eval_every=0", "trainer.checkpoint_every=0"]
 SELDOM += ["trainer.probe_every=0"]
 
@@ -137,29 +84,62 @@ def overlap(monkeypatch):
     return begun
 
 
-@pytest.mark.parametrize(
-    ("fault", "typed"),
-    [
-        (nan_loss, ["norm=batchnorm", "norm.allow_noncausal=true"]),
-        (infinite_gradient, ["placement=ngpt"]),
-        (infinite_gradient, ["optimizer=muon", "trainer.qk_clip=0.05"]),
-        (nan_micro_batch, ["trainer.accumulation=4"]),
-    ],
-    ids=["batchnorm", "ngpt", "muon", "micro-batches"],
-)
-def test_of_steps_that_overlap_none_changes_a_number_after_the_fault(
-    fault, typed, calm, monkeypatch
+AVERAGING = ["norm=batchnorm", "norm.allow_noncausal=true"]
+FAULTS = [  # what is planted, what is typed, and whether steps overlap
+    (nan_loss, AVERAGING, False),
+    pytest.param(infinite_gradient, [], False, marks=pytest.mark.nightly),
+    pytest.param(nan_micro_batch, ["trainer.accumulation=4", "optimizer=muon"], False,
+                 marks=pytest.mark.nightly),
+    (nan_loss, AVERAGING, True),
+    (infinite_gradient, ["placement=ngpt"], True),
+    (infinite_gradient, ["optimizer=muon", "trainer.qk_clip=0.05"], True),
+    (nan_micro_batch, ["trainer.accumulation=4"], True),
+]  # fmt: skip
+
+
+@pytest.mark.goal("N1")
+@pytest.mark.parametrize(("fault", "typed", "overlapping"), FAULTS)
+def test_no_update_is_applied_and_the_run_diverges_with_the_weights_before_it(
+    fault, typed, overlapping, calm, monkeypatch, measured
 ):
-    """Weights, moments and running averages are bitwise those after step 12, though step 14 had
-    begun."""
-    before = calm(*typed, *SELDOM)
-    begun = overlap(monkeypatch)
-    plant(fault, monkeypatch)
-    diverged = go("study=planted", *typed, *SELDOM)
+    """Weights, moments and running averages are bitwise those after step 12, though step 14 may
+    have begun."""
+    typed = [*typed, *SELDOM] if overlapping else typed
+    before = calm(*typed)
+    with monkeypatch.context() as planted:
+        begun = overlap(planted) if overlapping else [*range(1, 15)]
+        plant(fault, planted)
+        diverged = go("study=planted", *typed)
     assert (diverged["status"], diverged["step"]) == ("diverged", 12)
     assert "at step 13" in diverged["diverged"]
     assert same(before, diverged["folder"])
     assert begun == [*range(1, 15)]
+    assert go("study=planted", *typed)["status"] == "diverged"
+    measured(f"{fault.__name__}{', steps overlap' * overlapping}: step 12 bitwise")
+
+
+def test_a_running_average_that_a_module_replaces_goes_back_as_well():
+    class Counting(torch.nn.Module):
+        def __init__(self, inside):
+            super().__init__()
+            self.inside = inside
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return self.inside(x)
+
+    model = build_model(compose(SIZES), 31)
+    model.final = Counting(model.final)
+    trainer = build_trainer(model.config, model, lambda step: tokens(), lambda: ())
+    trainer.train_step()
+    assert model.final.seen == 1
+    model.final.inside.gain.register_hook(lambda grad: grad * math.nan)
+    assert "at step 2" in trainer.train_step()
+    assert model.final.seen == 1
+
+
+# ------------------------------------------------------------------------- steps that overlap
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import pytest
 import torch
 from combinations import combined
 from new_process import run_python
-from trainers import SIZES
+from trainers import SIZES, trainer_from, trainer_of
 
-from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import options
 from transformer_norms.names import distinct_norms
 from transformer_norms.run import machine
 from transformer_norms.training.graphs.ahead import StepsAhead
@@ -25,9 +24,7 @@ def trained(device, precision, variant, steps=3):
     typed = [text for text in SIZES if not text.startswith(("schedule.", "optimizer.lr="))]
     typed += ["model.depth=4", f"trainer.device={device}", f"trainer.precision={precision}"]
     typed += [f"optimizer.lr={2**-10}", "schedule=constant", "schedule.warmup=0"]
-    config = combined(*typed, **variant)
-    batch = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
-    trainer = build_trainer(config, build_model(config, 31), lambda step: batch, lambda: ())
+    trainer = trainer_from(combined(*typed, **variant))
     with machine.deterministic(device):
         for _ in range(steps):
             assert trainer.train_step() is None
@@ -115,7 +112,9 @@ def ahead_of(trainer, steps, sync="default"):
 @on_a_gpu
 @pytest.mark.parametrize("typed", [[], ["optimizer=muon"], ["trainer.qk_clip=1"]], ids=str)
 def test_a_step_on_a_gpu_waits_for_no_number(typed):
-    trainer = gpu_trainer("trainer.log_every=1000", "model.dropout=0.1", *typed)
+    trainer = trainer_of(
+        "trainer.device=cuda", "trainer.log_every=1000", "model.dropout=0.1", *typed
+    )
     ahead_of(trainer, 8, "error")
     assert trainer.step == 8
 
@@ -130,8 +129,8 @@ def test_a_step_on_a_gpu_waits_for_no_number(typed):
      "trainer.compile=whole model.dropout=0.1", "placement=ngpt", "attention=sinks"],
 )  # fmt: skip
 def test_a_captured_step_has_the_digits_of_one_that_is_not(typed, precision):
-    typed = [f"trainer.precision={precision}", *typed.split()]
-    captured, plain = gpu_trainer(*typed), gpu_trainer(*typed)
+    typed = ["trainer.device=cuda", f"trainer.precision={precision}", *typed.split()]
+    captured, plain = trainer_of(*typed), trainer_of(*typed)
     with machine.deterministic("cuda"):
         losses, weights = ahead_of(captured, 12)
         for _ in range(12):
@@ -139,9 +138,3 @@ def test_a_captured_step_has_the_digits_of_one_that_is_not(typed, precision):
     assert captured.loss.compilation.captured
     assert losses == plain.losses
     assert all(map(torch.equal, weights, [p.detach().cpu() for p in plain.model.parameters()]))
-
-
-def gpu_trainer(*typed):
-    config = compose([*SIZES, "trainer.device=cuda", *typed])
-    batch = torch.randint(31, (4, 17), generator=torch.Generator().manual_seed(0))
-    return build_trainer(config, build_model(config, 31), lambda step: batch, lambda: ())

@@ -1,6 +1,7 @@
 """Optimizers and schedules against torch, a singular value decomposition and their formulas."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -41,46 +42,35 @@ def test_every_parameter_is_in_exactly_one_group(optimizer, extra):
     assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
 
 
-def test_decay_acts_on_weights_and_on_norms_only_where_asked():
-    for asked in ("false", "true"):
-        model, optimizers = built("preset=gpt2", f"optimizer.decay_norms={asked}")
-        found = rates_and_decays(optimizers, model)
-        decayed = {name for name, (_, decay) in found.items() if decay}
-        gains = {name for name in found if ".pre." in name or name.startswith("final")}
-        biases = {name for name in found if name.endswith(".bias")} - gains
-        assert decayed == set(found) - biases - (gains if asked == "false" else set())
+def group_of(name):
+    """The group of a parameter, by its name alone."""
+    if re.search(r"\.(pre|q|k)\.(gain|bias)$|^final\.(gain|bias)$", name):
+        return "norms"
+    if name in ("embedding.weight", "position.position.weight"):
+        return "embeddings"
+    return {"head.weight": "head"}.get(name, "biases" if name.endswith("bias") else "matrices")
+
+
+@pytest.mark.parametrize("typed", [["preset=gpt2", "qk_norm=head"], ["norm=gatednorm"]])
+def test_groups_tell_matrices_embeddings_head_norms_and_biases_apart(typed):
+    """The matrices of a norm's gate are matrices."""
+    model, _ = small(*typed, "architecture.tied=false")
+    found = {name: group for group, held in groups(model).items() for name, _ in held}
+    assert found == {name: group_of(name) for name, _ in model.named_parameters()}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_embeddings_are_decayed_unless_one_says_no(optimizer):
-    for asked in ("false", "true"):
-        typed = f"optimizer={optimizer}", f"optimizer.decay_embeddings={asked}", "preset=gpt2"
-        model, optimizers = built(*typed, "architecture.tied=false")
-        found, expected = rates_and_decays(optimizers, model), 0.1 if asked == "true" else 0.0
-        for table in ("embedding.weight", "position.position.weight"):
-            assert found[table][1] == expected
-        assert found["head.weight"][1] == 0.1
-
-
-def test_groups_tell_matrices_embeddings_head_norms_and_biases_apart():
-    model, _ = small("preset=gpt2", "architecture.tied=false", "qk_norm=head")
-    found = {group: [name for name, _ in held] for group, held in groups(model).items()}
-    assert found["embeddings"] == ["embedding.weight", "position.position.weight"]
-    assert found["head"] == ["head.weight"]
-    assert len(found["matrices"]) == 2 * 6
-    assert "blocks.0.attention.f.q.gain" in found["norms"]
-    assert "blocks.0.attention.pre.bias" in found["norms"]
-    assert all(name.endswith(".bias") for name in found["biases"])
-    assert len(found["biases"]) == 2 * 6
-
-
-def test_the_matrices_of_a_gate_are_matrices_and_its_gains_are_norms():
-    model, _ = small("norm=gatednorm", "architecture.tied=false")
-    found = {group: [name for name, _ in held] for group, held in groups(model).items()}
-    assert found["head"] == ["head.weight"]
-    assert {"final.gate_up.weight", "blocks.0.mlp.pre.gate_down.weight"} <= {*found["matrices"]}
-    assert len(found["norms"]) == 2 * 2 + 1
-    assert all(name.endswith(".gain") for name in found["norms"])
+@pytest.mark.parametrize("norms", [True, False])
+@pytest.mark.parametrize("embeddings", [True, False])
+def test_decay_acts_on_weights_and_on_norms_and_embeddings_only_where_asked(
+    optimizer, norms, embeddings
+):
+    keys = [f"optimizer.decay_norms={norms}", f"optimizer.decay_embeddings={embeddings}"]
+    typed = [f"optimizer={optimizer}", "preset=gpt2", "architecture.tied=false"]
+    model, optimizers = built(*typed, *map(str.lower, keys))
+    decayed = {"matrices": True, "head": True, "norms": norms, "embeddings": embeddings}
+    for name, (_, decay) in rates_and_decays(optimizers, model).items():
+        assert decay == (0.1 if decayed.get(group_of(name)) else 0), name
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -113,33 +103,25 @@ def test_a_factor_of_the_rate_is_of_a_group_and_leaves_the_decay_as_it_is(optimi
     assert found["blocks.0.mlp.f.up.bias"] == pytest.approx((0.04, 0))
 
 
-def test_a_step_with_factors_is_the_step_of_torch_at_the_rate_of_each_group():
-    typed = "optimizer.lr_factor.matrices=32/d", "optimizer.lr_factor.head=3"
-    model, (optimizer,) = built(*typed, "model.width=64", "architecture.tied=false")
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, 1e-3)
-    optimizer.step()
-    for name, factor in (("blocks.0.mlp.f.up.weight", 0.5), ("head.weight", 3), ("final.gain", 1)):
-        # The first step of Adam is lr * sign(gradient), besides lr * weight_decay of the weight.
-        decay = 0.1 * 3e-3 if name != "final.gain" else 0
-        expected = before[name] * (1 - decay) - factor * 3e-3
-        torch.testing.assert_close(dict(model.named_parameters())[name].detach(), expected,
-                                   rtol=0, atol=2e-7)  # fmt: skip
-
-
-def test_the_init_states_the_factors_that_nobody_typed():
-    def factors(*typed):
-        return dict(compose(["model.width=256", "model.heads=4", *typed]).optimizer.lr_factor)
-
-    ones = dict.fromkeys(("matrices", "embeddings", "head", "norms", "biases"), 1.0)
-    assert factors("init=scaled") == ones
-    assert factors("init=mup") == {**ones, "matrices": 0.5}
-    assert factors("init=mup", "optimizer.lr_factor.matrices=2") == {**ones, "matrices": 2}
-    spectral = {"matrices": "128/fan_in", "head": "128/fan_in"}
-    assert factors("init=spectral") == {**ones, **spectral}
+FACTORS = {  # what is typed, and what the init states where nobody typed it
+    "init=scaled": {},
+    "init=mup": {"matrices": 0.5},
+    "init=mup optimizer.lr_factor.matrices=2": {"matrices": 2},
+    "init=spectral": {"matrices": "128/fan_in", "head": "128/fan_in"},
     # Muon's step of a matrix is another one; the rest is AdamW's.
-    assert factors("init=spectral", "optimizer=muon") == {**ones, "head": "128/fan_in"}
+    "init=spectral optimizer=muon": {"head": "128/fan_in"},
+    # A matrix that reads a latent has another width.
+    "init=mup architecture.q_rank=16": {"matrices": "128/d"},
+    "init=mup architecture.kv_rank=d/8": {"matrices": "128/d"},
+    "init=mup architecture.kv_rank=16 optimizer.lr_factor.matrices=0.5": {"matrices": 0.5},
+}
+
+
+@pytest.mark.parametrize("typed", FACTORS)
+def test_the_init_states_the_factors_that_nobody_typed(typed):
+    ones = dict.fromkeys(("matrices", "embeddings", "head", "norms", "biases"), 1.0)
+    found = compose(["model.width=256", "model.heads=4", *typed.split()]).optimizer.lr_factor
+    assert dict(found) == {**ones, **FACTORS[typed]}
 
 
 LATENTS = {  # q_rank, kv_rank, and what they come to
@@ -171,19 +153,6 @@ def test_what_reads_a_latent_has_the_rate_of_a_model_as_wide_as_the_latent(case,
     for role, sums in before.items():
         change = getattr(f, role).weight.detach().sum(1) - (1 - 1e-4) * sums
         torch.testing.assert_close(change, torch.full_like(sums, -0.128), rtol=1e-3, atol=0)
-
-
-def test_the_factor_of_matrices_that_read_latents_is_a_formula():
-    def found(*typed):
-        config = compose(["model.width=256", "model.heads=4", "init=mup", *typed])
-        return config.optimizer.lr_factor.matrices
-
-    assert found() == 0.5
-    for latent in ("q_rank=16", "kv_rank=d/8"):
-        assert found(f"architecture.{latent}") == "128/d"
-    latent = "architecture.kv_rank=16"
-    assert found(latent, "optimizer.lr_factor.matrices=128/d") == "128/d"
-    assert found(latent, "optimizer.lr_factor.matrices=0.5") == 0.5
 
 
 @pytest.mark.parametrize("typed", ["optimizer.lr_factor.matrices=1-20/d", "init.std.key=1/(d-16)"])
@@ -242,29 +211,21 @@ def test_a_step_of_muon_is_its_formula():
 STEPS, WARMUP = 200, 20
 
 
-def curve(name, **keys):
-    return [SCHEDULES[name](step, STEPS, warmup=WARMUP, **keys) for step in range(STEPS)]
+CURVES = {  # of t, from 0 after the warm-up to 1 at the end
+    "constant": ({}, lambda t: 1.0),
+    "linear": ({"final": 0.0}, lambda t: 1 - t),
+    "cosine": ({"final": 0.1}, lambda t: 0.1 + 0.9 * (1 + math.cos(math.pi * t)) / 2),
+    "wsd": ({"final": 0.1, "decay": 0.2}, lambda t: min(1, 1 - 0.9 * (t - 7 / 9) / (2 / 9))),
+}
 
 
-@pytest.mark.parametrize("name", sorted(SCHEDULES))
-def test_every_schedule_rises_linearly_to_one(name):
-    keys = {"final": 0.1} if name != "constant" else {}
-    keys |= {"decay": 0.2} if name == "wsd" else {}
-    rates = curve(name, **keys)
+@pytest.mark.parametrize("name", sorted({*SCHEDULES} & {*options("schedule")}))
+def test_every_schedule_rises_linearly_to_one_and_is_then_its_own_curve(name):
+    keys, curve = CURVES[name]
+    rates = [SCHEDULES[name](step, STEPS, warmup=WARMUP, **keys) for step in range(STEPS)]
     assert rates[:WARMUP] == pytest.approx([(step + 1) / (WARMUP + 1) for step in range(WARMUP)])
-    assert max(rates) == pytest.approx(1)
-    assert min(rates) > 0
-
-
-def test_after_the_warmup_each_schedule_is_its_own_curve():
     t = [(step - WARMUP) / (STEPS - WARMUP) for step in range(WARMUP, STEPS)]
-    assert curve("constant")[WARMUP:] == [1.0] * len(t)
-    assert curve("linear", final=0.0)[WARMUP:] == pytest.approx([1 - u for u in t])
-    expected = [0.1 + 0.9 * (1 + math.cos(math.pi * u)) / 2 for u in t]
-    assert curve("cosine", final=0.1)[WARMUP:] == pytest.approx(expected)
-    stable = curve("wsd", final=0.0, decay=0.2)
-    assert stable[WARMUP : STEPS - 40] == [1.0] * (STEPS - 40 - WARMUP)
-    assert stable[STEPS - 40 :] == pytest.approx([1 - k / 40 for k in range(40)])
+    assert rates[WARMUP:] == pytest.approx([curve(share) for share in t])
 
 
 def test_the_logits_scale_of_mup_is_none_at_its_base_width():

@@ -1,15 +1,19 @@
 """Every placement, and pre-norm with every norm, learns one batch by heart."""
 
 import pytest
-import torch
 from combinations import combined
+from trainers import trainer_from
 
-from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import options
 
 STEPS, VOCAB = 300, 11
 SIZES = ["model=nano", "model.width=32", "model.heads=2", "model.context=8", "trainer.clip=1"]
-SIZES += ["schedule.warmup=20", f"trainer.steps={STEPS}", "trainer.probe_every=0"]
+SIZES += [
+    "trainer.batch_size=2",
+    "schedule.warmup=20",
+    f"trainer.steps={STEPS}",
+    "trainer.probe_every=0",
+]
 # Of their own, where the usual one is not it: streams of length 1 make small logits.
 RATES = {"l2norm": 3e-2, "ngpt": 3e-2}
 USUAL = 1e-2
@@ -30,8 +34,7 @@ def test_one_batch_is_learned_by_heart(placement, norm):
     rate = RATES.get(placement, RATES.get(norm, USUAL))
     typed = [*SIZES, f"optimizer.lr={rate}", *TYPED.get(norm, [])]
     config = combined(*typed, placement=placement, norm=norm)
-    batch = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
-    trainer = build_trainer(config, build_model(config, VOCAB), lambda step: batch, lambda: ())
+    trainer = trainer_from(config, vocabulary=VOCAB)
     while trainer.step < STEPS and not trainer.last_loss < 0.05:
         assert trainer.train_step() is None
     assert trainer.last_loss < 0.05

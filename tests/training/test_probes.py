@@ -9,7 +9,7 @@ import torch
 from combinations import combined
 from new_process import run_python
 from torch import nn
-from written_out import linear_of, rotated, same
+from written_out import by_hand, linear_of, rotated, same
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import options
@@ -115,22 +115,13 @@ BLOCKS = {"parallel": parallel, "residual_dual": dual}
 
 
 def of_attention(f, x, how):
-    """Mean entropy and largest logit, query by query and head by head."""
+    """Mean entropy and largest logit."""
     order, scale, cap = how.get("order", "before"), how.get("scale", 6**-0.5), how.get("cap")
     turn = rotated if how.get("rope", True) else same
     q, k = (linear_of(linear, x).unflatten(-1, (-1, 6)) for linear in (f.query, f.key))
     q, k = (f.q(turn(q)), f.k(turn(k))) if order == "after" else (turn(f.q(q)), turn(f.k(k)))
-    entropies, largest = [], []
-    for batch in range(len(x)):
-        for head in range(HEADS):
-            for t in range(TIME):
-                keys = k[batch, : t + 1, head % k.shape[2]]
-                logits = torch.einsum("d,sd->s", q[batch, t, head], keys) * scale
-                logits = logits if cap is None else cap * torch.tanh(logits / cap)
-                weights = logits.exp() / logits.exp().sum()
-                entropies.append(-(weights * weights.log()).sum())
-                largest.append(logits.max())
-    return torch.stack(entropies).mean().item(), max(largest).item()
+    q, k = q.transpose(1, 2), k.transpose(1, 2).expand(-1, HEADS, -1, -1)
+    return by_hand(q, k, k, scale=scale, cap=cap)[1:]
 
 
 @torch.no_grad()
@@ -317,29 +308,23 @@ def test_under_autocast_logits_are_those_of_the_rounded_queries_and_not_rounded_
 def test_of_a_long_context_queries_at_even_distances_are_read_and_all_their_keys(
     typed, monkeypatch
 ):
-    whole, read, logits_of = trainer_of(*typed), {}, Softmax.logits
+    whole, read, logits_of = trainer_of(*typed), {TIME: [], 3: []}, Softmax.logits
 
-    def reading(into):
-        def recorded(*given):
-            into.append(logits_of(*given))
-            return into[-1]
+    def recorded(*given):
+        read[probes.QUERIES].append(logits_of(*given))
+        return read[probes.QUERIES][-1]
 
-        return recorded
-
+    monkeypatch.setattr(Softmax, "logits", recorded)
     for queries in (TIME, 3):  # all six, and the first, one in the middle and the last
         monkeypatch.setattr(probes, "QUERIES", queries)
-        monkeypatch.setattr(Softmax, "logits", reading(read.setdefault(queries, [])))
         trainer = copy.deepcopy(whole)
         assert trainer.train_step() is None
         for block, logits in enumerate(read[queries]):
             weights = logits.softmax(-1)
             entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1).mean()
-            assert trainer.probed[f"probe/attention_entropy/{block}"] == pytest.approx(
-                entropy.item(), rel=1e-4
-            )
-            assert trainer.probed[f"probe/attention_logit/{block}"] == pytest.approx(
-                logits.max().item(), rel=1e-4
-            )
+            keys = [f"probe/attention_{what}/{block}" for what in ("entropy", "logit")]
+            found = [trainer.probed[key] for key in keys]
+            assert found == pytest.approx([entropy.item(), logits.max().item()], rel=1e-4)
     for every, some in zip(read[TIME], read[3], strict=True):
         assert some.shape == (SEQUENCES, HEADS, 3, TIME)
         torch.testing.assert_close(some, every[:, :, [0, 2, 5]], rtol=1e-12, atol=1e-12)

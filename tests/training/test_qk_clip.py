@@ -1,29 +1,22 @@
 """QK-Clip: heads whose largest logit was above a threshold shrink after the step, and no others."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+import trainers
 from new_process import run_python
 from rank_workers import on_ranks, train_all, train_all_alone
 
-from transformer_norms import ConfigError, build_model, compose
-from transformer_norms.config.building import build_trainer
+from transformer_norms import ConfigError, compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.signals import Stopping
 
-VOCABULARY, CONTEXT, THRESHOLD = 31, 16, 1.15
-SMALL = ["model=nano", f"model.context={CONTEXT}", "trainer.batch_size=4", "trainer.threads=1"]
-SMALL += ["trainer.device=cpu", "trainer.probe_every=0", "trainer.precision=fp64"]
+CONTEXT, THRESHOLD = 16, 1.15
 CLIP = f"trainer.qk_clip={THRESHOLD}"
-
-
-def trainer_of(*typed, replicas=1):
-    config = compose([*SMALL, *typed])
-    shape, generator = (4, CONTEXT + 1), torch.Generator().manual_seed(0)
-    batch = torch.randint(VOCABULARY, shape, generator=generator)
-    model = build_model(config, VOCABULARY)
-    return build_trainer(config, model, lambda step: batch, lambda: (), replicas)
+trainer_of = partial(trainers.trainer_of, "trainer.precision=fp64")
 
 
 def largest_logits(model, batch, window=None):
@@ -125,9 +118,7 @@ def test_below_the_threshold_no_digit_changes_and_a_row_tells_what_was_clipped()
     assert low.state()["clips"] == low.clips != []
     for trainer, heads, factor in ((high, 0, 1.0), (low, len(low.clips), min(low.clips))):
         record = Record()
-        trainer.settings = trainer.settings.__class__(
-            **{**vars(trainer.settings), "log_every": 1, "eval_every": 0}
-        )
+        trainer.settings = replace(trainer.settings, log_every=1, eval_every=0)
         trainer.measure(record, Stopping())
         assert (record[0]["qk_clip/heads"], record[0]["qk_clip/factor"]) == (heads, factor)
         assert trainer.clips == []
@@ -151,9 +142,9 @@ def test_the_product_of_the_longest_query_and_key_decides_alone_where_it_may():
 def test_a_wrong_threshold_is_refused_and_the_default_is_none():
     for typed, said in (("trainer.qk_clip=0", "trainer.qk_clip"), ("trainer.qk_clp=1", "qk_clip'")):
         with pytest.raises(ConfigError, match=said) as error:
-            compose([*SMALL, typed])
+            compose([typed])
         assert "\n" not in str(error.value)
-    assert "qk_clip: none" in to_yaml(compose(SMALL))
+    assert "qk_clip: none" in to_yaml(compose([]))
 
 
 @pytest.mark.nightly

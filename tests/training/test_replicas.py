@@ -2,45 +2,34 @@
 
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
+import trainers
 import variants
 from combinations import changed
 from short_runs import go, here, rows, same, state, stop_at  # noqa: F401
-from trainers import SIZES
+from trainers import SIZES, VOCABULARY
 
 from transformer_norms import ConfigError, compose
-from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.building import build_model
 from transformer_norms.training import loss as loss_module
+from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.parallel.replicas import (
-    Replicas,
-    examine_rows,
-    replica_count,
-    thread_count,
-)
+from transformer_norms.training.parallel.replicas import Replicas, replica_count, thread_count
 
-VOCABULARY = 31
 # Two streams, weights held to a length, a number that two sub-layers share, a skip to the block's
 # start, norms of each head, attention written out, blocks computed again.
 TELLING = ["placement=residual_dual", "placement=ngpt", "placement=rezero", "norm=seednorm"]
 TELLING += ["placement=qk_cap", "placement=hybrid_star", "norm=derf", "placement=keel"]
 
 
-def trainer_of(*overrides, replicas=2, rows=4):
-    config = compose([*SIZES, *overrides])
-    tokens = torch.randint(VOCABULARY, (rows, 17), generator=torch.Generator().manual_seed(0))
-    model = build_model(config, VOCABULARY)
-    return build_trainer(config, model, lambda step: tokens, lambda: [tokens[:3]], replicas)
+trainer_of = partial(trainers.trainer_of, replicas=2)
 
 
 def losses_of(trainer):
     return trainer.micro_batches.replicas.losses
-
-
-def gradients(trainer):
-    return [parameter.grad for parameter in trainer.parameters]
 
 
 def check_gradients(*typed, **tolerance):
@@ -49,39 +38,27 @@ def check_gradients(*typed, **tolerance):
     losses = [trainer.micro_batches.backward(batch, 0) for trainer in (one, two)]
     torch.testing.assert_close(*losses, **tolerance)
     assert all(p.grad is None for p in two.micro_batches.replicas.parameters[1])
-    for wanted, found in zip(gradients(one), gradients(two), strict=True):
-        torch.testing.assert_close(found, wanted, **tolerance)
+    for wanted, found in zip(one.parameters, two.parameters, strict=True):
+        torch.testing.assert_close(found.grad, wanted.grad, **tolerance)
 
 
-@pytest.mark.parametrize("typed", TELLING)
-def test_the_loss_and_its_gradients_are_the_whole_batchs(typed):
-    check_gradients(typed, "trainer.precision=fp64", rtol=1e-11, atol=1e-15)
+NEAR = {"fp64": (1e-11, 1e-15), "fp32": (1e-5, 1e-7), "bf16": (0.02, 2e-4)}  # relative, absolute
+CASES = {name: [name, "trainer.precision=fp64"] for name in TELLING}
+CASES["recomputed"] = ["trainer.activation_checkpointing=true", "trainer.precision=fp64"]
+CASES |= {"fp32": ["trainer.precision=fp32"], "bf16": ["trainer.precision=bf16", "init=scaled"]}
+CASES["gpt2"] = ["preset=gpt2", "model.dropout=0", "trainer.precision=fp32"]
+ALL = sorted({*variants.every_variant()} - {"norm=batchnorm"})
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", sorted({*variants.every_variant()} - {"norm=batchnorm"}))
-def test_the_loss_and_its_gradients_are_the_whole_batchs_for_all(name):
-    typed = variants.every_variant()[name]
-    check_gradients(*typed, "trainer.precision=fp64", rtol=1e-11, atol=1e-15)
-    own_gradients_alone(*typed)
-
-
-@pytest.mark.parametrize("typed", [["norm=rmsnorm"], ["preset=gpt2", "model.dropout=0"]])
-def test_in_float32_they_are_apart_by_rounding(typed):
-    check_gradients(*typed, rtol=1e-5, atol=1e-7)
-
-
-def test_under_autocast_they_are_apart_by_bfloat16s_rounding():
-    check_gradients("trainer.precision=bf16", "init=scaled", rtol=0.02, atol=2e-4)
-
-
-@pytest.mark.parametrize("typed", [*TELLING, "trainer.activation_checkpointing=true"])
-def test_a_replica_has_the_models_weights_and_gradients_of_its_own(typed):
-    own_gradients_alone(typed)
-
-
-def own_gradients_alone(*typed):
-    """Else two threads would add to one tensor."""
+@pytest.mark.parametrize(
+    "name", [*CASES, *(pytest.param(name, marks=pytest.mark.nightly) for name in ALL)]
+)
+def test_a_replica_has_the_models_weights_and_adds_the_gradients_of_its_share_to_the_models(name):
+    """To rounding. It has gradients of its own: else two threads would add to one tensor."""
+    typed = CASES.get(name) or [*variants.every_variant()[name], "trainer.precision=fp64"]
+    precision = next(text[-4:] for text in typed if "precision" in text)
+    rtol, atol = NEAR[precision]
+    check_gradients(*typed, rtol=rtol, atol=atol)
     trainer = trainer_of(*typed)
     model, replica = (loss.model for loss in losses_of(trainer))
     losses_of(trainer)[1].backward(trainer.batches(0), 1)
@@ -141,46 +118,36 @@ def test_all_replicas_together_hold_as_many_logits_as_one(monkeypatch):
         ] * count
 
 
-def test_a_replica_that_fails_fails_the_step(monkeypatch):
-    trainer = trainer_of()
-
-    def fails(*_):
-        raise ArithmeticError("planted")
-
-    monkeypatch.setattr(losses_of(trainer)[1], "backward", fails)
-    with pytest.raises(ArithmeticError, match="planted"):
-        trainer.train_step()
-
-
-def test_a_step_that_fails_leaves_no_replica_at_work():
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_replica_that_fails_fails_the_step_and_leaves_no_replica_at_work(failing):
     replicas, ended = trainer_of().micro_batches.replicas, []
 
-    def work(loss, *_):
-        if loss is replicas.losses[0]:
+    def work(loss, i):
+        if i == failing:
             raise ArithmeticError("planted")
-        time.sleep(0.2)
-        ended.append(loss)
+        time.sleep(0.2 * i)
+        ended.append(i)
 
     with pytest.raises(ArithmeticError, match="planted"):
         replicas.run(work, 2)
-    assert ended == replicas.losses[1:]
+    assert ended == [1 - failing]
 
 
-def enough(*overrides):
-    """A config of as little as is worth sharing: 64 sequences of 16 tokens, of width 64."""
-    keys = {text.partition("=")[0] for text in overrides}
-    own = [*SIZES, "trainer.batch_size=64"]
-    usual = dict(text.split("=") for text in own if text.partition("=")[0] not in keys)
-    return compose([*(f"{key}={value}" for key, value in usual.items()), *overrides])
+def enough(*typed):
+    """A config, and its model, of as little as is worth sharing: 64 sequences of 16 tokens."""
+    words = dict(text.split("=") for text in [*SIZES, "trainer.batch_size=64", *typed])
+    config = compose([f"{key}={value}" for key, value in words.items()])
+    return config, build_model(config, VOCABULARY)
 
 
-def replicas_of(config, model, threads):
-    settings = config.trainer
+def replicas_of(config, model, threads, typed="auto"):
+    settings = changed(config, "trainer.replicas", typed).trainer
     return replica_count(settings, model, threads, OPTIMIZERS[config.optimizer.type])
 
 
 def apart(model):
-    return examine_rows(model) == (True, False, False)
+    rows = examine_rows(model)
+    return rows.rows_are_independent and not rows.drawn and not rows.counted
 
 
 ALLOWED = ["norm.allow_noncausal=true"]
@@ -197,46 +164,25 @@ WHOLE = [
 
 @pytest.mark.parametrize(("typed", "threads", "said"), WHOLE)
 def test_there_is_one_where_more_would_differ_or_bring_nothing(typed, threads, said):
-    config = enough(*typed)
-    model = build_model(config, VOCABULARY)
-    assert replicas_of(config, model, threads) == 1
-    config = changed(config, "trainer.replicas", 2)
+    config, model = enough(*typed)
+    assert replicas_of(config, model, threads) == replicas_of(config, model, threads, 1) == 1
     with pytest.raises(ConfigError, match=rf"^trainer.replicas=2: .*{said}"):
-        replicas_of(config, model, threads)
-    config = changed(config, "trainer.replicas", 1)
-    assert replicas_of(config, model, threads) == 1
+        replicas_of(config, model, threads, 2)
 
 
 def test_two_share_a_batch_on_a_cpu_unless_another_number_is_typed():
-    config = enough()
-    model = build_model(config, VOCABULARY)
+    config, model = enough()
     assert [replicas_of(config, model, threads) for threads in (2, 4, 8)] == [2, 2, 2]
-    config = changed(config, "trainer.replicas", 4)
-    assert replicas_of(config, model, 8) == 4
-    config = changed(changed(config, "trainer.replicas", "auto"), "trainer.device", "cuda")
-    assert replicas_of(config, model, 8) == 1
+    assert replicas_of(config, model, 8, 4) == 4
+    assert replicas_of(changed(config, "trainer.device", "cuda"), model, 8) == 1
 
 
 @pytest.mark.parametrize(
     "typed", [["optimizer=muon"], ["trainer.activation_checkpointing=true"], ["model.context=15"]]
 )
 def test_there_is_one_where_two_would_be_slower_unless_typed(typed):
-    config = enough(*typed)
-    model = build_model(config, VOCABULARY)
-    assert replicas_of(config, model, 2) == 1
-    config = changed(config, "trainer.replicas", 2)
-    assert replicas_of(config, model, 2) == 2
-
-
-@pytest.mark.parametrize("typed", [["norm=rmsnorm"], ["norm=batchnorm", *ALLOWED]])
-def test_looking_whether_rows_are_apart_changes_nothing(typed):
-    model = build_model(compose([*SIZES, *typed, "model.dropout=0.3"]), VOCABULARY)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    drawn = torch.get_rng_state()
-    assert not apart(model)
-    assert torch.equal(drawn, torch.get_rng_state())
-    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
-    assert model.training
+    config, model = enough(*typed)
+    assert (replicas_of(config, model, 2), replicas_of(config, model, 2, 2)) == (1, 2)
 
 
 SMALL = ["model=nano", "trainer.batch_size=16"]  # 512 tokens of width 64
@@ -275,27 +221,24 @@ class Counts(torch.nn.Module):
         return x
 
 
-@pytest.mark.parametrize("norm", [Draws, Counts])
-def test_a_norm_that_draws_or_keeps_something_is_not_shared(norm):
-    model = build_model(compose(SIZES), VOCABULARY)
-    assert apart(model)
-    model.final = norm()
-    assert not apart(model)
-
-
 class OfTheBatch(torch.nn.Module):
     def forward(self, x):
         return x - x.mean(0, keepdim=True)
 
 
+@pytest.mark.parametrize("kind", [Draws, Counts, OfTheBatch])
 @pytest.mark.parametrize("typed", ["init=zero_out", "placement=rezero", "placement=layerscale"])
-def test_rows_that_know_of_each_other_are_seen_where_blocks_begin_as_nothing(typed):
+def test_a_module_that_draws_counts_or_reads_other_rows_is_seen_and_left_as_it_was(kind, typed):
+    """Also where blocks begin as nothing."""
     model = build_model(compose([*SIZES, typed]), VOCABULARY)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert apart(model)
-    model.blocks[1].mlp.f.mid = OfTheBatch()
+    model.blocks[1].mlp.f.mid = kind()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    drawn = torch.get_rng_state()
     assert not apart(model)
+    assert torch.equal(drawn, torch.get_rng_state())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert model.training
 
 
 def test_a_replica_has_the_models_buffers():

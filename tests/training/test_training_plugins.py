@@ -1,20 +1,23 @@
 """A folder of plugins adds attentions, a loss, a schedule and an optimizer: Python and a YAML each.
 Each is compared with its formula, and a run trains with all of them."""
 
-import itertools
 import json
-from math import exp, log, sqrt, tanh
+from functools import partial
+from math import log, sqrt
 from pathlib import Path
 
 import pytest
 import torch
+import trainers
 from generating import from_a_cache
 from plugin_folders import write_plugins
+from trainers import VOCABULARY, tokens
 from warm import Command
 from written_out import by_hand
 
 from transformer_norms import ConfigError, compose, load
-from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.building import build_model
+from transformer_norms.model.mlp import MLP
 from transformer_norms.report.__main__ import main as report
 from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
@@ -23,16 +26,17 @@ from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.replicas import replica_count
 from transformer_norms.training.probes import STREAM_PROBES
 
-WINDOW, VOCABULARY, CONTEXT, HEAD = 3, 31, 16, 16
+WINDOW, CONTEXT, HEAD = 3, 16, 16
 PLUGIN = '''
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from transformer_norms.kinds import Nonnegative, Positive, Rate
+from transformer_norms.kinds import Nonnegative, Positive, Rate, Share
 from transformer_norms.model.attention import ATTENTIONS, Softmax
 from transformer_norms.model.initialization import Linear
+from transformer_norms.model.mlp import MLP, MLPS
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.probes import STREAM_PROBES
@@ -76,6 +80,18 @@ class Strict(Softmax):
 
     def sees(self, query, key):
         return (key < query) & (query % 2 == 0)
+
+
+@MLPS("faded")
+class Faded(MLP):
+    """share * mlp(x)"""
+
+    def __init__(self, *, share: Share, **rest):
+        super().__init__(**rest)
+        self.share = share
+
+    def forward(self, x, *context):
+        return self.share * super().forward(x)
 
 
 @LOSSES("z_loss")
@@ -132,6 +148,7 @@ YAMLS = {
     "attention/window": f"type: window\nwindow: {WINDOW}\n",
     "attention/linear": "type: linear\n",
     "attention/strict": "type: strict\n",
+    "mlp/faded": "type: faded\nactivation: gelu\nshare: 0.25\n",
     "loss/z_loss": "type: z_loss\nz_weight: 0.05\n",
     "schedule/root": "type: root\n",
     "schedule/bounded": "type: bounded\nwarmup: 20\ndecay: none\n",
@@ -153,52 +170,47 @@ def mine(tmp_path_factory):
 
 @pytest.fixture
 def trainer_of(mine):
-    def built(*typed, replicas=1):
-        keys = {text.partition("=")[0] for text in typed}
-        usual = [text for text in SIZES if text.partition("=")[0] not in keys]
-        config = compose([f"plugins={mine}", *usual, *typed])
-        return build_trainer(
-            config, build_model(config, VOCABULARY), lambda step: tokens(), lambda: (), replicas
-        )
-
-    return built
-
-
-def tokens():
-    shape, generator = (4, CONTEXT + 1), torch.Generator().manual_seed(0)
-    return torch.randint(VOCABULARY, shape, generator=generator)
+    return partial(trainers.trainer_of, f"plugins={mine}", sizes=SIZES)
 
 
 # Attention
 
 
-WINDOWS = {
-    "plain": ([], 1 / sqrt(HEAD), None),
-    "scaled": (["architecture.attention_scale=0.7"], 0.7, None),
-    "capped": (["architecture.attention_cap=0.4"], 1 / sqrt(HEAD), 0.4),
-    "shared keys": (["model.kv_heads=1", "placement=qkv"], 1 / sqrt(HEAD), None),
+SEEN = {
+    "plain": ([], {"window": WINDOW}),
+    "scaled": (["architecture.attention_scale=0.7"], {"window": WINDOW, "scale": 0.7}),
+    "capped": (["architecture.attention_cap=0.4"], {"window": WINDOW, "cap": 0.4}),
+    "shared keys": (["model.kv_heads=1", "placement=qkv"], {"window": WINDOW}),
     # The learned scale of queries of length 1 multiplies q before the attention meets it.
-    "unit queries": (["qk_norm=l2"], 1.0, None),
-}
+    "unit queries": (["qk_norm=l2"], {"window": WINDOW, "scale": 1.0}),
+    "no key": (["attention=strict"], {}),
+    "no key, capped": (["attention=strict", "architecture.attention_cap=5"], {"cap": 5.0}),
+    "no key, ALiBi": (["attention=strict", "position=alibi", "model.heads=1"],
+                      {"slopes": [2.0**-8], "scale": 1 / 8}),
+    "no key, window": (["attention=strict", "architecture.sliding_window=4"], {"window": 4}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", WINDOWS)
-def test_a_sliding_window_is_masked_softmax_in_training_in_probes_and_from_a_cache(
+@pytest.mark.parametrize("case", SEEN)
+def test_what_a_query_sees_is_masked_softmax_in_training_in_probes_and_from_a_cache(
     case, trainer_of
 ):
-    typed, scale, cap = WINDOWS[case]
-    trainer = trainer_of(
-        "attention=window", "trainer.precision=fp64", "trainer.probe_every=1", *typed
-    )
+    """A query that sees no key has context zero in every kernel, and a finite gradient."""
+    typed, how = SEEN[case]
+    strict = "attention=strict" in typed
+    typed = typed if strict else ["attention=window", *typed]
+    trainer = trainer_of("trainer.precision=fp64", "trainer.probe_every=1", *typed)
     model, met = trainer.model, []
-    model.blocks[0].attention.f.attend.register_forward_hook(
-        lambda attend, given, context: met.append((*given[:3], context))
-    )
+    attend = model.blocks[0].attention.f.attend
+    attend.register_forward_hook(lambda attend, given, context: met.append((*given[:3], context)))
+    assert pass_warnings(model, VOCABULARY) == []  # it looks at nothing ahead
+    met.clear()
     assert trainer.train_step() is None
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     (*qkv, context), *_ = met  # the probe's pass came first
-    wanted, entropy, largest = by_hand(*qkv, scale=scale, cap=cap, window=WINDOW)
-    assert qkv[0].shape[-1] == HEAD
-    torch.testing.assert_close(context, wanted, rtol=1e-10, atol=1e-12)
+    sees = (lambda query, key: key < query and query % 2 == 0) if strict else lambda *_: True
+    wanted, entropy, largest = by_hand(*qkv, **{"scale": 1 / sqrt(HEAD), "sees": sees, **how})
+    torch.testing.assert_close(context, wanted, rtol=1e-9, atol=1e-11)
     assert trainer.probed["probe/attention_entropy/0"] == pytest.approx(entropy, rel=1e-4)
     assert trainer.probed["probe/attention_logit/0"] == pytest.approx(largest, rel=1e-4)
     check_cache(model.eval())
@@ -209,46 +221,6 @@ def check_cache(model):
     read = tokens()[:, :CONTEXT]
     found, _ = from_a_cache(model, read, [5, 1, 4, 6])
     torch.testing.assert_close(found, model(read), rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize(
-    ("typed", "cap", "slope"),
-    [
-        ([], None, 0.0),
-        (["architecture.attention_cap=5"], 5.0, 0.0),
-        (["position=alibi", "model.heads=1"], None, 2.0**-8),
-        (["architecture.sliding_window=4"], None, 0.0),
-    ],
-)
-def test_a_query_that_sees_no_key_has_context_zero_in_every_kernel_and_a_finite_gradient(
-    typed, cap, slope, trainer_of
-):
-    trainer = trainer_of(
-        "attention=strict", "trainer.precision=fp64", "trainer.probe_every=1", *typed
-    )
-    model, met = trainer.model, []
-    attend = model.blocks[0].attention.f.attend
-    attend.register_forward_hook(lambda attend, given, context: met.append((*given[:3], context)))
-    assert pass_warnings(model, VOCABULARY) == []  # it looks at nothing ahead
-    met.clear()
-    assert trainer.train_step() is None
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    (q, k, v, context), *_ = met
-    wanted, entropies = torch.zeros_like(v), torch.zeros(q.shape[:3], dtype=q.dtype)
-    window = 3 if any("window" in text for text in typed) else CONTEXT
-    for t in range(2, CONTEXT, 2):
-        seen = range(max(0, t - window), t)
-        for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
-            logits = [float(q[b, h, t] @ k[b, h, s]) / sqrt(q.shape[3]) for s in seen]
-            logits = logits if cap is None else [cap * tanh(each / cap) for each in logits]
-            shares = [exp(each - slope * (t - s)) for each, s in zip(logits, seen, strict=True)]
-            shares = [share / sum(shares) for share in shares]
-            wanted[b, h, t] = sum(share * v[b, h, s] for share, s in zip(shares, seen, strict=True))
-            entropies[b, h, t] = -sum(share * log(share) for share in shares)
-    torch.testing.assert_close(context, wanted, rtol=1e-9, atol=1e-11)
-    found = trainer.probed["probe/attention_entropy/0"]
-    assert found == pytest.approx(entropies.mean().item(), rel=1e-4)
-    check_cache(model.eval())
 
 
 def test_an_attention_may_own_weights_and_have_no_logits(trainer_of):
@@ -370,19 +342,10 @@ def test_an_optimizer_says_whether_replicas_gain_time(optimizer, replicas, mine)
     assert replica_count(config.trainer, model, 2, OPTIMIZERS[optimizer]) == replicas
 
 
-def test_an_mlp_has_settings_of_its_own(tmp_path):
-    code = (
-        "from transformer_norms.kinds import Share\n"
-        "from transformer_norms.model.mlp import MLP, MLPS\n"
-        '@MLPS("faded")\nclass Faded(MLP):\n'
-        "    def __init__(self, *, share: Share, **rest):\n"
-        "        super().__init__(**rest)\n        self.share = share\n"
-        "    def forward(self, x, *context):\n        return self.share * super().forward(x)\n"
-    )
-    text = "type: faded\nactivation: gelu\nshare: 0.25\n"
-    plugins = write_plugins(tmp_path, code, {"mlp/faded": text})
-    config = compose([plugins, "mlp=faded", "mlp.share=0.5", "model=nano"])
-    assert build_model(config, VOCABULARY).blocks[0].mlp.f.share == 0.5
+def test_an_mlp_has_settings_of_its_own(trainer_of):
+    mlp = trainer_of("mlp=faded", "mlp.share=0.5").model.blocks[0].mlp.f
+    x = torch.randn(2, mlp.up.in_features)
+    torch.testing.assert_close(mlp(x), 0.5 * MLP.forward(mlp, x))
 
 
 # A run

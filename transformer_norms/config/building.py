@@ -31,13 +31,13 @@ from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import shard_like, sharded
 from transformer_norms.training.trainer import Trainer, Windows
 
-Shard = Callable[[Any], Any]  # a Sharder, or `nothing` where each process holds the whole model
+Shard = Callable[[Any], Any]  # from `sharder`, or `nothing` where a process has the whole model
 
 
 def build_model(config: Config, vocab_size: int, shard: Shard = nothing) -> Transformer:
     """Returns the model of a composed config on the CPU, its weights drawn from `config.seed`, in
     float64 where trainer.precision=fp64 and in float32 otherwise. `model.config` is the config.
-    `shard`, a Sharder, leaves to each rank its shards, on the Sharder's device."""
+    `shard`, from `sharder`, leaves to each rank its shards, on the device of `sharder`."""
     check_config(config)
     model = build_uninitialized(config, vocab_size, shard)
     rule_of(config.init).apply(model, config.seed, config.model, shard_like)

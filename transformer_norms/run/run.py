@@ -51,7 +51,7 @@ from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.stacks import Member
-from transformer_norms.training.parallel.work_division import Division, divide, divide_again
+from transformer_norms.training.parallel.work_division import Division, divide, resume_division
 from transformer_norms.training.probes import high_losses, measure_start
 from transformer_norms.training.trainer import Trainer
 
@@ -181,7 +181,7 @@ class Run:
         config, keys = self.config, self.config.trainer
         before = self.ranks.on_first(lambda: read_summary(self.folder))
         # The ranks of a larger machine take no more, so that all divide the work alike.
-        cores = min(self.ranks.gather(max(1, processes.cores() // self.ranks.local_count)))
+        cores = min(self.ranks.gather(max(1, processes.cores() // processes.local_count())))
         threads = before and before.threads
         if not threads:
             sizes, count = config.model, self.ranks.count
@@ -194,7 +194,7 @@ class Run:
         if before:
             parts = before.micro_batches or 1, before.ranks or 1, before.replicas or 1
             divided = replace(Division(*parts, threads), **alone)
-            self.division = divide_again(divided, keys, model, self.ranks, cores)
+            self.division = resume_division(divided, keys, model, self.ranks, cores)
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
             self.division = divide(replace(keys, **alone), model, optimizer, self.ranks, threads)

@@ -1,8 +1,10 @@
-"""Whether a model looks ahead, keeps state or forgets a parameter, measured before it trains."""
+"""Whether a model looks ahead, keeps state, forgets a parameter, or reads several rows of a batch,
+measured before it trains.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,9 @@ from transformer_norms.names import PLUGIN
 from transformer_norms.training.tensors import shard_like, sharded, whole
 
 TOKENS = 12
-ROUNDING = 1e-3  # in a model that looks ahead, the distance is of the order of 1
+# Of a distance, in standard deviations of the logits. In a model that looks ahead it is of the
+# order of 1. A result that other rows of its batch change must not depend on replicas and ranks.
+ROUNDING, ROUNDING_OF_ROWS = 1e-3, 1e-5
 
 
 def pass_warnings(model: Transformer, vocab_size: int) -> list[str]:
@@ -71,26 +75,61 @@ def _unused_parameters(model: Any, own: Sequence[nn.Module]) -> list[str]:
 
 @torch.no_grad()
 def lookahead(model: Transformer, vocab_size: int, change: int = 1) -> float:
-    """Returns how far later tokens, or other rows of the batch, move earlier logits in training
-    mode, in standard deviations of the logits: 0 for a causal model in float64, rounding in
-    float32.
+    """Returns how far later tokens, or other rows of the batch, move earlier logits: 0 for a causal
+    model in float64, rounding in float32.
 
-    The batch holds one text once for each of its places, changed there and behind by `change` ids.
-    Dropout and buffers are the same both times. A norm that takes statistics over a batch shows
-    here what it hides in evaluation, and noise shows what a block hides that begins as nothing.
+    The batch holds one text once for each of its places, changed from there on by `change` ids. A
+    norm that takes statistics over a batch shows here what it hides in evaluation.
     """
     time = min(TOKENS, model.context)
     if time == 1:
         return 0.0
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (1, time), generator=generator).expand(time, time)
-    later = torch.ones(time, time, dtype=torch.bool).triu()  # row t: token t and those behind
+    later = torch.ones(time, time, dtype=torch.bool).triu()  # row t: token t and those after it
     changed = torch.where(later, (tokens + change) % vocab_size, tokens)
-    logits, logits_of_changed = logits_under_noise(
-        model, lambda: (seeded_pass(model, tokens)[0], seeded_pass(model, changed)[0])
-    )
-    distance = (logits_of_changed - logits)[~later].abs().max()
-    return (distance / logits.std().clamp_min(1e-12)).item()
+    return compare_passes(model, tokens, changed, ~later).distance
+
+
+class Comparison(NamedTuple):
+    """How far the logits of two batches are apart, in standard deviations, whether a pass of the
+    model draws numbers (dropout), and whether it changes a buffer (running averages)."""
+
+    distance: float
+    drawn: bool
+    counted: bool
+
+    @property
+    def rows_are_independent(self) -> bool:
+        return self.distance < ROUNDING_OF_ROWS
+
+
+def compare_passes(model: Transformer, one: Tensor, other: Tensor, kept: Tensor) -> Comparison:
+    """Compares the logits of two batches in training mode, at the places of the mask `kept`.
+    Dropout and buffers are the same both times, and noise shows what a block hides that begins as
+    nothing. The model and torch's generators are left as they were."""
+    seen: list[tuple[Tensor, bool, bool]] = []
+
+    def logits_of_both() -> tuple[Tensor, Tensor]:
+        passes = seeded_pass(model, one), seeded_pass(model, other)
+        seen.extend(passes)
+        return passes[0][0], passes[1][0]
+
+    logits, logits_of_other = logits_under_noise(model, logits_of_both)
+    distance = (logits_of_other - logits)[kept].abs().max() / logits.std().clamp_min(1e-12)
+    _, drawn, counted = zip(*seen, strict=True)
+    return Comparison(distance.item(), any(drawn), any(counted))
+
+
+@torch.no_grad()
+def examine_rows(model: Transformer) -> Comparison:
+    """Compares the first rows of two batches that differ in their second row: they are the same
+    unless rows depend on each other, as under batchnorm."""
+    generator = torch.Generator().manual_seed(0)
+    shape = 3, 1, min(TOKENS, model.context)
+    first, second, third = torch.randint(model.vocab_size, shape, generator=generator)
+    one, other = torch.cat((first, second)), torch.cat((first, third))
+    return compare_passes(model, one, other, torch.tensor([True, False]))
 
 
 def logits_under_noise(

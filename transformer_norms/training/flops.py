@@ -80,22 +80,11 @@ def count_windows(counter: FlopCounterMode) -> Iterator[list[int]]:
             hook.remove()
 
 
-def peak(device: str, precision: str) -> float | None:
-    """Returns the most FLOP/s of the device that gives itself that name; None where its data sheet
-    is not known, as for a CPU, and where float32 products are computed in TF32."""
-    if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
-        return None
-    return peak_of(device, precision)
-
-
-def utilisation(flops: float, seconds: float, peak: float | None) -> float | None:
-    """Returns the model's FLOPs as a share of those that the device could have computed."""
-    return round(flops / seconds / peak, 4) if peak and seconds > 0 else None
-
-
 def work(trainer: Trainer, context: int, device: str, precision: str) -> dict[str, float | None]:
-    """Returns what a run computed, and how well it used the device of that name."""
+    """Returns the FLOPs of a run, and their share of those that the device of that name could have
+    computed: None where its peak is not known, and where float32 products are computed in TF32."""
     flops = flops_per_token(trainer, context) * trainer.tokens
-    most = peak(device, precision)
-    used = utilisation(flops, trainer.seconds, most and most * trainer.ranks.count)
-    return {"flops": flops, "model_flops_utilisation": used}
+    tf32 = precision == "fp32" and torch.get_float32_matmul_precision() != "highest"
+    peak = None if tf32 or not trainer.seconds else peak_of(device, precision)
+    share = peak and round(flops / trainer.seconds / (peak * trainer.ranks.count), 4)
+    return {"flops": flops, "model_flops_utilisation": share}

@@ -145,20 +145,6 @@ def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
     return check_factor(float(Formula(formula)({**formula_values(config.model), **own})))
 
 
-def put_rates_on_device(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Makes tensors of the rates on a GPU, in float32: a captured step reads the same memory."""
-    for optimizer in filter(skips_on_device, optimizers):
-        for group in optimizer.param_groups:
-            device = group["params"][0].device
-            group["lr"] = torch.full((), group["lr"], dtype=torch.float32, device=device)
-
-
-def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Returns whether a step leaves everything as it is where the optimizer's `found_inf`, a tensor
-    on the device, is 1. torch's fused optimizers do."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-
-
 @contextmanager
 def keep_where(skip: Tensor | None, tensors: Sequence[Tensor]) -> Iterator[None]:
     """Leaves the tensors as they were before where `skip` is 1."""
@@ -182,7 +168,7 @@ class Muon(torch.optim.Optimizer):
     one rate serves both: Liu et al. 2025 (Moonlight), arXiv:2502.16982. The momentum is Nesterov's.
     """
 
-    _step_supports_amp_scaling = True  # see skips_on_device
+    _step_supports_amp_scaling = True  # as torch's fused optimizers, which read `found_inf`
     found_inf: Tensor | None = None
 
     def __init__(
@@ -197,16 +183,22 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for parameters in _by_shape(group["params"]):
-                buffers = [local(self._buffer(p)) for p in parameters]
-                with keep_where(self.found_inf, [*map(local, parameters), *buffers]):
-                    self._update(group, parameters, buffers)
+            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+                    if not self.state[parameter]:
+                        self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+            for alike in by_shape.values():
+                buffers = [local(self.state[parameter]["momentum"]) for parameter in alike]
+                with keep_where(self.found_inf, [*map(local, alike), *buffers]):
+                    self._update(group, alike, buffers)
 
     def _update(
         self, group: dict[str, Any], parameters: list[nn.Parameter], buffers: list[Tensor]
     ) -> None:
         # One product for all alike. A sharded parameter is here by its shard.
-        gradients = torch.stack([local(_grad(p)) for p in parameters])
+        gradients = torch.stack([local(cast(Tensor, p.grad)) for p in parameters])
         for buffer, gradient in zip(buffers, gradients, strict=True):
             buffer.lerp_(gradient, 1 - group["momentum"])
         gradients.lerp_(torch.stack(buffers), group["momentum"])
@@ -219,26 +211,6 @@ class Muon(torch.optim.Optimizer):
                 weight.addcmul_(direction, rate.to(weight.dtype), value=-1)
             else:
                 weight.add_(direction, alpha=-rate)
-
-    def _buffer(self, parameter: nn.Parameter) -> Tensor:
-        state = self.state[parameter]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter)
-        momentum: Tensor = state["momentum"]
-        return momentum
-
-
-def _grad(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
-
-
-def _by_shape(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    shapes: dict[torch.Size, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        if parameter.grad is not None:
-            shapes.setdefault(parameter.shape, []).append(parameter)
-    yield from shapes.values()
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:

@@ -27,7 +27,7 @@ from transformer_norms.model.connections import named_parts
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
 from transformer_norms.training.causality import seeded_pass
-from transformer_norms.training.measures import Place, Start, key_of, place_of
+from transformer_norms.training.measures import Place, Start, key_of
 from transformer_norms.training.optimizer import groups
 from transformer_norms.training.tensors import whole
 
@@ -126,7 +126,9 @@ def watch(model: Transformer) -> Iterator[Readings]:
     readings: Readings = {}
 
     def read_stream(part: str, i: int | None, x: Tensor) -> None:
-        readings.update(stream_readings(x, part, i))
+        wide = x.double()
+        for name, probe in STREAM_PROBES.items():
+            readings[key_of(Place(name, part, i))] = probe(wide)
 
     with ExitStack() as stack:
         stack.enter_context(watch_streams(model, read_stream))
@@ -164,14 +166,9 @@ def watch_streams(
         yield
 
 
-def stream_readings(x: Tensor, part: str, block: int | None) -> Readings:
-    x = x.double()
-    return {key_of(Place(name, part, block)): probe(x) for name, probe in STREAM_PROBES.items()}
-
-
 # The number that each probe reads from a residual stream [batch, time, width] in float64, or from
-# n of them, [batch, time, n, width]. A plugin
-# adds a function in the same way. The report shows it under its name; MEASURES may explain it.
+# n of them, [batch, time, n, width]. A plugin adds a function in the same way. The report shows it
+# under its name; MEASURES may explain it.
 STREAM_PROBES = Registry("probe")
 
 
@@ -290,11 +287,7 @@ def measure_start(model: Transformer, tokens: Tensor | None = None) -> Start:
         logits = model.logits(states[:, at.to(states.device)]).double()
     model.train(training)
     stream = readings[key_of(Place("stream_rms", "embedding", None))]
-    branches = [
-        reading
-        for key, reading in readings.items()
-        if (place := place_of(key)) and place.measure == "branch_over_stream"
-    ]
+    branches = [reading for key, reading in readings.items() if "/branch_over_stream/" in key]
     numbers = stream, torch.stack(branches).mean(), logits.std(-1, correction=0).mean()
     return Start(*(round_digits(number.item()) for number in numbers))
 

@@ -134,20 +134,14 @@ def read_like(tensor: Tensor, file: OpenFile, name: str) -> Tensor:
     if not sharded(tensor):
         return file.get_tensor(name).to(tensor.device)
     from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    assert isinstance(tensor, DTensor)
-    mesh, placements = tensor.device_mesh, tensor.placements
-    shape, (first, *_) = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    mesh, placements = cast(DTensor, tensor).device_mesh, cast(DTensor, tensor).placements
+    shape, first = local(tensor).shape, mesh.get_local_rank() * -(-len(tensor) // mesh.size())
     source = file.get_slice(name)
     # The last ranks have no row where there are fewer rows than ranks. An open file slices none.
     rows = source[first : first + shape[0]] if shape[0] else source[0:1][:0]
     assert rows.shape == shape, "tensors are sharded by rows"
     return DTensor.from_local(
-        rows.to(tensor.device),
-        mesh,
-        placements,
-        run_check=False,
-        shape=tensor.shape,
-        stride=tensor.stride(),
-    )
+        rows.to(tensor.device), mesh, placements,
+        run_check=False, shape=tensor.shape, stride=tensor.stride(),
+    )  # fmt: skip

@@ -16,9 +16,8 @@ from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.signals import Interrupted, Stopping
 from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
-from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead
+from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead, put_rates_on_device
 from transformer_norms.training.loss import Batch
-from transformer_norms.training.optimizer import put_rates_on_device
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probe, Unprobed, probe_of
 from transformer_norms.training.settings import TrainerSettings
@@ -255,15 +254,7 @@ class Trainer:
     ) -> tuple[float, int] | None:
         """Returns the summed nats and the number of predicted tokens; None where a signal cut it
         short."""
-        # With gradients the graphs are those of training, and nothing is compiled for evaluation.
-        with torch.set_grad_enabled(self.loss.compilation.active):
-            return self._evaluate(windows, stopping)
-
-    def _evaluate(
-        self, windows: Iterable[Batch], stopping: Stopping | None
-    ) -> tuple[float, int] | None:
         begun = time.perf_counter()
-        nats = torch.zeros((), dtype=torch.float64, device=self.settings.device)
         sums: list[Tensor] = []
         counts: list[int] = []
 
@@ -274,17 +265,18 @@ class Trainer:
 
         self.model.eval()
         try:
-            for sum_of_window in self.micro_batches.sums(counted()):
-                sums.append(sum_of_window.detach().to(torch.float64, copy=True))
-                nats += sums[-1]
-                if stopping is not None and self.ranks.stop(stopping.stop_requested):
-                    return None
+            # With gradients the graphs are those of training: nothing is compiled for evaluation.
+            with torch.set_grad_enabled(self.loss.compilation.active):
+                for sum_of_window in self.micro_batches.sums(counted()):
+                    sums.append(sum_of_window.detach().to(torch.float64, copy=True))
+                    if stopping is not None and self.ranks.stop(stopping.stop_requested):
+                        return None
         finally:
             self.model.train()
-        summed = nats.item()
-        self.blocks = _block_losses(sums, counts) if counts and is_finite(summed) else []
+        nats = sum(sums, torch.zeros((), dtype=torch.float64, device=self.settings.device)).item()
+        self.blocks = _block_losses(sums, counts) if counts and is_finite(nats) else []
         self.evaluation_seconds += time.perf_counter() - begun
-        return summed, sum(counts)
+        return nats, sum(counts)
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0

@@ -6,6 +6,7 @@ must not be made, and after such a step no later one changes anything.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from transformer_norms.norms import nothing
 from transformer_norms.training.divergence import must_skip
 from transformer_norms.training.graphs.capture import StepGraph, can_capture
 from transformer_norms.training.loss import Batch, page_lock
-from transformer_norms.training.optimizer import keep_where, skips_on_device
+from transformer_norms.training.optimizer import keep_where
 from transformer_norms.training.probes import Probe, Unprobed
 
 Trainer = Any  # of trainer.py, which imports this file
@@ -28,6 +29,20 @@ def can_step_ahead(trainer: Trainer) -> bool:
         and not trainer.loss.compilation.sharded
         and all(map(skips_on_device, trainer.optimizers))
     )
+
+
+def put_rates_on_device(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Makes tensors of the rates on a GPU, in float32: a captured step reads the same memory."""
+    for optimizer in filter(skips_on_device, optimizers):
+        for group in optimizer.param_groups:
+            device = group["params"][0].device
+            group["lr"] = torch.full((), group["lr"], dtype=torch.float32, device=device)
+
+
+def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether a step leaves everything as it is where the optimizer's `found_inf`, a tensor
+    on the device, is 1. torch's fused optimizers do."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
 class StepsAhead:

@@ -43,17 +43,8 @@ class MicroBatches:
         self.loss = loss
         self.replicas = Replicas(loss, replicas)
         self.share = count // ranks.count // replicas  # micro-batches of each replica
-        self.stopping: Stopping | None = None  # whose signals cut a step short
-
-    @property
-    def interruptible(self) -> bool:
-        """Whether a step has places between its micro-batches."""
-        return self.stopping is not None and self.share > 1
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether a signal has come to this rank."""
-        return self.stopping is not None and self.stopping.stop_requested
+        self.interruptible = self.share > 1  # between its micro-batches
+        self.stopping = Stopping()  # whose signals cut a step short
 
     def backward(self, batch: Batch, step: int) -> Tensor:
         """Leaves the gradient of the mean loss over the batch's tokens in the model's parameters.
@@ -99,7 +90,7 @@ class MicroBatches:
     def _check_signals(self) -> None:
         """Raises Interrupted where a signal has come to this rank. The ranks agree once each has
         come to its end."""
-        if self.interruptible and self.stop_requested:
+        if self.interruptible and self.stopping.stop_requested:
             raise Interrupted
 
     def forget_gradients(self) -> None:
@@ -124,31 +115,28 @@ class MicroBatches:
             rest = islice(sums, counts.popleft() - 1)
             yield add_in_tree([first, *rest], torch.add)
 
-    def check_ranks(self) -> None:
-        """Raises RuntimeError unless all ranks hold the same weights, bit by bit."""
-        if self.ranks.count > 1:
-            weights = self.replicas.parameters[0]
-            self.ranks.check_equal(torch.stack([_checksum(p) for p in weights]), "weight")
-
-    def _sums(self, pieces: Iterator[Batch]) -> Iterator[Tensor]:
-        """Yields the sum of each piece, which one replica of one rank computes."""
-        width = self.replicas.count
-        while group := list(islice(pieces, self.ranks.count * width)):
-            own = group[self.ranks.rank * width :][:width]
-            yield from self._collect(self._sums_here(own))[: len(group)]
-
     def _sums_here(self, pieces: Sequence[Batch]) -> list[Tensor]:
         return self.replicas.run(lambda loss, i: loss.sum(pieces[i]), len(pieces))
 
-    def _collect(self, found: Sequence[Tensor]) -> Tensor:
-        """Returns the sums that all ranks found, in order. A rank that had fewer pieces fills up
-        with zeros."""
-        parameter = self.replicas.parameters[0][0]
+    def check_ranks(self) -> None:
+        """Raises RuntimeError unless all ranks hold the same weights, bit by bit."""
+        if self.ranks.count > 1:
+            sums = torch.stack([_checksum(p) for p in self.replicas.parameters[0]])
+            for rank, own in enumerate(of_all := self.ranks.stack(sums)):
+                if not torch.equal(own, of_all[0]):
+                    raise RuntimeError(f"rank {rank} has another weight than rank 0")
+
+    def _sums(self, pieces: Iterator[Batch]) -> Iterator[Tensor]:
+        """Yields the sum of each piece, which one replica of one rank computes. A rank for which
+        there is no piece computes the last one again: ranks gather sharded weights together."""
+        width, parameter = self.replicas.count, self.replicas.parameters[0][0]
         dtype = torch.promote_types(parameter.dtype, torch.float32)
-        sums = torch.zeros(self.replicas.count, dtype=dtype, device=parameter.device)
-        for i, one in enumerate(found):
-            sums[i] = one
-        return self.ranks.stack(sums).flatten()
+        while group := list(islice(pieces, self.ranks.count * width)):
+            own = group[self.ranks.rank * width :][:width] or group[-1:]
+            sums = torch.zeros(width, dtype=dtype, device=parameter.device)
+            for i, one in enumerate(self._sums_here(own)):
+                sums[i] = one
+            yield from self.ranks.stack(sums).flatten()[: len(group)]
 
 
 def _checksum(weight: Tensor) -> Tensor:

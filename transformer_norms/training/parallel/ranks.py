@@ -31,16 +31,12 @@ def add_in_tree(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
 
 
 class Ranks:
-    """`count` processes, of which this one is number `rank`, and number `local_rank` of the
-    `local_count` on its machine. Every method is called by all of them in the same order, and
-    returns the same on all. `Ranks()` is a process alone, for which each method returns at once.
-    """
+    """`count` processes, of which this one is number `rank`. Every method is called by all of them
+    in the same order, and returns the same on all. `Ranks()` is a process alone, for which each
+    method returns at once."""
 
-    def __init__(
-        self, rank: int = 0, count: int = 1, local_rank: int = 0, local_count: int = 1
-    ) -> None:
+    def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
-        self.local_rank, self.local_count = local_rank, local_count
         self.parent = os.getppid()
 
     @property
@@ -118,13 +114,6 @@ class Ranks:
             raise outcome[1]
         return cast(T, outcome[0])
 
-    def check_equal(self, numbers: Tensor, what: str) -> None:
-        """Raises RuntimeError unless all ranks hold the same numbers."""
-        first, *others = self.stack(numbers)
-        different = [rank for rank, own in enumerate(others, 1) if not torch.equal(own, first)]
-        if different:
-            raise RuntimeError(f"rank {different[0]} has another {what} than rank 0")
-
     @contextmanager
     def together(self) -> Iterator[None]:
         """Encloses what the ranks do together. Raises LostRank where one of them has ended."""
@@ -179,7 +168,7 @@ def join(parallel: str, device: str) -> Ranks:
     """Returns the ranks of this process, once all of them are there. On a GPU, each process takes
     that of its number on the machine. Raises ConfigError where a machine has more processes than
     GPUs."""
-    count, local = processes.count(), processes.local_rank()
+    count = processes.count()
     if count == 1:
         if parallel != "none":
             say(f"parallel={parallel}: in one process; torchrun --nproc-per-node N starts more")
@@ -191,7 +180,7 @@ def join(parallel: str, device: str) -> Ranks:
                 f"parallel={parallel}: torchrun started {here} processes on a machine of {gpus} "
                 f"GPUs; it should be --nproc-per-node {gpus}"
             )
-        torch.cuda.set_device(local)
+        torch.cuda.set_device(processes.local_rank())
     with _output_on_stderr():  # gloo of torch 2.8 says there who is connected
         distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
-    return Ranks(processes.rank(), count, local, processes.local_count())
+    return Ranks(processes.rank(), count)

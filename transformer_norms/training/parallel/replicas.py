@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from math import lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.settings import Sizes
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.training.causality import logits_under_noise, seeded_pass
+from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.parallel.ranks import add_in_tree
 from transformer_norms.training.settings import TrainerSettings
@@ -27,8 +27,6 @@ USUAL = 2  # replicas under `auto`; more were not measured
 # before a second thread has begun. Replicas of it wait for the interpreter, which they share.
 SMALL = 1 << 16
 NARROW = 128  # a wider product has work for several threads, however few its tokens
-TOKENS = 12
-ROUNDING = 1e-5  # in standard deviations of the logits; a larger distance comes from other rows
 
 
 class Replicas:
@@ -138,22 +136,19 @@ def replica_count(
     is `auto`, USUAL if replicas save time and are possible. ConfigError where a typed number is not
     possible. `optimizer` is one of OPTIMIZERS.
     """
-    wanted = settings.replicas
-    count = USUAL if wanted == "auto" else wanted
-    if wanted == "auto" and (
-        getattr(optimizer, "all_threads", False)
-        or settings.activation_checkpointing
-        or is_small(settings, model, model.vocab_size, ranks)
-    ):
-        return 1
+    count = settings.replicas
+    if count == "auto":
+        slower = (
+            getattr(optimizer, "all_threads", False)
+            or settings.activation_checkpointing
+            or is_small(settings, model, model.vocab_size, ranks)
+        )
+        return 1 if slower or obstacle(settings, model, threads, USUAL, ranks) else USUAL
     reason = None if count == 1 else obstacle(settings, model, threads, count, ranks)
-    if reason is None:
-        return count
-    if wanted == "auto":
-        return 1
-    raise ConfigError(
-        f"trainer.replicas={wanted}: {reason}; auto takes {USUAL} where they can be and gain time"
-    )
+    if reason is not None:
+        line = f"{reason}; auto takes {USUAL} where they can be and gain time"
+        raise ConfigError(f"trainer.replicas={count}: {line}")
+    return count
 
 
 def obstacle(
@@ -171,35 +166,6 @@ def obstacle(
     if settings.compile not in ("auto", "none"):
         return f"trainer.compile={settings.compile} is for one"
     rows = examine_rows(model)
-    if not rows.independent or rows.drawn or rows.counted:
+    if not rows.rows_are_independent or rows.drawn or rows.counted:
         return "a row of this model's batch is not independent of the others, or it draws numbers"
     return None
-
-
-class Rows(NamedTuple):
-    """What a model in training mode does with the rows of a batch: whether a row's logits are the
-    same beside other rows (not for batchnorm), whether it draws numbers (dropout), and whether it
-    changes a buffer (running averages)."""
-
-    independent: bool
-    drawn: bool
-    counted: bool
-
-
-@torch.no_grad()
-def examine_rows(model: Transformer) -> Rows:
-    """Returns what the model does, seen on two batches that differ in their second row. The model
-    and torch's generators are left as they were."""
-    time = min(TOKENS, model.context)
-    generator = torch.Generator().manual_seed(0)
-    one, two, other = torch.randint(model.vocab_size, (3, 1, time), generator=generator)
-    changes: list[list[bool]] = []
-
-    def first_row(beside: Tensor) -> Tensor:
-        logits, *changed = seeded_pass(model, torch.cat((one, beside)))
-        changes.append(changed)
-        return logits[0]
-
-    logits, beside_other = logits_under_noise(model, lambda: (first_row(two), first_row(other)))
-    distance = (logits - beside_other).abs().max() / logits.std().clamp_min(1e-12)
-    return Rows(bool(distance < ROUNDING), *map(any, zip(*changes, strict=True)))

@@ -6,7 +6,6 @@ Zhao et al. 2023, arXiv:2304.11277; Rajbhandari et al. 2019 (ZeRO), arXiv:1910.0
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import torch
@@ -61,42 +60,34 @@ def _exchange(parts: Parts, shapes: Sequence[tuple[int, int]], group: Any) -> li
     return [part.view(*shape, columns) for part, shape in pairs]
 
 
-class Sharder:
-    """`sharder(module)` cuts the parameters of a block, or of a model whose blocks are cut, into a
-    shard for each rank, on `device`. Buffers stay whole.
+def sharder(parallel: str, device: str, ranks: Ranks) -> Callable[[Any], Any]:
+    """Returns what cuts the parameters of a block, or of a model whose blocks are cut, into a shard
+    for each rank, on `device`. Buffers stay whole. It is `nothing` unless parallel=fsdp has several
+    ranks.
 
     It is applied to each block as soon as the block is built, so that a rank holds one whole block
     at most. A block's weights have no values then, and its gains, biases and buffers are what their
     class says.
     """
+    if parallel != "fsdp" or ranks.count == 1:
+        return nothing
+    from torch.distributed import fsdp
+    from torch.distributed.device_mesh import init_device_mesh
 
-    def __init__(self, device: str, ranks: Ranks) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
+    mesh = init_device_mesh(device, (ranks.count,))
+    # autocast computes in bf16, so that gains stay float32.
+    policy = fsdp.MixedPrecisionPolicy(cast_forward_inputs=False)
 
-        self.mesh = init_device_mesh(device, (ranks.count,))
-
-    def __call__(self, module: nn.Module) -> nn.Module:
-        from torch.distributed.fsdp import (
-            MixedPrecisionPolicy,
-            fully_shard,
-            register_fsdp_forward_method,
-        )
-
-        # autocast computes in bf16, so that gains stay float32.
-        policy = MixedPrecisionPolicy(cast_forward_inputs=False)
-        cut = fully_shard(module, mesh=self.mesh, mp_policy=policy, reshard_after_forward=True)
+    def shard(module: nn.Module) -> nn.Module:
+        cut = fsdp.fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         cut.set_force_sum_reduction_for_comms(True)  # gloo has no mean
         cut.set_gradient_divide_factor(1.0)
         if isinstance(module, Transformer):
             for method in ("states", "logits"):
-                register_fsdp_forward_method(module, method)
+                fsdp.register_fsdp_forward_method(module, method)
         return module
 
-
-def sharder(parallel: str, device: str, ranks: Ranks) -> Callable[[Any], Any]:
-    """Returns what cuts a model in shards: a Sharder under parallel=fsdp, else `nothing`. A
-    process alone holds the whole model."""
-    return Sharder(device, ranks) if parallel == "fsdp" and ranks.count > 1 else nothing
+    return shard
 
 
 @contextmanager
@@ -161,15 +152,8 @@ class ShardedMicroBatches(MicroBatches):
     def _check_signals(self) -> None:
         """Raises Interrupted on all ranks where a signal has come to any: they compute each
         micro-batch together, and so stop together."""
-        if self.interruptible and self.ranks.any(self.stop_requested):
+        if self.interruptible and self.ranks.any(self.stopping.stop_requested):
             raise Interrupted
 
     def check_ranks(self) -> None:
         """Ranks hold different shards, which nothing can be compared with."""
-
-    def _sums(self, pieces: Iterator[Batch]) -> Iterator[Tensor]:
-        """Yields the sum of each piece, which one rank computes. The ranks gather the weights
-        together, so that a rank for which there is no piece computes the last one again."""
-        while group := list(islice(pieces, self.ranks.count)):
-            own = group[min(self.ranks.rank, len(group) - 1)]
-            yield from self._collect(self._sums_here([own]))[: len(group)]

@@ -7,9 +7,10 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
+from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import Ranks
-from transformer_norms.training.parallel.replicas import examine_rows, obstacle, replica_count
+from transformer_norms.training.parallel.replicas import obstacle, replica_count
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import sharded
 
@@ -46,7 +47,7 @@ def divide(
     return Division(count, ranks.count, replicas, threads)
 
 
-def divide_again(
+def resume_division(
     before: Division, settings: TrainerSettings, model: Transformer, ranks: Ranks, cores: int
 ) -> Division:
     """Returns the division of a run that goes on, with so many cores for each process. It keeps the
@@ -91,7 +92,7 @@ def _check_rows(settings: TrainerSettings, model: Transformer, ranks: Ranks, cou
             "the model keeps running averages (as norm=batchnorm does), which several processes "
             "would each keep of their own share; train it in one process"
         )
-    if not rows.independent and count > settings.accumulation:
+    if not rows.rows_are_independent and count > settings.accumulation:
         raise ConfigError(
             f"trainer.accumulation={settings.accumulation}: {ranks.count} processes share {count} "
             "micro-batches, and a row of this model's batch depends on the rows beside it; "
