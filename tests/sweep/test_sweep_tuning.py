@@ -140,8 +140,8 @@ def search(loss):
 
 @pytest.mark.parametrize("steps", [-9, -7, -6, -3, -1, 0, 0.3, 1, 2, 4, 5, 8, 9, 12])
 def test_a_best_rate_outside_the_grid_is_found_or_the_values_to_type_are_named(steps):
-    """Of a valley so many factors of two above the grid's first rate. Six steps outward and half a
-    step of the refinement are in reach; a best is inside once there is a worse value beyond it."""
+    """The best rate is 2^steps times the grid's first. Six steps outward and half a step of the
+    refinement are in reach; a best is inside once a worse value beyond it was tried."""
     centre = RATES[0] * 2**steps
     tried, (found, *way_on) = search(lambda rate: 2 + log(rate / centre) ** 2 / 10)
     beyond = max(-round(steps), round(steps) - 2, -1)
