@@ -50,7 +50,7 @@ test: setup
 	@$(BIN)/python -m pytest --assert=plain --showlocals
 
 nightly: setup
-	@test -n "$(AREA)" || { echo "make nightly AREA=name; areas are those of tests/conftest.py"; exit 2; }
+	@test -n "$(AREA)" || { echo "make nightly AREA=name; areas are those of tests/helpers/areas.py"; exit 2; }
 	@$(BIN)/python -m pytest --nightly $(AREA)
 
 check: setup

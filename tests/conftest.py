@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import shape_checker
+from areas import BUDGETS, area_of
 from browser import MISSING, browser, opened  # noqa: F401
 
 pytest_plugins = ["trust"]
@@ -21,25 +22,6 @@ for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
 
 shape_checker.install("transformer_norms", "analyses")
 
-# CPU seconds of all workers together, their child processes included: 560 in all. An area is one
-# folder of tests or some.
-BUDGETS = {
-    "config": (50, "config security"),
-    "catalogue": (123, "catalogue model"),
-    "planted": (2, "planted"),
-    "protections": (0, "protections"),
-    "versions": (0, "versions"),
-    "training": (38, "training resuming"),
-    "data": (32, "data storage"),
-    "sweep": (128, "sweep run judge house"),
-    "report": (50, "report page comparison experiments"),
-    "tracking": (15, "tracking"),
-    "explain": (10, "explain"),
-    "analysis": (46, "analysis hf"),
-    "scale": (30, "scale"),
-    "imports and collection": (36, ""),
-}
-AREAS = {folder: area for area, (_, folders) in BUDGETS.items() for folder in folders.split()}
 SHAPELESS = ("sweep", "report", "tracking")  # their models are checked in the other areas
 SHARED_MEMORY, ROOM = "/dev/shm", 4 << 30  # bytes that must be free in it
 TRUST = "trust"  # all tests that show a goal, which trust.py chooses
@@ -47,11 +29,6 @@ _FORKED = "forked"
 _DEFAULT_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
 _seconds: dict[str, float] = defaultdict(float)
 _read = (0.0, 0.0)  # the CPU seconds when they were read last
-
-
-def area_of(file: Path) -> str:
-    """The area of a test's folder. KeyError for a folder without one."""
-    return AREAS[file.parent.name]
 
 
 def pytest_addoption(parser):

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from conftest import AREAS
+from areas import AREAS
 from rooms import FILES, ORDER, PACKAGE, ROOT, imports, levels, measured, path_files, room_of
 
 README = (ROOT / "README.md").read_text()

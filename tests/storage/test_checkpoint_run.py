@@ -179,10 +179,10 @@ def test_a_run_whose_origin_has_no_checkpoint_that_can_be_used_is_not_begun(home
     origin = run_of(0, "whole")
     for path in (origin / "checkpoints").iterdir():
         os.truncate(path / "model.safetensors", 99)
-    before = tree("runs")
+    before = tree("runs/whole")
     with pytest.raises(NoUsableCheckpoint, match="none of 4 checkpoints can be used"):
         go(f"continue_from={origin}", "trainer.steps=10", "study=longer")
-    assert tree("runs") == before
+    assert tree("runs/whole") == before
     assert list(Path("runs/longer").iterdir()) == []
 
 

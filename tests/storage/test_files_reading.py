@@ -158,7 +158,7 @@ OTHERS = {
     "a report of this command, to be compared with": "report/writing",
     "bytes that a manifest has verified": "data/encoding data/token_cache run/checkpoint run/run "
     "run/loading storage/manifest",
-    "a run, through load()": "analysis/trained/fold analysis/trained/subjects "
+    "a run, through load()": "analysis/trained/subjects "
     "analysis/trained/tunable commands/sampling hf/__main__",
     "whatever it is": "storage/reading",
 }

@@ -344,7 +344,7 @@ def test_an_optimizer_says_whether_replicas_gain_time(optimizer, replicas, mine)
 
 def test_an_mlp_has_settings_of_its_own(trainer_of):
     mlp = trainer_of("mlp=faded", "mlp.share=0.5").model.blocks[0].mlp.f
-    x = torch.randn(2, mlp.up.in_features)
+    x = torch.randn(2, 3, mlp.up.in_features)
     torch.testing.assert_close(mlp(x), 0.5 * MLP.forward(mlp, x))
 
 
