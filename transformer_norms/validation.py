@@ -90,9 +90,10 @@ def _schema(owners: tuple[Owner, ...], supplied: frozenset[str], auto: bool) -> 
 
 
 def _line(node: str, values: Mapping[str, Any], errors: list[Any], known: Mapping[str, Any]) -> str:
-    """Returns the line of the first error. Where a value may be of several kinds, it says what
-    each of them wants."""
-    first, name = errors[0], str(errors[0]["loc"][0])
+    """Returns the line of the first error, or of an unknown key, which may be one that is missing
+    with a slip. Where a value may be of several kinds, it says what each of them wants."""
+    first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
+    name = str(first["loc"][0])
     key = _key(node, values, first)
     if first["type"] == "extra_forbidden":
         return f"{key}: {unknown('key', name, known)}"

@@ -229,6 +229,7 @@ BAD_EQUATIONS = [
 BAD = [
     ({"where": [{"equation": "x + f(x)"}]}, "where[0].blocks is missing; wanted are blocks, e"),
     ({"where": [{"blocks": "i == 0", "equation": "x + f(x)", "mpl": 1}]}, "there is no key 'mpl'"),
+    ({"where": [{"blocks": "i == 0", "equaton": "x + f(x)"}]}, "did you mean 'equation'"),
     ({"where": [{"blocks": "i == 0", "equation": {"mpl": "x"}}]}, "did you mean 'mlp'"),
     (
         {"where": [{"blocks": "i == 0", "equation": "x + attention(x) + mlp(x)"}]},

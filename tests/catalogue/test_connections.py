@@ -466,6 +466,7 @@ WRONG = {
 }
 WRONG_MATRICES = {
     "placement.learned.c.rank=0": "placement.learned.c",
+    "placement.learned.c.learn=[low_rank]": "['low_rank'] is not among",
     "placement.learned.c.rank=2.5": "rank: 2.5 is not allowed; it should be an integer",
     "placement.learned.c.normed=2": "normed: 2 is not allowed; it should be true or false",
     "placement.learned.c.function=square": "there is no key 'placement.learned.c.function'",

@@ -27,6 +27,7 @@ HOSTILE = [
     ("hello", "is no saved run"),
     ("- a\n- b\n", "is no saved run"),
     ("", "is no saved run"),
+    ("form: 0x" + "f" * 5000, "is no run's config: ValueError"),
     ("choices: {a: " + "[" * 30 + "]" * 30 + "}", "nested too deeply"),
     ("#" * (1 << 19), "longer than"),
     ("\0", "is no YAML"),

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import importlib
 import json
@@ -47,6 +48,21 @@ def test_position_and_tail_splits_have_no_end_and_256_ids():
     assert any("position" in note for note in position.facts["notes"])
     assert (tail.facts["floor"], tail.facts["uniform"]) == (0.5, np.log(256))
     json.dumps(tail.facts, allow_nan=False)
+
+
+def test_what_a_long_build_has_is_kept_where_its_entry_cannot_get_its_name(cache, monkeypatch):
+    kept = token_cache.workplace("tokens", "key")
+    kept.mkdir(parents=True)
+
+    def full(*paths):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(StorageError):
+        token_cache.open_or_build(
+            "tokens", "key", lambda draft: draft.seal({"files": {}}), Path, print, print
+        )
+    assert kept.is_dir()
 
 
 def test_a_second_opening_reads_no_text():

@@ -164,7 +164,7 @@ def test_runs_of_no_plan_and_earlier_attempts_are_listed_and_left_out():
     mean = f"{(2.30 + 2.92 + 2.31) / 3:.4f}"
     assert by_name(table, "post")["validation loss, mean ± sd"].startswith(mean)
     assert f"left out, planned by no sweep: {extra.name}" in table
-    assert f"a newer attempt counts instead of: {name}, {name}-2" in table
+    assert f"left out, since a newer attempt counts: {name}, {name}-2" in table
     row = next(row for row in rows() if row["run"] == extra.name)
     assert (row["stage"], row["placement"], row["val_loss"]) == ("unplanned", "post", "0.5")
     assert [row["stage"] for row in rows()].count("superseded") == 2

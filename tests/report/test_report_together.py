@@ -58,7 +58,7 @@ def test_a_report_of_two_folders_is_one_report_beside_both(capsys):
     assert by_name(table, "sandwich")["difference"] == f"{mean:+.4f}"
     assert "for 2 comparisons at once" in table
     own = folder_name(config_of(["placement=pre"]))
-    assert f"the same run counts once, in the folder named first: {own}" in table
+    assert f"counted once, in the folder named first: {own}" in table
     stages = {(row["study"], row["run"]): row["stage"] for row in rows("runs/report-own-grid")}
     assert sorted(stages.values()).count("duplicate") == 1
 

@@ -50,8 +50,7 @@ def test_a_report_of_crossed_seeds_splits_the_scatter_and_gives_no_word():
     table = text()
     assert (
         f"sandwich - pre, 3 x 2 seeds: weights {parts[0]:.4f}, order {parts[1]:.4f}, "
-        f"together {parts[2]:.4f}, text {blocks.std(ddof=1) / 3**0.5:.4f}, rate at most 0.0000"
-        in table
+        f"together {parts[2]:.4f}, text {blocks.std(ddof=1) / 3**0.5:.4f}\n" in table
     )
     assert "sandwich data.seed=10 - pre data.seed=10 is 0.120 nats (95 % interval" in table
     assert " not tested)" in table

@@ -298,7 +298,11 @@ REFUSED = [
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [a]}\n", "tune.seed", "integer"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], refine: -1}\n", "tune.refine: -1", "0"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], trials: 12}\n", "tune.trials: 12", "list"),
-    (BASE + "tune: 3\n", "tune: 3", "keys"),
+    (BASE + "tune: {optimizer.lr: [1e-3], seed: 0}\n", "tune.seed: 0", "list"),
+    *(
+        (BASE + f"tune: {wrong}\n", f"tune: {shown} is", "keys")
+        for wrong, shown in (("3", "3"), ("[]", "[]"), ("false", "False"))
+    ),
     (BASE + "tune: {placement: [pre], seed: [9]}\n", "placement", "both varied and tuned"),
     (BASE + "fixed: {seed: 3}\n", "seed", "under seeds"),
     (BASE + "fixed: {launcher: pool}\n", "launcher", "command line"),

@@ -9,7 +9,7 @@ The b are fitted by least squares to the trials near the chosen point, b3 with t
 `possible_gain` is the upper bound, one-sided 80 %, of what the loss at another value lies below the
 loss at the chosen one. It is a part of the interval of every difference. A study's interval adds it
 to the noise of the seeds, as if both were at their worst: with 80 % of one and 95 % of the other,
-false verdicts stay below 5 % (experiments/noise/error_rates.md).
+at most 5 % of tuned studies have a false verdict (experiments/noise/error_rates.md).
 """
 
 import json

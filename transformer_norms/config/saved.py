@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
 from transformer_norms.config.tree import CHOSEN, Config, flat
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
 from transformer_norms.storage.reading import read_yaml
@@ -106,6 +106,8 @@ def read_saved(file: Path) -> Saved:
         return _saved(content)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
+    except ValueError as error:  # a number with more digits than Python prints
+        raise ConfigError(f"{file}: is no run's config: {describe_error(error)}") from None
 
 
 def _saved(content: dict[str, Any]) -> Saved:

@@ -125,8 +125,7 @@ def open_or_build(
             remove_leftovers(root)
             with build_folder(folder) as draft:
                 build(draft)
-                # Once the entry has its name, nobody looks for its workplace.
-                shutil.rmtree(workplace(kind, key), ignore_errors=True)
+            shutil.rmtree(workplace(kind, key), ignore_errors=True)
             return read(folder)
     except OSError as error:
         if refusal := as_storage_error(error):

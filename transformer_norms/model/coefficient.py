@@ -72,7 +72,7 @@ def coefficient(
     if not isinstance(spec, Mapping):
         value = Formula(spec)(values)
         return nothing if value == 1 else Times(value)
-    if (learn := spec.get("learn", "scalar")) not in shapes:
+    if (learn := spec.get("learn", "scalar")) not in [*shapes]:
         raise ValueError(f"learn: {learn!r} is not among {', '.join(shapes)}")
     if learn == LOW_RANK:
         matrix, (width,) = build(LearnedMatrix, "", spec), shapes[LOW_RANK]

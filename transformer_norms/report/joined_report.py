@@ -33,7 +33,8 @@ from transformer_norms.text_tables import (
 _SHEET = Sheet(("svg",), width=7.0)
 _HOW = (
     "each study counts the same, as one measurement of one mean difference: Student's t, which "
-    "holds however their variances differ (Ibragimov & Mueller 2010, doi:10.1198/jbes.2009.08046)"
+    "holds however their variances differ (Ibragimov and Mueller 2010, "
+    "doi:10.1198/jbes.2009.08046). deviation between studies: beyond what their seeds explain"
 )
 
 
@@ -196,8 +197,10 @@ def _notes(found: dict[str, Findings], every: Sequence[JoinedContrast]) -> list[
         _HOW,
         "bounds: the interval that decides. In the row joined it holds for "
         f"{plural(count, 'comparison')}, all that every study declares, with Student's t of "
-        f"{studies - 1} degrees of freedom, and is wider by the mean tuning error. described: not "
+        f"{plural(studies - 1, 'degree')} of freedom, and is wider by the mean tuning error. "
+        "described: not "
         "declared in every study",
+        *["two studies alone find next to nothing: a third one helps most"] * (studies == 2),
         "Cochran's Q takes the variance within each study as known: with a handful of seeds its p "
         "is too small where studies agree",
     ]

@@ -28,10 +28,10 @@ def run_warnings(study: Study) -> list[str]:
 # Why runs do not count. Their number or their names follow.
 _LEFT_OUT = {
     "unplanned": "left out, planned by no sweep",
-    "duplicate": "the same run counts once, in the folder named first",
+    "duplicate": "counted once, in the folder named first",
     "given up": "left out without a result, not asked for by the newest command of the sweep",
     "beaten": "left out, at values that are no longer the best of the tuning",
-    "older": "a newer attempt counts instead of",
+    "older": "left out, since a newer attempt counts",
 }
 
 

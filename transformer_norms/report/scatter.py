@@ -72,7 +72,8 @@ def _lines(findings: Findings, group: Sequence[Variant]) -> Iterator[str]:
     alike = len({len(block) for block in blocks}) == 1
     if alike and len(mean := np.mean(blocks, axis=0)) > 1:
         parts["text"] = float(mean.std(ddof=1)) / math.sqrt(len(mean))
-    parts["rate at most"] = fmean(max(c.slack) for c in comparisons)
+    if findings.slack:
+        parts["rate at most"] = fmean(max(c.slack) for c in comparisons)
     shown = [f"{name} {show(value, '.4f', 'unknown')}" for name, value in parts.items()]
     name, baseline = (label(_without_order(one)) for one in pairs[0])
     seeds = " x ".join(map(str, table.shape if len(group) > 1 else [len(common)]))

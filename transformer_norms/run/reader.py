@@ -277,6 +277,13 @@ def _read_config(path: Path) -> dict[str, Any]:
         if not all(isinstance(name, str) for name in names) or type(config["seed"]) is not int:
             raise TypeError("choices are names, and the seed is a whole number")
         chosen_value(chosen, "data.seed")
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ConfigError(f"{path}: is no run's config: {describe_error(error)}") from None
     return config

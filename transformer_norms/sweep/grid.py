@@ -67,7 +67,7 @@ NO_TUNING = Tuning({}, [], refine=0)
 
 def read_tuning(tune: Any) -> Any:
     """Returns the `tune` of a file as the fields of `Tuning`, whose keys are tuned and settings."""
-    if not tune or isinstance(tune, Tuning):
+    if tune is None or tune == {} or isinstance(tune, Tuning):
         return tune or NO_TUNING
     if not isinstance(tune, Mapping):
         raise ValueError("it should be a group of keys")
@@ -78,7 +78,7 @@ def read_tuning(tune: Any) -> Any:
     }
     if not grid:
         raise ValueError("it names no key; a list of values is wanted, such as optimizer.lr")
-    if not tune.get("seed"):
+    if tune.get("seed", []) == []:
         raise ValueError("seed is missing: seeds that only the tuning sees")
     return {"grid": grid, **{key: tune[key] for key in _SETTINGS if key in tune}}
 

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.comparison.sweep_record import ORDER, distinct
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
 from transformer_norms.validation import check
@@ -33,8 +34,9 @@ class UntilDecided:
 
 def check_distinct(seeds: list[int]) -> list[int]:
     """Returns the seeds. Raises ValueError if one is listed twice."""
-    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-        raise ValueError(f"{twice[0]} is there twice; a seed is one run")
+    if len({*seeds}) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        raise ValueError(f"{twice} is there twice; a seed is one run")
     return seeds
 
 
@@ -91,7 +93,7 @@ def read_typed_seeds(values: Sequence[Any]) -> list[int] | UntilDecided:
         return distinct(check("", {"seed": [*values]}, _seed)["seed"])
     except ConfigError as error:
         raise ConfigError(
-            f"seed={','.join(map(str, values))}: {error}; a list of seeds is seed=0,1,2 or "
+            f"seed={','.join(map(_as_word, values))}: {error}; a list of seeds is seed=0,1,2 or "
             '"seed=range(0,3)", and seed=A..B is A seeds, and more up to B until it is decided; '
             f"{FEWEST} <= A <= B <= {MOST_SEEDS}"
         ) from None
@@ -103,6 +105,11 @@ def seed_order(count: int, left_out: Sequence[int], planned: Sequence[int] = ())
     after = itertools.count(max(planned, default=-1) + 1)
     more = (seed for seed in after if seed not in left_out)
     return list(itertools.islice(itertools.chain(sorted(planned), more), count))
+
+
+def _as_word(value: Any) -> str:
+    plain = isinstance(value, str) and not value.isdigit()
+    return value if plain else as_typed("seed", value).partition("=")[2]
 
 
 def _seed(seed: list[Seed]) -> None:

@@ -141,7 +141,10 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     tell(f"loading {typed.model}", 0, 0)
     words = None if typed.save is None else tokenizer_of(folder)
     model = load_model(folder, typed.plugins)
-    words = words and with_ids_of(model, words, folder)
+    words = words and with_ids_of(model, words)
+    if words is not None and words.vocab_size != model.vocab_size:
+        ids = words.vocab_size, model.vocab_size
+        raise ConfigError("{}: its tokenizer has {} ids, and its model {}".format(folder, *ids))
     tell(f"folding {typed.model}", 0, 0)
     folded = fold_gains(model, probe_tokens(model))
     check_exact(typed.model, folded.rounding)

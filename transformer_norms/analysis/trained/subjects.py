@@ -411,12 +411,8 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     return TOKENIZERS.maker(config.tokenizer)().fit((), False, say, tell_nobody)
 
 
-def with_ids_of(model: Transformer, words: Tokenizer, folder: Path) -> Tokenizer:
-    """A tokenizer.json with as many ids as the model of its folder, which may have more. Raises
-    ConfigError if it has fewer."""
-    if words.vocab_size > model.vocab_size:
-        ids = words.vocab_size, model.vocab_size
-        raise ConfigError("{}: its tokenizer has {} ids, and its model {}".format(folder, *ids))
+def with_ids_of(model: Transformer, words: Tokenizer) -> Tokenizer:
+    """A tokenizer.json with as many ids as the model, which may have more."""
     if isinstance(words, FileTokenizer) and words.vocab_size < model.vocab_size:
         return FileTokenizer(words.text, words.end, model.vocab_size)
     return words

@@ -192,7 +192,7 @@ def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tun
     largest = max(int(part.max()) for part in (tokens.train, tokens.val))
     check_vocabulary(folder, largest, model)
     model = model.double() if config.trainer.precision == "fp64" else model
-    words = with_ids_of(model, tokens.tokenizer, folder)
+    words = with_ids_of(model, tokens.tokenizer)
     corpus = identity_of(CORPORA.maker(config.data)())
     return Tunable(folder, model, own, config, tokens, words, context, corpus)
 
