@@ -356,8 +356,7 @@ class Reader:
         if not isinstance(node, ast.Name) or node.id in RESERVED - {"norm"}:
             self.refuse(f"{name} needs a norm: write norm or the name of a norm", node)
         scale = 1 if term.plain else self.read_scale(f"{name}.scale", [term])
-        if node.id != "none" or scale != 1:
-            self.plan.sites[name] = Site(node.id, share, scale)
+        self.plan.sites[name] = Site(node.id, share, scale)
 
     def is_norm(self, node: ast.AST) -> bool:
         """Returns whether the node is a norm of a stream. Its name is checked later."""
