@@ -18,7 +18,7 @@ from transformer_norms.training.trainer import Trainer
 
 prepare = import_module("transformer_norms.data.prepare")  # a function has the same name
 PLACES = {
-    "read": (prepare, "hold"),
+    "read": (prepare, "read_corpus"),
     "tokenize": (prepare, "encode_work"),
     "count": (Plan, "ngrams"),
     "build": (run, "build_model"),
