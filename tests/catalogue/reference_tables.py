@@ -57,7 +57,7 @@ X_TRANSFORMERS = {
     f"{_LAYERS}.{{mlp}}.1.ff.0.0": "blocks.{i}.mlp.f.up",
     f"{_LAYERS}.{{mlp}}.1.ff.2": "blocks.{i}.mlp.f.down",
 }
-# What x-transformers has in addition, by the option that brings it.
+# The weights that x-transformers adds, by the option that adds them.
 X_ATTENTION = f"{_LAYERS}.{{attention}}.1"
 X_SCALENORM = {
     "attn_layers.final_norm": (over_root_width, "final"),

@@ -263,7 +263,7 @@ def test_every_placement_computes_its_equation(placement, norms):
 @pytest.mark.parametrize("word", ["none", "head", "per_head", "full", "l2", "rmsnorm_np"])
 @pytest.mark.parametrize(("sites", "order"), [("qk", "before"), ("qk", "after"), ("v", "before")])
 def test_attention_is_the_softmax_written_out_with_its_norms(sites, order, word):
-    """Of queries and keys, before or after positions turn them, or of values."""
+    """The norm is of queries and keys, before or after positions turn them, or of values."""
     chosen = {"v_norm" if sites == "v" else "qk_norm": word}
     model = model_of(**chosen, architecture__qk_norm_order=order)
     f, one_head, how = model.blocks[0].attention.f, norm_of("rmsnorm"), {}

@@ -1,4 +1,4 @@
-"""What a report gives a paper: panels as figures, tables for LaTeX, and the sources beside them."""
+"""A report writes for a paper: panels as figures, tables for LaTeX, and their sources."""
 
 import re
 import shutil

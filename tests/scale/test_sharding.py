@@ -61,15 +61,15 @@ STEPS = [
     for optimizer in ("adamw", "muon")
     for more in ([], ["trainer.accumulation=4"])
 ]
-# What weighs equal streams before a norm has a gradient that cancels but for rounding, which AdamW
-# then enlarges; that of GeoNorm's angle nearly cancels.
+# A weight of equal streams before a norm has a gradient of zero but for rounding, which AdamW then
+# enlarges. The gradient of GeoNorm's angle nearly cancels.
 NOTHING = 1e-20  # the norm of a gradient that is zero but for rounding
 CANCELS = "blocks.0.attention.connection."
 
 
 class Seen(NamedTuple):
-    """What every rank saw alike: the differences of (precision, typed) in gradients and in steps.
-    Of all variants, some weights `cancel`."""
+    """All ranks saw these differences of (precision, typed) in gradients and in steps. Some weights
+    of the variants `cancel`."""
 
     gradients: list
     steps: list

@@ -106,7 +106,7 @@ def read_saved(file: Path) -> Saved:
         return _saved(content)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
-    except ValueError as error:  # a number with more digits than Python prints
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ConfigError(f"{file}: is no run's config: {describe_error(error)}") from None
 
 

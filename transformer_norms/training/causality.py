@@ -17,8 +17,8 @@ from transformer_norms.names import PLUGIN
 from transformer_norms.training.tensors import shard_like, sharded, whole
 
 TOKENS = 12
-# Of a distance, in standard deviations of the logits. In a model that looks ahead it is of the
-# order of 1. A result that other rows of its batch change must not depend on replicas and ranks.
+# The distance of two outputs that differ by rounding, in standard deviations of the logits. Where a
+# model looks ahead it is about 1. Replicas and ranks must not change what other rows change.
 ROUNDING, ROUNDING_OF_ROWS = 1e-3, 1e-5
 
 
