@@ -18,7 +18,7 @@ from transformer_norms.training.tensors import shard_like, sharded, whole
 
 TOKENS = 12
 # The distance of two outputs that differ by rounding, in standard deviations of the logits. Where a
-# model looks ahead it is about 1. The second number is for other rows: replicas and ranks divide them.
+# model looks ahead it is about 1. The second is for other rows, which replicas and ranks divide.
 ROUNDING, ROUNDING_OF_ROWS = 1e-3, 1e-5
 
 
