@@ -175,7 +175,8 @@ def tune(study: Study, variant: int) -> tuple[float, Tried]:
             nearest = fmean(trained.values()) if len(trained) == len(seeds) else inf
             tried.attempts.append(Attempt(point, trained, len(seeds) - len(trained), nearest))
     if not study.plan.today:
-        return min(tried.attempts, key=lambda attempt: attempt.rank).point[RATE], tried
+        first = min(tried.attempts, key=lambda attempt: (attempt.failed, attempt.nearest))
+        return first.point[RATE], tried
     assert tried.best is not None
     return tried.best[RATE], tried
 
