@@ -89,7 +89,8 @@ def mutations():
 
 def edited_sources():
     """Each file of the code that makes tokens, edited; the schema decides the type of the ids."""
-    files = sorted(Path(token_cache.__file__).parent.rglob("*.py"))
+    folder = Path(token_cache.__file__).parent
+    files = [*folder.rglob("*.py"), folder / "stories.yaml"]
     assert "tokenizer_file.py" in {file.name for file in files}  # that of a folder inside
     for file in files:
         yield "sha256", lambda path, file=file: sha256(path) + "#" * (path == file)
