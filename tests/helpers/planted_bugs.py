@@ -1,7 +1,7 @@
 """Plants bugs, one at a time, and prints the test that kills each.
 
-    pytest --nightly planted --record      all bugs of the architecture, into tests/planted
-    pytest --nightly protections --record  all of the protections, into tests/planted
+    make nightly AREA=planted       all bugs of the architecture, into tests/planted
+    make nightly AREA=protections   all of the protections, into tests/planted
     python tests/helpers/planted_bugs.py --only "final norm"
 
 tests/planted/architecture.txt has papers misread, tests/planted/trust.txt protections that are
@@ -136,13 +136,12 @@ def main():
     sys.exit(killed < len(chosen))
 
 
-def killed_of(name: str, save: bool) -> str:
-    """Hunts all bugs of a list in another process; "272 of 272 killed". `save` writes its table."""
+def killed_of(name: str) -> str:
+    """Hunts all bugs of a list in another process and writes its table; "272 of 272 killed"."""
     command = [sys.executable, __file__, "--list", name, "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    if save:
-        (ROOT / "tests" / "planted" / f"{name}.md").write_text(done.stdout)
+    (ROOT / "tests" / "planted" / f"{name}.md").write_text(done.stdout)
     return re.search(r"\d+ of \d+ killed", done.stdout)[0]
 
 

@@ -16,5 +16,5 @@ def test_every_planted_bug_has_its_place(name):
 
 @pytest.mark.nightly
 @pytest.mark.goal("A6")
-def test_every_planted_bug_of_the_architecture_is_killed(measured, request):
-    measured(planted_bugs.killed_of("architecture", save=request.config.getoption("--record")))
+def test_every_planted_bug_of_the_architecture_is_killed(measured):
+    measured(planted_bugs.killed_of("architecture"))
