@@ -187,8 +187,9 @@ def source_of(work: Work) -> str:
     return hashlib.sha256(pickle.dumps(work)).hexdigest()
 
 
-def store_slice(work: Work, folder: Path, separated: bool, source: str) -> tuple[Path, str]:
-    """Encodes and writes a slice, unless it is there. Returns its folder, and what was damaged.
+def store_slice(work: Work, folder: Path, source: str) -> tuple[Path, str]:
+    """Encodes and writes a slice of documents, unless it is there. Returns its folder, and what was
+    damaged.
 
     `source` tells the slice from others: what the identity of a corpus names may change, as a
     branch on the hub.
@@ -202,7 +203,7 @@ def store_slice(work: Work, folder: Path, separated: bool, source: str) -> tuple
         except DamagedError as error:
             damage = str(error)
     tokenizer, _ = _tokenizer_of(folder.parent)
-    encoded = encode_work(work, tokenizer, separated, threads=1)
+    encoded = encode_work(work, tokenizer, separated=True, threads=1)
     with build_folder(folder) as draft:
         draft.write(
             _IDS, [memoryview(encoded.read(0, int(encoded.index["tokens"].sum()))).cast("B")]

@@ -148,7 +148,7 @@ class Preparation:
 
     def write(self, draft: Draft) -> None:
         self.say(f"data: reading {self.content['corpus']['type']}")
-        held = read_corpus(self.corpus, self.tell)
+        held = read_corpus(self.corpus, self.content["split"], self.tell)
         # A word that takes two bytes as an id has more in a text. A slice of a corpus that is not
         # held tells its ids in a byte later.
         size = held.size + len(held.texts) if held else getattr(self.corpus, "size", 0) // 2
@@ -158,9 +158,8 @@ class Preparation:
         notes = getattr(self.corpus, "notes", None)  # of a plugin's corpus it may be anything
         for line in filter(None, (*(notes() if callable(notes) else ()), split.note)):
             self.note(line)
-        if split.ends:
-            lengths = np.diff([0, *split.ends.values()]).tolist()
-            self._check_parts(split, dict(zip(split.ends, lengths, strict=True)))
+        if split.sizes:
+            self._check_parts(split, split.sizes)
         if held:
             tokenizer, encoded = self._encode_held(split, held.size)
         else:
@@ -207,7 +206,7 @@ class Preparation:
             tokenizer = self._fit(split, pool)
             store_tokenizer(self.folder, tokenizer, self.notes[before:])
         jobs = (
-            (work, self.folder / f"run-{number:06}", split.separated, source_of(work))
+            (work, self.folder / f"run-{number:06}", source_of(work))
             for number, work in enumerate(split.work())
         )
         slices, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
@@ -240,8 +239,6 @@ class Preparation:
         for part in PARTS:
             self.tell(f"data: writing {part}", 0, 0)
             draft.write(f"{part}.bin", joined.ids(part))
-            if not split.separated:  # one stretch of text, in however many slices it was encoded
-                facts[part]["documents"] = min(facts[part]["documents"], 1)
         facts["uniform"] = math.log(tokenizer.vocab_size)
         facts["repeated"] = joined.repeated_share()
         if split.separated and facts["repeated"]:
