@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,16 @@ class Registry(dict[str, Any]):
         """Returns the thing that the node's `type` names, with the node's values that it takes as
         arguments. The other values of a node only describe the choice."""
         thing = self[node["type"]]
-        own = node.keys() & _arguments(thing) - {"type"}
+        own = node.keys() & parameters(thing).keys() - {"type"}
         return partial(thing, **{key: value for key, value in node.items() if key in own})
 
 
 @cache
-def _arguments(thing: Callable[..., Any]) -> frozenset[str]:
-    """A deep model asks for those of a norm once a site."""
-    return frozenset(inspect.signature(thing).parameters)
+def parameters(owner: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """Returns the arguments of a class or function, by name, without `**rest`. A deep model asks
+    for those of a norm once a site."""
+    arguments = inspect.signature(owner).parameters
+    return {name: one for name, one in arguments.items() if one.kind is not Parameter.VAR_KEYWORD}
 
 
 def folder_of_configs() -> Path:
