@@ -179,8 +179,24 @@ class Preparation:
                 )
 
     def _fit(self, split: Split, pool: Pool = starmap) -> Tokenizer:
-        train = TrainTexts(split, pool, self.note, self.tell)
+        train = self._train_texts(split, pool)
         return self.choice.fit(train, split.separated, self.note, self.tell)
+
+    def _train_texts(self, split: Split, pool: Pool) -> Iterator[str]:
+        """Yields the text of train that a tokenizer is fitted to. Until then nothing is read."""
+        lowest = LowestTexts()
+        asked = ((work, lowest.below) for work in split.work())
+        for texts in pool(train_texts, asked):
+            lowest.add(texts)
+            phrase = "data: choosing {:.0f} million characters of train"
+            self.tell(phrase, lowest.characters / 1e6, 0)
+        chosen = lowest.texts()
+        if lowest.left_out:
+            self.note(
+                f"tokenizer: fitted to {lowest.characters / 1e6:.0f} million characters of train, "
+                "the texts of lowest hash"
+            )
+        yield from chosen
 
     def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes a corpus of `size` bytes, all of it in memory."""
@@ -259,28 +275,3 @@ class Preparation:
         draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
         about = {"schema": SCHEMA, "dtype": dtype_for(tokenizer.vocab_size)}
         draft.seal({**about, "files": draft.files, "facts": facts})
-
-
-@dataclass(frozen=True)
-class TrainTexts:
-    """The text of train that a tokenizer is fitted to. It is read when it is asked for."""
-
-    split: Split
-    pool: Pool
-    say: Say
-    tell: Tell
-
-    def __iter__(self) -> Iterator[str]:
-        lowest = LowestTexts()
-        asked = ((work, lowest.below) for work in self.split.work())
-        for texts in self.pool(train_texts, asked):
-            lowest.add(texts)
-            phrase = "data: choosing {:.0f} million characters of train"
-            self.tell(phrase, lowest.characters / 1e6, 0)
-        chosen = lowest.texts()
-        if lowest.left_out:
-            self.say(
-                f"tokenizer: fitted to {lowest.characters / 1e6:.0f} million characters of train, "
-                "the texts of lowest hash"
-            )
-        return iter(chosen)
