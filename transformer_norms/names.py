@@ -1,5 +1,5 @@
-"""The names that a config says: the classes and YAML files behind them, and what to say of a name
-that there is not."""
+"""The names that a config says: the classes and YAML files that they name, and what to say of an
+unknown name."""
 
 import difflib
 import inspect
@@ -58,7 +58,7 @@ def parameters(owner: Callable[..., Any]) -> Mapping[str, Parameter]:
 
 
 def folder_of_configs() -> Path:
-    """configs/ beside the package in a clone, inside it in a wheel."""
+    """configs/ next to the package in a clone, inside it in a wheel."""
     inside = Path(__file__).parent / "configs"
     return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
 
@@ -69,7 +69,7 @@ def options(axis: str, folder: Path | None = None) -> list[str]:
 
 
 def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
-    """The file behind each name of an axis. `folder` is a folder of plugins, which has its own."""
+    """The file of each name of an axis. `folder` is a folder of plugins, which has its own."""
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
     return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
 
@@ -84,7 +84,7 @@ def option_name(axis: str, typed: Any) -> Any:
 
 def distinct_norms(folder: Path | None = None) -> list[str]:
     """The options of norm= that compute different functions. If options differ only in eps and
-    source, the shortest name stands for all. `folder` is a folder of plugins."""
+    source, the shortest name is taken for all. `folder` is a folder of plugins."""
     names: dict[str, str] = {}
     for name, file in sorted(option_files("norm", folder).items(), key=lambda item: len(item[0])):
         norm = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -130,7 +130,7 @@ def unknown(kind: str, name: object, known: Iterable[str], axis: str = "") -> st
 
 
 def name_list(names: Sequence[str], where: str) -> str:
-    """Returns the names, or the first of many and `where` all of them stand."""
+    """Returns the names, or the first of many and `where` all of them are."""
     if not where or len(names) <= 2 * _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:_SHOWN])}, and {len(names) - _SHOWN} more ({where})"

@@ -174,7 +174,7 @@ class Watch:
             self._leave(f"{name}: stopped; the same command goes on")
 
     def _say(self, say: "Callable[[str], None]", line: str) -> None:
-        """In a thread of its own: the terminal may be gone, and a reader may be stuck."""
+        """In a separate thread: the terminal may be gone, and a reader may be stuck."""
         with suppress(OSError, ValueError):
             say(line)
         self._said.release()

@@ -38,7 +38,7 @@ _INSTEAD = (
 
 @contextmanager
 def refusals(what: str, instead: str) -> Iterator[None]:
-    """Turns the errors of libraries, of which each has kinds of its own, into InputErrors."""
+    """Turns the errors of libraries, each of which has its own kinds, into InputErrors."""
     try:
         yield
     except InputError:

@@ -53,7 +53,7 @@ Pool = Callable[[Callable[..., Any], Iterable[tuple]], Iterator[Any]]  # as iter
 @dataclass(frozen=True)
 class EncodedSlice:
     """The documents of a slice in the order of their parts and places. `read(start, stop)` returns
-    ids; the documents stand in them one after the other."""
+    ids; they hold the documents one after the other."""
 
     index: np.ndarray
     read: Callable[[int, int], Any]
@@ -121,7 +121,7 @@ class MergedSlices:
         return float(np.isin(val, train).sum() / max(len(val), 1))
 
     def share_in_train(self, part: str) -> float:
-        """The share of a part's stretches whose ids are in train too, at whatever place."""
+        """The share of a part's stretches whose ids are in train too, at any place."""
         stretches = [one for some in _hashes(self.ids(part)) for one in some[::STRETCH].tolist()]
         wanted, known = set(stretches), set[int]()
         maybe = np.zeros(2**20, bool)  # rules out most hashes of train by their first 20 bits

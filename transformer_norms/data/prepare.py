@@ -103,8 +103,8 @@ def prepare(
 
 def own_code(*makers: object) -> dict[str, dict[str, str]]:
     """Returns the hashes of the files of classes that are not this package's, or nothing: a corpus
-    that reads otherwise after an edit of its file has other tokens, whatever its identity says.
-    What the file imports does not count."""
+    that reads otherwise after an edit of its file has other tokens, also where its identity is the
+    same. What the file imports does not count."""
     classes = [type(one) for one in makers if type(one).__module__.partition(".")[0] != PACKAGE]
     files = {}
     for own in classes:
@@ -115,7 +115,7 @@ def own_code(*makers: object) -> dict[str, dict[str, str]]:
 
 
 def identity_of(corpus: Corpus) -> dict:
-    """Returns what stands for the corpus in hashes. Raises InputError if the corpus, which may be a
+    """Returns what identifies the corpus in hashes. Raises InputError if the corpus, which may be a
     plugin's, has no `type` in its identity or no `floor`."""
     identity, name = corpus.identity(), type(corpus).__name__
     if not isinstance(identity, dict) or not isinstance(identity.get("type"), str):

@@ -187,8 +187,8 @@ def split_corpus(
 class LowestTexts:
     """The texts of lowest number: MOST_LEARNED characters of them, or all if there are no more.
 
-    The number is a hash of the text. So they are a fair sample, and the same one in whatever order
-    the texts come. A text whose number is not less than `below` is not among them.
+    The number is a hash of the text. So they are a fair sample, and the same one in any order
+    of the texts. A text whose number is not less than `below` is not among them.
     """
 
     def __init__(self) -> None:

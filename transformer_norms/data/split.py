@@ -13,7 +13,7 @@ _BITS = 53  # of a hash: as many as a float holds exactly
 
 
 class Placed(NamedTuple):
-    """A text, the part in which it stands, and its place among the texts of that part."""
+    """A text, the part in which it is, and its place among the texts of that part."""
 
     part: str
     place: int
@@ -24,7 +24,7 @@ def split_by_hash(documents: Iterable[str], val_fraction: float, part: str = "")
     """Puts each document where its own content sends it, so that equal documents stay together.
 
     u = SHA-256(document as UTF-8) as a number in [0, 1): test if u < f, val if u < 2 f, else train.
-    Within a part, documents stand in the order of u. So the first tokens of val are a fair sample
+    Within a part, documents are in the order of u. So the first tokens of val are a fair sample
     of val, and the order of reading has no effect. The test part is as large as val. If a `part` is
     given, all documents are in it.
     """

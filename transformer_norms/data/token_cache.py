@@ -1,7 +1,7 @@
 """The cache of tokens. Each entry is built once, by one process, and may be deleted at any time.
 
 An entry is a folder with a manifest. That of tokens has a flat file of ids for each part, and the
-tokenizer. The n-grams that were counted on tokens have an entry of their own.
+tokenizer. The n-grams that were counted on tokens have a separate entry.
 """
 
 import hashlib

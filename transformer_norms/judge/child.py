@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 def run_python(root: Path, lines: str, arguments: Sequence[str]) -> Answer:
     """Runs `lines` with the package that lies in `root`. `arguments` are its sys.argv[1:].
 
-    It is in a session of its own: Ctrl-C reaches this process alone, which stops it once and lets
+    It is in a separate session: Ctrl-C reaches this process alone, which stops it once and lets
     it save.
     """
     path = filter(None, [str(root), os.environ.get("PYTHONPATH")])

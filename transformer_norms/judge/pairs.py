@@ -1,4 +1,4 @@
-"""Trains the two runs of a seed, each by the code of its party, and reads what came of them."""
+"""Trains the two runs of a seed, each by the code of its party, and reads their results."""
 
 import json
 from collections.abc import Sequence

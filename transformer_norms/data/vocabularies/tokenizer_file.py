@@ -45,7 +45,7 @@ ENDS = (
 
 class FileTokenizer(Tokenizer):
     """`text` is the content of a tokenizer.json. What a text spells is never special to it. A model
-    may have a larger `vocab_size`: no text has the ids behind those of the file."""
+    may have a larger `vocab_size`: no text has the ids after those of the file."""
 
     def __init__(self, text: str, end: int | None, vocab_size: int = 0) -> None:
         from tokenizers import Tokenizer as Theirs
