@@ -1,7 +1,7 @@
 # make demo: set up, train the default model on little stories, show what it writes
 # make test: set up, run the tests      make check: format, lint, types, the guide's tables
 # make tables: write those tables anew      make nightly AREA=name: the long tests of an area
-# make nightly AREA=trust: all tests that show a goal of tests/goals.yaml, and the table of them
+# make nightly AREA=trust, AREA=science: all tests that show a goal of tests/TRUST.md fill its rows
 # make experiments-report: every table and figure of experiments/, from what is committed there
 # make lock: pin every package anew, constraints.txt its version and requirements.lock its hashes
 # make benchmark: all that benchmarks/ measures without a GPU, in short, into outputs/benchmarks/

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import shape_checker
+import trust
 from areas import BUDGETS, area_of
 from browser import MISSING, browser, opened  # noqa: F401
 
@@ -24,7 +25,6 @@ shape_checker.install("transformer_norms", "analyses")
 
 SHAPELESS = ("sweep", "report", "tracking")  # their models are checked in the other areas
 SHARED_MEMORY, ROOM = "/dev/shm", 4 << 30  # bytes that must be free in it
-TRUST = "trust"  # all tests that show a goal, which trust.py chooses
 _FORKED = "forked"
 _DEFAULT_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
 _seconds: dict[str, float] = defaultdict(float)
@@ -36,7 +36,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    wanted, areas = config.getoption("--nightly"), [*BUDGETS, TRUST]
+    wanted, areas = config.getoption("--nightly"), [*BUDGETS, *trust.AREAS]
     if wanted and wanted not in areas:  # said before there are workers, which would hide it
         raise pytest.UsageError(f"--nightly {wanted}: there is no such area; {', '.join(areas)}")
     # nohup and a shell's & have told us, and would tell what the tests start, to ignore these two.
@@ -57,7 +57,7 @@ def has_room(folder) -> bool:
 
 def pytest_collection_modifyitems(config, items):
     wanted = config.getoption("--nightly")
-    if wanted == TRUST:
+    if wanted in trust.AREAS:  # trust.py chooses, among the short and the long ones
         return
     items[:] = [
         item

@@ -1,11 +1,12 @@
-"""The names that a config says: the classes and YAML files behind them, and what to say of a name
-that there is not."""
+"""The names that a config says: the classes and YAML files that they name, and what to say of an
+unknown name."""
 
 import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,20 @@ class Registry(dict[str, Any]):
         """Returns the thing that the node's `type` names, with the node's values that it takes as
         arguments. The other values of a node only describe the choice."""
         thing = self[node["type"]]
-        own = node.keys() & _arguments(thing) - {"type"}
+        own = node.keys() & parameters(thing).keys() - {"type"}
         return partial(thing, **{key: value for key, value in node.items() if key in own})
 
 
 @cache
-def _arguments(thing: Callable[..., Any]) -> frozenset[str]:
-    """A deep model asks for those of a norm once a site."""
-    return frozenset(inspect.signature(thing).parameters)
+def parameters(owner: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """Returns the arguments of a class or function, by name, without `**rest`. A deep model asks
+    for those of a norm once a site."""
+    arguments = inspect.signature(owner).parameters
+    return {name: one for name, one in arguments.items() if one.kind is not Parameter.VAR_KEYWORD}
 
 
 def folder_of_configs() -> Path:
-    """configs/ beside the package in a clone, inside it in a wheel."""
+    """configs/ next to the package in a clone, inside it in a wheel."""
     inside = Path(__file__).parent / "configs"
     return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
 
@@ -66,7 +69,7 @@ def options(axis: str, folder: Path | None = None) -> list[str]:
 
 
 def option_files(axis: str, folder: Path | None = None) -> dict[str, Path]:
-    """The file behind each name of an axis. `folder` is a folder of plugins, which has its own."""
+    """The file of each name of an axis. `folder` is a folder of plugins, which has its own."""
     roots = [folder_of_configs(), *([folder / "configs"] if folder else [])]
     return {file.stem: file for root in roots for file in sorted((root / axis).glob("*.yaml"))}
 
@@ -81,7 +84,7 @@ def option_name(axis: str, typed: Any) -> Any:
 
 def distinct_norms(folder: Path | None = None) -> list[str]:
     """The options of norm= that compute different functions. If options differ only in eps and
-    source, the shortest name stands for all. `folder` is a folder of plugins."""
+    source, the shortest name is taken for all. `folder` is a folder of plugins."""
     names: dict[str, str] = {}
     for name, file in sorted(option_files("norm", folder).items(), key=lambda item: len(item[0])):
         norm = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -127,7 +130,7 @@ def unknown(kind: str, name: object, known: Iterable[str], axis: str = "") -> st
 
 
 def name_list(names: Sequence[str], where: str) -> str:
-    """Returns the names, or the first of many and `where` all of them stand."""
+    """Returns the names, or the first of many and `where` all of them are."""
     if not where or len(names) <= 2 * _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:_SHOWN])}, and {len(names) - _SHOWN} more ({where})"

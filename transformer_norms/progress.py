@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task
 
 QUIET = 2.0  # seconds before anything is shown
-PLAIN_EVERY = 15.0  # seconds between lines where stderr is no terminal
+PLAIN_EVERY = 15.0  # seconds between lines where stderr is not a terminal
 _LOOK_EVERY = 0.1
 _GONE = suppress(OSError, ValueError)  # which writing raises once the reader has gone
 
@@ -52,7 +52,7 @@ def say(line: str) -> None:
 class Screen:
     """Draws in place on the terminal that stderr is, and prints lines above the drawing.
 
-    Where stderr is no terminal, there are only the lines. Nothing on stdout is touched. `stays`
+    Where stderr is not a terminal, there are only the lines. Nothing on stdout is touched. `stays`
     says whether the last drawing stays on the terminal.
     """
 

@@ -22,7 +22,6 @@ TYPE_CHECKING = False  # of typing, whose import takes longer than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
-    from typing import Any
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -33,128 +32,6 @@ ONE_WISH, ONE_WISH_OF_TORCHRUN = 0.1, 10.0  # seconds
 GRACE = 6.0  # seconds for work that has nothing to save to come to its end
 _LOOK_EVERY = 0.1
 _NEVER = float("inf")
-
-
-class Watch:
-    """Answers the signals of this process in a thread, until `close`.
-
-    The first signal prints a line. A second one ends the process at once: what is on disk verifies
-    at any time. `ends` says whether the first one does too, where no work handles it, or where the
-    work has nothing to save and does not come to its end: so it is in a command, and not in the
-    process of a notebook. `speaks` is False where another process speaks.
-    """
-
-    def __init__(self, ends: bool, speaks: bool = True) -> None:
-        self.ends, self.speaks = ends, speaks and rank() == 0
-        self.work: Stopping | None = None  # which handled a signal
-        self.number = 0  # of the first signal
-        self.first, self.idle = _NEVER, _NEVER  # when it came, and since when nothing is to save
-        self._said = _thread.allocate_lock()
-        self._said.acquire()
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        _thread.start_new_thread(self._answer, ())  # importing threading would take a while
-
-    @property
-    def signalled(self) -> bool:
-        return bool(self.work or self.number)
-
-    def close(self) -> None:
-        """Ends the thread, once it has said what it has to say."""
-        self.wait()
-        signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
-        os.close(self._writer)
-
-    def wait(self) -> None:
-        """Waits until the line about a signal is printed, but not for a reader that is stuck."""
-        if self.signalled and self._said.acquire(timeout=1.0):
-            self._said.release()
-
-    def _answer(self) -> None:
-        while True:
-            pause = None if self.first == _NEVER else _LOOK_EVERY
-            if select([self._reader], [], [], pause)[0]:
-                numbers = os.read(self._reader, 4096)
-                if not numbers:  # closed
-                    return os.close(self._reader)
-                for number in numbers:
-                    if number in SIGNALS:
-                        self._hear(number)
-            if self.ends and self.number:
-                self._end_idle(work_of(self.number))
-
-    def _hear(self, number: int) -> None:
-        now = time.monotonic()
-        if self.number:
-            if now - self.first > (ONE_WISH_OF_TORCHRUN if launched() else ONE_WISH):
-                self._leave("stopped at once; the same command goes on from the last checkpoint")
-            return
-        self.first, self.number, work = now, number, self.work or work_of(number)
-        name = signal.Signals(number).name
-        if work is not None:
-            work.stop_requested = True
-            _thread.start_new_thread(self._say, (work.say, work.line(name)))
-        elif self.ends:
-            self._leave(f"{name}: stopped; the same command goes on")
-
-    def _say(self, say: "Callable[[str], None]", line: str) -> None:
-        """In a thread of its own: the terminal may be gone, and a reader may be stuck."""
-        with suppress(OSError, ValueError):
-            say(line)
-        self._said.release()
-
-    def _end_idle(self, work: "Stopping | None") -> None:
-        """Ends the process where nothing has been there to save for a while."""
-        now = time.monotonic()
-        self.idle = _NEVER if work is not None and work.has_unsaved_steps else min(self.idle, now)
-        if now - self.idle > GRACE:
-            self._leave("stopped; the same command goes on")
-
-    def _leave(self, line: str) -> None:
-        if self.speaks:
-            with suppress(OSError, ValueError):
-                if select([], [2], [], 1.0)[1]:  # a pipe that is full would take no end
-                    os.write(2, f"{line}\n".encode())
-        os._exit(AGAIN)
-
-
-_watch: Watch | None = None
-
-
-def watch_command(speaks: bool = True) -> None:
-    """Answers signals from now to the end of this process, which runs a command."""
-    global _watch
-    _watch = Watch(ends=True, speaks=speaks)
-    for number in handled_signals():
-        signal.signal(number, _leave_to_watch)
-
-
-def leave_if_asked() -> None:
-    """Ends the process of a command that a signal has stopped. Python's own end would run what
-    half-imported libraries have registered, and wait for threads that are at work."""
-    if _watch is not None and _watch.signalled:
-        _watch.wait()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(AGAIN)
-
-
-def handled_signals() -> list[signal.Signals]:
-    """Returns the signals that stop this process. One that was ignored when the process began stays
-    ignored: SIGHUP under nohup, SIGINT in the background of a script."""
-    return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-
-
-def work_of(number: int) -> "Stopping | None":
-    """Returns the work that handles this signal."""
-    work = getattr(signal.getsignal(number), "__self__", None)
-    return work if isinstance(work, Stopping) else None
-
-
-def _leave_to_watch(*_: object) -> None:
-    """Does nothing. A signal has to have a handler for the thread to hear of it."""
 
 
 class Preempted(BaseException):
@@ -181,31 +58,29 @@ class Stopping:
         self.stop_requested = False
         self.deferring = self.has_unsaved_steps = False
         self._raised = False
-        self._watch: Watch | None = None
-        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stopping":
         import threading
 
         global _watch
         if threading.current_thread() is threading.main_thread():
-            handled = handled_signals()
-            if any(work.stop_requested for work in map(work_of, handled) if work):
+            outer = current_work()
+            if outer is not None and outer.stop_requested:
                 raise Preempted
             if _watch is None:
-                _watch = self._watch = Watch(ends=False)
-            self._before = {number: signal.signal(number, self._handle) for number in handled}
+                _watch = Watch(ends=False)
+            _works.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         global _watch
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-            if outer := work_of(number):  # of the sweep round this run: it was asked as well
+        if self in _works:
+            _works.remove(self)
+            if outer := current_work():  # the sweep round this run: it was asked as well
                 outer.stop_requested = outer.stop_requested or self.stop_requested
-        if self._watch:
-            self._watch.close()
-            _watch = None
+            elif _watch is not None and not _watch.ends:
+                _watch.close()
+                _watch = None
 
     def line(self, name: str) -> str:
         """Returns the line that says that the signal of this name has come."""
@@ -221,17 +96,141 @@ class Stopping:
 
     @property
     def _outermost(self) -> "Stopping":
-        outers = [getattr(handler, "__self__", None) for handler in self._before.values()]
-        outer = next((outer for outer in outers if isinstance(outer, Stopping)), None)
-        return outer._outermost if outer else self
+        return _works[0] if _works else self
 
-    def _handle(self, number: int, frame: "FrameType | None") -> None:
-        self.stop_requested = True
-        if _watch is not None:  # this work may be gone by the time that the thread hears of it
-            _watch.work = _watch.work or self
-        if not (self.deferring or self._raised or _must_not_fail(frame)):
-            self._raised = True  # once: a second one would break what the first one unwinds
-            raise Preempted(signal.Signals(number).name)
+
+_works: list[Stopping] = []  # that are entered, the inner ones last
+
+
+def current_work() -> Stopping | None:
+    """Returns the work that a signal stops."""
+    return _works[-1] if _works else None
+
+
+class Watch:
+    """Answers the signals of this process in a thread, until `close`.
+
+    The first signal prints a line. A second one ends the process at once: what is on disk verifies
+    at any time. `ends` says whether the first one does too, where no work handles it, or where the
+    work has nothing to save and does not come to its end: so it is in a command, and not in the
+    process of a notebook. `speaks` is False where another process speaks.
+    """
+
+    def __init__(self, ends: bool, speaks: bool = True) -> None:
+        self.ends, self.speaks = ends, speaks and rank() == 0
+        self.work: Stopping | None = None  # which handled a signal
+        self.number = 0  # of the first signal
+        self.first, self.idle = _NEVER, _NEVER  # when it came, and since when nothing is to save
+        self._said = _thread.allocate_lock()
+        self._said.acquire()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._handlers = {number: signal.signal(number, _handle) for number in handled_signals()}
+        _thread.start_new_thread(self._answer, ())  # importing threading would take a while
+
+    @property
+    def signalled(self) -> bool:
+        return bool(self.work or self.number)
+
+    def close(self) -> None:
+        """Ends the thread, once it has said what it has to say."""
+        self.wait()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
+        os.close(self._writer)
+
+    def wait(self) -> None:
+        """Waits until the line about a signal is printed, but not for a reader that is stuck."""
+        if self.signalled and self._said.acquire(timeout=1.0):
+            self._said.release()
+
+    def _answer(self) -> None:
+        while True:
+            pause = None if self.first == _NEVER else _LOOK_EVERY
+            if select([self._reader], [], [], pause)[0]:
+                numbers = os.read(self._reader, 4096)
+                if not numbers:  # closed
+                    return os.close(self._reader)
+                for number in numbers:
+                    if number in SIGNALS:
+                        self._hear(number)
+            if self.ends and self.number:
+                self._end_idle()
+
+    def _hear(self, number: int) -> None:
+        now = time.monotonic()
+        if self.number:
+            if now - self.first > (ONE_WISH_OF_TORCHRUN if launched() else ONE_WISH):
+                self._leave("stopped at once; the same command goes on from the last checkpoint")
+            return
+        self.first, self.number, work = now, number, self.work or current_work()
+        name = signal.Signals(number).name
+        if work is not None:
+            work.stop_requested = True
+            _thread.start_new_thread(self._say, (work.say, work.line(name)))
+        elif self.ends:
+            self._leave(f"{name}: stopped; the same command goes on")
+
+    def _say(self, say: "Callable[[str], None]", line: str) -> None:
+        """In a separate thread: the terminal may be gone, and a reader may be stuck."""
+        with suppress(OSError, ValueError):
+            say(line)
+        self._said.release()
+
+    def _end_idle(self) -> None:
+        """Ends the process where nothing has been there to save for a while."""
+        now, work = time.monotonic(), current_work()
+        self.idle = _NEVER if work is not None and work.has_unsaved_steps else min(self.idle, now)
+        if now - self.idle > GRACE:
+            self._leave("stopped; the same command goes on")
+
+    def _leave(self, line: str) -> None:
+        if self.speaks:
+            with suppress(OSError, ValueError):
+                if select([], [2], [], 1.0)[1]:  # a pipe that is full would take no end
+                    os.write(2, f"{line}\n".encode())
+        os._exit(AGAIN)
+
+
+_watch: Watch | None = None
+
+
+def _handle(number: int, frame: "FrameType | None") -> None:
+    """Stops the work. The thread hears of the signal as well, also where no work is entered."""
+    work = current_work()
+    if work is None:
+        return
+    work.stop_requested = True
+    if _watch is not None:  # this work may be gone by the time that the thread hears of it
+        _watch.work = _watch.work or work
+    if not (work.deferring or work._raised or _must_not_fail(frame)):
+        work._raised = True  # once: a second one would break what the first one unwinds
+        raise Preempted(signal.Signals(number).name)
+
+
+def watch_command(speaks: bool = True) -> None:
+    """Answers signals from now to the end of this process, which runs a command."""
+    global _watch
+    _watch = Watch(ends=True, speaks=speaks)
+
+
+def leave_if_asked() -> None:
+    """Ends the process of a command that a signal has stopped. Python's own end would run what
+    half-imported libraries have registered, and wait for threads that are at work."""
+    if _watch is not None and _watch.signalled:
+        _watch.wait()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(AGAIN)
+
+
+def handled_signals() -> list[signal.Signals]:
+    """Returns the signals that stop this process. One that was ignored when the process began stays
+    ignored: SIGHUP under nohup, SIGINT in the background of a script."""
+    return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
 
 
 def _must_not_fail(frame: "FrameType | None") -> bool:
@@ -279,6 +278,7 @@ def _forget_in_child() -> None:
         for number in handled_signals():
             signal.signal(number, signal.SIG_DFL)
         _watch = None
+        _works.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -96,7 +96,7 @@ def _latex_character(c: str) -> str:
 
 
 def spreadsheet_cell(value: Any) -> Any:
-    """Numbers stay as they are; text that begins as a formula stands behind a quote."""
+    """Numbers stay as they are; text that begins as a formula gets a quote before it."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     text = printable(value)
@@ -221,7 +221,7 @@ def csv_table(rows: Sequence[Sequence[Any]]) -> bytes:
 
 
 def templates(folder: Path) -> "Environment":
-    """The HTML templates in `folder`. Whatever stands in them is text. A name that a template has
+    """The HTML templates in `folder`. All values in them are text. A name that a template has
     and that nobody gave it is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -2,7 +2,6 @@
 is one line that names the key. Nothing here imports torch.
 """
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Auto, Mark, marks_of, short_text
-from transformer_norms.names import suggestion, unknown
+from transformer_norms.names import parameters, suggestion, unknown
 
 Built = TypeVar("Built")
 Owner = Callable[..., Any]
@@ -68,12 +67,6 @@ def build(owner: Callable[..., Built], node: str, values: Mapping[str, Any]) -> 
         return owner(**checked)
     except ValidationError as error:
         raise ConfigError(_wanted(error.errors()[0])) from None
-
-
-def parameters(owner: Owner) -> dict[str, Parameter]:
-    """Returns the arguments of a class or function, by name, without `**rest`."""
-    arguments = inspect.signature(owner).parameters
-    return {name: one for name, one in arguments.items() if one.kind is not Parameter.VAR_KEYWORD}
 
 
 @cache

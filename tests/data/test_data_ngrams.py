@@ -152,24 +152,24 @@ def summary(loss=None, status="finished", **data):
     return Summary(status=status, identity="0" * 16, data=about, val_loss=loss)
 
 
+ON_TEST = {"ngrams": {"val": NGRAM_LOSSES, "test": [2.0, 1.0, 1.0, 1.0, 1.0]}}
+
+
 @pytest.mark.parametrize(
-    ("loss", "best"),
-    [(3.5, 0), (2.996, 0), (2.994, 1), (1.996, 1), (1.05, 2), (0.996, 2), (0.994, 5)],
-)
-def test_the_best_n_gram_is_the_last_before_the_first_that_a_run_does_not_pass(loss, best):
-    assert best_ngram(summary(loss), "val_loss") == best
-
-
-def test_a_run_that_diverged_passes_no_n_gram_and_of_one_without_a_loss_nothing_is_known():
-    assert best_ngram(summary(None, "diverged"), "val_loss") == 0
-    assert best_ngram(summary(None, "running"), "val_loss") is None
-    assert best_ngram(summary(2.0, ngrams={}), "val_loss") is None
-
-
-def test_the_loss_on_test_is_held_against_the_n_grams_on_test():
-    both = {"ngrams": {"val": NGRAM_LOSSES, "test": [2.0, 1.0, 1.0, 1.0, 1.0]}}
-    run = replace(summary(1.5, **both), test_loss=1.5)
-    assert (best_ngram(run, "val_loss"), best_ngram(run, "test_loss")) == (2, 1)
+    ("run", "name", "best"),
+    [
+        *((summary(loss), "val_loss", best) for loss, best in [
+            (3.5, 0), (2.996, 0), (2.994, 1), (1.996, 1), (1.05, 2), (0.996, 2), (0.994, 5)
+        ]),
+        (summary(None, "diverged"), "val_loss", 0),
+        (summary(None, "running"), "val_loss", None),
+        (summary(2.0, ngrams={}), "val_loss", None),
+        (summary(1.5, **ON_TEST), "val_loss", 2),
+        (replace(summary(1.5, **ON_TEST), test_loss=1.5), "test_loss", 1),
+    ],
+)  # fmt: skip
+def test_the_best_n_gram_is_the_last_before_the_first_that_a_run_does_not_pass(run, name, best):
+    assert best_ngram(run, name) == best
 
 
 def test_the_lines_of_a_run_are_in_the_order_of_the_n_grams():

@@ -1,12 +1,15 @@
 import random
 
 import pytest
+from corpora import Listed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_norms.data import slices
 from transformer_norms.data.slices import LowestTexts, ReadTexts, placed_texts, split_corpus
 from transformer_norms.data.split import split_by_hash
+from transformer_norms.errors import InputError
+from transformer_norms.progress import tell_nobody
 
 
 def numbered(count):
@@ -79,24 +82,18 @@ def test_a_test_part_of_the_tail_split_is_the_end_of_train_and_leaves_val_as_it_
     assert abs(len(parts["test"]) - test_fraction * len(text)) < 1 + 1e-9
 
 
-WORDS = st.lists(st.sampled_from(["a", "word", "x y z", " ", "é\n", "", "9.", "longer words here"]))
-
-
-@given(WORDS, st.integers(1, 30), st.floats(0.1, 0.4), st.sampled_from(["tail", "hash"]))
-def test_running_text_is_cut_only_between_words_wherever_its_documents_end(
-    texts, length, share, split
-):
-    text = "".join(texts)
-    whole, made = parts_of([text], split, share)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "MOST_CHARACTERS", length)
-        parts, _ = parts_of(texts, split, share)
-    for name, pieces in parts.items():
-        assert "".join(pieces) == "".join(whole[name])
-        assert all(pieces)
-        for left, right in zip(pieces, pieces[1:], strict=False):
-            assert len(left) >= length
-            assert (left[-1].isalpha(), right[0], right[1].isalpha()) == (True, " ", True)
+@pytest.mark.parametrize("split", ["tail", "hash"])
+def test_running_text_is_read_whole_up_to_a_length_and_documents_in_slices(monkeypatch, split):
+    monkeypatch.setattr(slices, "MOST_CHARACTERS", 10)
+    monkeypatch.setattr(slices, "MOST_RUNNING", 2000)
+    whole = slices.read_corpus(Listed(["x" * 500, "", "y" * 500]), split, tell_nobody)
+    assert whole.texts == ["x" * 500, "y" * 500]
+    documents = Listed(numbered(200))
+    if split == "hash":
+        assert slices.read_corpus(documents, split, tell_nobody) is None
+        documents = Listed(["x" * 2001])
+    with pytest.raises(InputError, match="running text has 2,000 characters at most"):
+        slices.read_corpus(documents, split, tell_nobody)
 
 
 def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_they_come(monkeypatch):

@@ -1,5 +1,4 @@
 import errno
-import fcntl
 import importlib
 import json
 import os
@@ -89,7 +88,8 @@ def mutations():
 
 def edited_sources():
     """Each file of the code that makes tokens, edited; the schema decides the type of the ids."""
-    files = sorted(Path(token_cache.__file__).parent.rglob("*.py"))
+    folder = Path(token_cache.__file__).parent
+    files = [*folder.rglob("*.py"), folder / "stories.yaml"]
     assert "tokenizer_file.py" in {file.name for file in files}  # that of a folder inside
     for file in files:
         yield "sha256", lambda path, file=file: sha256(path) + "#" * (path == file)
@@ -191,26 +191,6 @@ def test_what_dead_builders_left_is_removed_and_what_live_ones_write_is_not(cach
     with wait_for_lock(cache / ".tmp-1-tokens-live"):
         ready()
     assert {path.name for path in cache.glob(".tmp-*")} == {".tmp-1-tokens-live"}
-
-
-def test_who_waits_says_so_once_and_gets_what_the_other_built(cache):
-    ready()
-    folder = entry_of(cache)
-    hidden = folder.rename(cache / "aside")
-    lines, polls, corpus = [], [], Listed()
-
-    def poll(what, done, total):
-        polls.append((done, total))
-        if len(polls) == 2:  # the other process is done
-            hidden.rename(folder)
-            lock.close()
-
-    lock = (cache / f"{folder.name}.lock").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    ready(corpus, say=lines.append, tell=poll)
-    assert corpus.reads == 0
-    assert polls == [(0, 0), (0, 0)]
-    assert len(lines) == 1 and "waiting" in lines[0]  # noqa: PT018
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):

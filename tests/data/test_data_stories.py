@@ -6,15 +6,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from transformer_norms.data.stories import (
-    FRESH,
-    MEMORY,
-    MOODY,
-    SCENES,
-    Stories,
-    derive,
-    entropy_and_length,
-)
+from transformer_norms.data.stories import Stories, derive, entropy_and_length, following, grammar
 
 
 @cache
@@ -108,11 +100,14 @@ def test_a_text_has_one_derivation_only(seed):
 
 
 def test_what_follows_a_scene_has_probabilities_that_sum_to_one():
-    for _, follows in SCENES.values():
-        assert sum(follows.values()) == pytest.approx(1, abs=1e-12)
+    for scene in grammar()["scenes"]:
+        assert sum(dict(following(scene)).values()) == pytest.approx(1, abs=1e-12)
 
 
 def test_no_word_of_a_list_stands_in_it_twice():
-    lists = [*FRESH.values(), *(words for moods in MOODY.values() for words in moods.values())]
-    lists += [[str(option) for option in options] for options in MEMORY.values()]
+    lists = [
+        *grammar()["fresh"].values(),
+        *(one["options"] for one in grammar()["memory"].values()),
+    ]
+    lists += [words for moods in grammar()["moody"].values() for words in moods.values()]
     assert all(len(set(words)) == len(words) for words in lists)

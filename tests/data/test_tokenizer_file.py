@@ -164,7 +164,7 @@ def test_a_tokenizer_that_changes_texts_is_named_with_their_count(
     notes = ready(corpus, choice).facts["notes"]
     said = [note for note in notes if note.startswith("tokenizer: ")]
     if separator == "none":
-        placed = list(split_by_position([text], position_ends(len(text), 0.1), len(text)))
+        placed = split_by_position(text, position_ends(len(text), 0.1))
     else:
         placed = split_by_hash(lines, 0.1)
     changed = sum(change(one.text) != one.text for one in placed) if change else 0
@@ -219,4 +219,4 @@ def test_a_name_on_the_hub_is_read_by_the_library_and_a_missing_hub_is_one_line(
     assert choice.fit([], True, print, print).encode(TEXT).tolist() == theirs.encode(TEXT).ids
     absent = TOKENIZERS["hub"](name="no/where", revision="main", end="auto")
     said = refused(absent.fit, [], True, print, print)
-    assert re.match("tokenizer.name=no/where: .*no such model", said)
+    assert re.match("tokenizer.name=no/where .*no such model", said)

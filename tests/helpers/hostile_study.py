@@ -9,55 +9,8 @@ import yaml
 from run_folders import BATCH, CONTEXT, DATA, config_of, edit, make_record, make_run, planned, tuned
 
 CANARY = "window.canary=true"
-# What would be more than text in a page, its scripts, its figures or its styles, if it got there.
-# MARK is behind what would not be seen as text then; each payload has its own.
-TEXTS = [
-    f"<script>{CANARY}</script>MARK",
-    f"</script><script>{CANARY}</script>MARK",
-    f'"><img src=x onerror="{CANARY}">MARK',
-    f"'><img src=x onerror='{CANARY}'>MARK",
-    f"<svg onload={CANARY}>MARK",
-    f'" autofocus tabindex=0 onfocus="{CANARY}" x="MARK',
-    f"' onmouseover='{CANARY}' x='MARK",
-    f"<details open ontoggle={CANARY}>MARK",
-    f'<a href="javascript:{CANARY}">MARK</a>',
-    f"javascript:{CANARY}//MARK",
-    f"data:text/html,<script>{CANARY}</script>MARK",
-    f'<iframe srcdoc="<script>parent.{CANARY}</script>"></iframe>MARK',
-    "<object data=https://example.org/a></object><embed src=https://example.org/b>MARK",
-    '<link rel=stylesheet href="https://example.org/a.css">MARK',
-    '<base href="https://example.org/">MARK',
-    '<meta http-equiv=refresh content="0;url=https://example.org/">MARK',
-    "<form action=https://example.org/><button>MARK</button></form>",
-    "<style>@import 'https://example.org/b.css';*{display:none}</style>MARK",
-    '<p style="background:url(https://example.org/c.png)">MARK</p>',
-    f"</title></style></textarea></noscript><script>{CANARY}</script>MARK",
-    f"<!--<script>MARK--!><img src=x onerror={CANARY}>",
-    f"]]><script>{CANARY}</script>MARK",
-    "<![CDATA[MARK",
-    f"<math><mtext><table><mglyph><style><img src=x onerror={CANARY}>MARK",
-    f"&lt;script&gt;{CANARY}&lt;/script&gt;MARK",
-    f"&#x3c;img src=x onerror={CANARY}&#x3e;MARK",
-    f"\\u003cscript\\u003e{CANARY}\\u003c/script\\u003eMARK",
-    f"\\x22);{CANARY}//MARK",
-    f'");{CANARY};("MARK',
-    f"');{CANARY};('MARK",
-    "`${" + CANARY + "}`MARK",
-    "{{7*7}}{{constructor.constructor('" + CANARY + "')()}}MARK",
-    "%{x}%{customdata[0]}%{y:.3f}MARK",
-    "<b>bold</b><i>MARK</i>",
-    '<span style="font-size:99px;fill:red">MARK</span>',
-    '<a href="https://example.org/d" target="_blank">MARK</a>',
-    "<br><sub>below</sub><extra></extra>MARK",
-    "$\\href{https://example.org/e}{x}$MARK",
-    "\u2028MARK\u2029",
-    "\u202eMARK\u2066",
-    "MARK\x00\x1b[31m\x9b\ufeff\u200b",
-    "W" * 3000 + "MARK",
-    "__proto__",
-    "constructor",
-    "hasOwnProperty",
-]
+LISTED = yaml.safe_load(Path(__file__).with_name("hostile_texts.yaml").read_text())
+TEXTS = [text.replace("CANARY", CANARY).replace("W...", "W" * 3000) for text in LISTED]
 PAYLOADS = [text.replace("MARK", f"mark{place:02}") for place, text in enumerate(TEXTS)]
 # Alike in length and in what parts keys and paths, so that what one page cuts the other cuts.
 HARMLESS = [re.sub(r"(mark\d\d)|[^./]", lambda m: m[1] or "w", text) for text in PAYLOADS]

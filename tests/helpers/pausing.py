@@ -5,19 +5,17 @@ PAUSE = """
 import os, time
 from pathlib import Path
 from transformer_norms.run.metrics import MetricsFile
-from transformer_norms.signals import Stopping
+from transformer_norms.signals import current_work
 
-append, handle, signals = MetricsFile.append, Stopping._handle, []
+append = MetricsFile.append
 
 def append_and_pause(self, row):
     append(self, row)
-    while str(row["step"]) == os.environ["PAUSE"] and not (signals or Path("go").exists()):
+    while str(row["step"]) == os.environ["PAUSE"] and not Path("go").exists():
+        if current_work().stop_requested:
+            break
         time.sleep(0.01)
 
-def note(self, number, frame):
-    signals.append(number)
-    handle(self, number, frame)
-
 if "PAUSE" in os.environ:
-    MetricsFile.append, Stopping._handle = append_and_pause, note
+    MetricsFile.append = append_and_pause
 """

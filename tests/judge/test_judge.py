@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
 import shutil
+import signal
 import sys
+import threading
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -17,7 +20,7 @@ import transformer_norms.judge.__main__ as judge
 from transformer_norms import cli
 from transformer_norms.errors import ConfigError
 from transformer_norms.judge import pairs, parties
-from transformer_norms.judge.child import Answer, Child
+from transformer_norms.judge.child import Answer, run_python
 from transformer_norms.judge.decision import decide
 from transformer_norms.judge.ledger import read_ledger
 
@@ -38,26 +41,20 @@ def here(tmp_path, monkeypatch):
     Path("corpus.txt").write_text(TEXT)
 
 
-class ChildHere(Child):
-    """Runs the lines of a Child in this process: an import of torch each time takes longer than the
+class TrainedHere:
+    """Runs the lines of a child in this process: an import of torch each time takes longer than the
     runs. `trained` lists what was asked of train.py, and `answers` what is answered first."""
 
-    trained: list[list[str]] = []
-    answers: list[Answer] = []
+    def __init__(self):
+        self.trained, self.answers = [], []
 
-    def __init__(self, root, lines, arguments):
+    def __call__(self, root, lines, arguments):
         assert Path(root) == ROOT
-        self.answer = None
+        answer = None
         if lines == pairs._TRAIN:
-            ChildHere.trained.append([*arguments])
-            self.answer = ChildHere.answers.pop(0) if ChildHere.answers else None
-        self.answer = self.answer or run_lines(lines, arguments)
-
-    def wait(self):
-        return self.answer
-
-    def stop(self):
-        pass
+            self.trained.append([*arguments])
+            answer = self.answers.pop(0) if self.answers else None
+        return answer or run_lines(lines, arguments)
 
 
 def run_lines(lines, arguments):
@@ -75,15 +72,19 @@ def run_lines(lines, arguments):
 
 
 @pytest.fixture
-def run_here(monkeypatch, capsys):
-    """Judges in this process: the exit code, the JSON line and what a person reads."""
-    monkeypatch.setattr(ChildHere, "trained", [])
-    monkeypatch.setattr(ChildHere, "answers", [])
+def here_in(monkeypatch):
+    child = TrainedHere()
     for module in (pairs, parties):
-        monkeypatch.setattr(module, "Child", ChildHere)
+        monkeypatch.setattr(module, "run_python", child)
+    return child
+
+
+@pytest.fixture
+def run_here(here_in, capsys):
+    """Judges in this process: the exit code, the JSON line and what a person reads."""
 
     def run(*arguments, own_seeds=False):
-        ChildHere.trained.clear()
+        here_in.trained.clear()
         code = judge.main([*arguments, *([] if own_seeds else ["--share-seeds"])])
         out, err = capsys.readouterr()
         return code, json.loads(out.splitlines()[-1]) if out else None, err
@@ -97,7 +98,9 @@ def summaries(answer):
     return [found[first : first + 2] for first in range(0, len(found), 2)]
 
 
-def test_a_better_rate_is_found_as_soon_as_its_pairs_decide_and_the_baseline_serves_again(run_here):
+def test_a_better_rate_is_found_as_soon_as_its_pairs_decide_and_the_baseline_serves_again(
+    run_here, here_in
+):
     typed = ["optimizer.lr=2e-3", "optimizer.lr=6e-3", "--with", COMMON]
     code, answer, err = run_here(*typed, "--proposals", "1")
     assert (code, answer["decision"], answer["proposal"]) == (0, "better", 1)
@@ -109,10 +112,10 @@ def test_a_better_rate_is_found_as_soon_as_its_pairs_decide_and_the_baseline_ser
     assert not decide(differences[:-1], 0.025, EFFECT, MOST).over
     assert answer["low"] < answer["difference"] < answer["high"] < 0
     assert len(err.splitlines()) == answer["pairs"] + 2
-    assert len(ChildHere.trained) == len(answer["runs"])
+    assert len(here_in.trained) == len(answer["runs"])
 
     again, same, _ = run_here(*typed)
-    assert (again, same, ChildHere.trained) == (0, answer, [])
+    assert (again, same, here_in.trained) == (0, answer, [])
 
     folders = set(Path("runs").glob("judge-*/*"))
     code, answer, _ = run_here(typed[0], f"norm=layernorm {typed[0]}", "--with", COMMON, "--most=1")
@@ -120,35 +123,26 @@ def test_a_better_rate_is_found_as_soon_as_its_pairs_decide_and_the_baseline_ser
     assert len(set(Path("runs").glob("judge-*/*")) - folders) == 1  # the candidate's
 
 
-def test_a_stopped_command_keeps_its_number_and_the_same_command_goes_on(run_here):
-    typed = ["", "norm=layernorm", "--with", COMMON, "--most", "2", "--workers", "2"]
+def test_a_stopped_command_keeps_its_number_and_the_same_command_goes_on(run_here, here_in):
+    typed = ["", "norm=layernorm", "--with", COMMON, "--most", "2"]
     preempted = Answer(75, '{"status": "preempted"}', "")
-    ChildHere.answers = [None, None, None, preempted]
+    here_in.answers = [None, None, None, preempted]
     code, answer, err = run_here(*typed)
     assert (code, answer) == (75, None)
     assert err.splitlines()[-1] == "stopped; the same command goes on"
     assert [len(p.pairs) for p in read_ledger(Path("runs/judge.json")).proposals] == [1]
     code, answer, err = run_here(*typed)
     assert (code, answer["pairs"], answer["proposal"]) == (7, 2, 1)
-    assert [own[-2] for own in ChildHere.trained] == ["seed=1", "seed=1"]
+    assert [own[-2] for own in here_in.trained] == ["seed=1", "seed=1"]
     code, answer, _ = run_here(*typed, "--minutes", "0", own_seeds=True)
     assert (code, answer["pairs"], answer["proposal"]) == (7, 0, 2)
     assert answer["reason"] == "the 0 minutes are spent"
 
 
-def test_a_run_that_another_process_trains_is_waited_for(run_here, monkeypatch):
-    monkeypatch.setattr(pairs, "_BUSY_FOR", 0.0)
-    ChildHere.answers = [Answer(75, "", "runs/x is being trained by process 7 on here")] * 2
-    code, answer, err = run_here("", "norm=layernorm", "--with", COMMON, "--most", "1")
-    assert (code, answer["pairs"]) == (7, 1)
-    assert err.count("is being trained by process 7 on here; waiting") == 1
-    assert len(ChildHere.trained) == 2 + 2
-
-
-def test_a_run_folder_is_judged_with_all_of_its_settings(run_here):
+def test_a_run_folder_is_judged_with_all_of_its_settings(run_here, here_in):
     assert cli.main([*COMMON.split(), "study=mine", "seed=7", "placement=sandwich"]) == 0
     (folder,) = Path("runs/mine").iterdir()
-    code, answer, _ = run_here(str(folder), "norm=layernorm", "--most", "1", "--workers", "2")
+    code, answer, _ = run_here(str(folder), "norm=layernorm", "--most", "1")
     configs = [yaml.safe_load(Path(run, "config.yaml").read_text()) for run in answer["runs"]]
     before = yaml.safe_load((folder / "config.yaml").read_text())
     assert (code, answer["pairs"]) == (7, 1)
@@ -174,18 +168,25 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here):
         (["", "norm=layernorm", "--ledger", "corpus.txt"], "corpus.txt: invalid json"),
     ],
 )
-def test_a_wrong_command_is_one_line_and_writes_nothing(typed, message, run_here):
+def test_a_wrong_command_is_one_line_and_writes_nothing(typed, message, run_here, here_in):
     before = list(Path().iterdir())
     code, answer, err = run_here(*typed, "--with", COMMON)
-    assert (code, answer, ChildHere.trained) == (2, None, [])
+    assert (code, answer, here_in.trained) == (2, None, [])
     assert message in err
     assert err.count("\n") == 1
     assert list(Path().iterdir()) == before
 
 
-@pytest.mark.parametrize("ended", [Answer(4, "", "x: no space left"), Answer(1, "", "KeyError: 0")])
-def test_a_run_that_ends_in_an_error_ends_the_command_with_its_code(run_here, ended):
-    ChildHere.answers = [ended]
+@pytest.mark.parametrize(
+    "ended",
+    [
+        Answer(4, "", "x: no space left"),
+        Answer(1, "", "KeyError: 0"),
+        Answer(75, "", "x: is being trained"),
+    ],
+)
+def test_a_run_that_ends_in_an_error_ends_the_command_with_its_code(run_here, here_in, ended):
+    here_in.answers = [ended]
     code, _, err = run_here("", "norm=layernorm", "--with", COMMON)
     assert (code, err.splitlines()[-1]) == (ended.code, f"'' with seed 0: {ended.err}")
 
@@ -237,22 +238,27 @@ def test_a_child_uses_the_package_of_its_folder_and_is_stopped_by_its_parent_alo
         Path(folder, "transformer_norms/__init__.py").write_text(f"WHERE = {word!r}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     lines = "import sys, transformer_norms as t; print(); print(t.WHERE, *sys.argv[1:]); exit(5)"
-    assert Child(Path("there").absolute(), lines, ["a", "b c"]).wait() == (5, "there a b c", "")
+    assert run_python(Path("there").absolute(), lines, ["a", "b c"]) == (5, "there a b c", "")
     lines = """
 import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+signal.signal(signal.SIGTERM, lambda *_: (open("saved", "w"), sys.exit(75)))
 open("ready", "w").write(str(os.getsid(0) == os.getpid()))
 os.rename("ready", "begun")
 signal.pause()
 """
-    child = Child(ROOT, lines, [])
-    while not Path("begun").exists():
-        assert child._process.poll() is None
-        time.sleep(0.01)
-    child.stop()
-    child.stop()
-    assert child.wait().code == 75
+    timer = threading.Thread(target=interrupt_when_begun, args=(Path("begun").absolute(),))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_python(ROOT, lines, [])
+    timer.join()
     assert Path("begun").read_text() == "True"
+    assert Path("saved").exists()
+
+
+def interrupt_when_begun(file):
+    while not file.exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.fixture

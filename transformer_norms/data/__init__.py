@@ -1,6 +1,6 @@
 """Text to batches: corpus -> documents -> split -> tokens on disk -> batches.
 
-A corpus yields documents and says what stands for its text (`identity`). A split puts them into
+A corpus yields documents and says what identifies its text (`identity`). A split puts them into
 train, val and test before anything else sees them. A tokenizer is fitted to train alone. The
 tokens are written once, verified at every opening, and read as batches that are a pure function of
 (seed, step). Only `batches` makes tensors, so nothing else here imports torch. `ngrams` counts

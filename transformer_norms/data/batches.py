@@ -54,7 +54,7 @@ def windows(
 ) -> Iterator[Int64[Tensor, "batch time"]]:
     """Windows that predict tokens 1 .. min(limit, n - 1), in order, each exactly once.
 
-    The last window may be shorter, and then has a batch of its own.
+    The last window may be shorter, and is then a batch alone.
     """
     predicted = _predicted(tokens, limit)
     full, rest = divmod(predicted, context)

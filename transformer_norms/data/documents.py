@@ -31,7 +31,7 @@ class Slice(Protocol):
 
 @runtime_checkable
 class Corpus(Protocol):
-    """`identity` stands for the text in hashes; `floor` is in nats per UTF-8 byte, or None.
+    """`identity` identifies the text in hashes; `floor` is in nats per UTF-8 byte, or None.
 
     A large corpus can also have `size`, about how many bytes its text has, and `slices()`, which
     yields Slices in order. One with a `validation`, another corpus, gives all of its own text to

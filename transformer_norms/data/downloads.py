@@ -4,9 +4,6 @@ On such a network `datasets` waits for minutes and `tiktoken` for ever. So every
 limited time.
 """
 
-import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,42 +29,36 @@ from transformer_norms.kinds import Nothing, Positive, Text
 from transformer_norms.progress import Say, Tell
 from transformer_norms.storage.files import as_storage_error
 
-PATIENCE = 3.0  # seconds for a first answer
-METADATA_SECONDS = 60.0
-VOCABULARY_SECONDS = 60.0
+SECONDS = 60.0  # for an answer
 _INSTEAD = (
     "without the hub use data=pydocs, or data=text data.paths=FILE, "
     "or HF_DATASETS_OFFLINE=1 for a copy that was cached before"
 )
 
 
-def answers(url: str) -> bool:
-    """Whether anything answers an HTTP HEAD there, through a proxy if the environment names one."""
-    request = urllib.request.Request(url, method="HEAD")
-
-    def ask() -> None:
-        # The opener that urllib shares keeps the proxies of its first use.
-        urllib.request.build_opener().open(request, timeout=PATIENCE).close()
-
+@contextmanager
+def refusals(what: str, instead: str) -> Iterator[None]:
+    """Turns the errors of libraries, each of which has its own kinds, into InputErrors."""
     try:
-        # The timeout of a socket limits neither the look-up of the name nor a slow drip of bytes.
-        call_within(PATIENCE + 1, ask)
-    except urllib.error.HTTPError:
-        return True  # a refusal is an answer
-    except (OSError, ValueError):  # TimeoutError is an OSError
-        return False
-    return True
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if refusal := as_storage_error(error):
+            raise refusal from None
+        raise InputError(f"{what} ({root_cause(error)}); {instead}") from None
 
 
-def call_within(seconds: float, call: Callable[[], Any]) -> Any:
-    """Returns the result of `call` or raises its exception. Raises TimeoutError after `seconds`,
-    while the call goes on in a thread."""
+def fetch(what: str, instead: str, call: Callable[[], Any]) -> Any:
+    """Returns the result of `call`, which asks a network. Raises InputError where it fails, or has
+    no answer after SECONDS; then it goes on in a thread."""
     from pebble import concurrent
 
-    try:
-        return concurrent.thread(daemon=True)(call)().result(seconds)
-    except TimeoutError:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    with refusals(f"{what} is not at hand", instead):
+        try:
+            return concurrent.thread(daemon=True)(call)().result(SECONDS)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {SECONDS:g} s") from None
 
 
 @CORPORA("hub")
@@ -114,7 +105,7 @@ class Hub:
 
     def _rows(self) -> Iterator[str]:
         """The texts as `datasets` reads them. It casts columns to the types of their first rows."""
-        with hide_bars(), self._refusals("cannot be read"):
+        with hide_bars(), refusals(f"data.name={self.name} cannot be read", _INSTEAD):
             if self.limit is not None and not self._offline:
                 rows = self._builder.as_streaming_dataset(self.part)
             else:
@@ -140,15 +131,10 @@ class Hub:
         """The builder of `datasets`, which knows the files of the data set."""
         import datasets
 
-        endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-        if not self._offline and not answers(endpoint):
-            raise InputError(f"data.name={self.name}: {endpoint} does not answer; {_INSTEAD}")
         revision = None if self._offline else self.revision
-        with hide_bars(), self._refusals("cannot be opened"):
-            return call_within(
-                METADATA_SECONDS,
-                lambda: datasets.load_dataset_builder(self.name, self.subset, revision=revision),
-            )
+        load = partial(datasets.load_dataset_builder, self.name, self.subset, revision=revision)
+        with hide_bars():
+            return fetch(f"data.name={self.name}", _INSTEAD, load)
 
     def _files(self, kind: str) -> list[str]:
         """The addresses of the data set's files, if it is stored as `kind` and no rows are cut out.
@@ -179,25 +165,11 @@ class Hub:
         with ThreadPoolExecutor(1) as pool, hide_bars():
             ahead = pool.submit(download, addresses[0])
             for following in [*addresses[1:], None]:
-                with self._refusals("cannot be downloaded"):
+                with refusals(f"data.name={self.name} cannot be downloaded", _INSTEAD):
                     file = Path(ahead.result())
                 if following is not None:
                     ahead = pool.submit(download, following)
                 yield file
-
-    @contextmanager
-    def _refusals(self, what: str) -> Iterator[None]:
-        """Turns the errors of `datasets` into InputErrors during a `with`."""
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:  # `datasets` has kinds of its own
-            if refusal := as_storage_error(error):
-                raise refusal from None
-            raise InputError(
-                f"data.name={self.name} {what} ({root_cause(error)}); {_INSTEAD}"
-            ) from None
 
 
 class _Vocabulary:
@@ -211,14 +183,10 @@ class _Vocabulary:
         return {"type": self.type}
 
     def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
-        try:
-            encoding = call_within(VOCABULARY_SECONDS, self._load)
-        except (OSError, ValueError) as error:  # requests' errors and TimeoutError are OSErrors
-            why = str(error).split("\n")[0][:200]
-            raise InputError(
-                f"tokenizer={self.type}: its vocabulary is not at hand ({why}); use tokenizer=bpe "
-                "or tokenizer=byte, or TIKTOKEN_CACHE_DIR=FOLDER with tiktoken's files"
-            ) from None
+        instead = (
+            "use tokenizer=bpe, tokenizer=byte, or TIKTOKEN_CACHE_DIR=FOLDER of tiktoken's files"
+        )
+        encoding = fetch(f"tokenizer={self.type}: its vocabulary", instead, self._load)
         # tiktoken has no public way to all of its ranks at once.
         numbered = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
         ranks = [piece for piece, _ in numbered]

@@ -53,7 +53,7 @@ Pool = Callable[[Callable[..., Any], Iterable[tuple]], Iterator[Any]]  # as iter
 @dataclass(frozen=True)
 class EncodedSlice:
     """The documents of a slice in the order of their parts and places. `read(start, stop)` returns
-    ids; the documents stand in them one after the other."""
+    ids; they hold the documents one after the other."""
 
     index: np.ndarray
     read: Callable[[int, int], Any]
@@ -121,7 +121,7 @@ class MergedSlices:
         return float(np.isin(val, train).sum() / max(len(val), 1))
 
     def share_in_train(self, part: str) -> float:
-        """The share of a part's stretches whose ids are in train too, at whatever place."""
+        """The share of a part's stretches whose ids are in train too, at any place."""
         stretches = [one for some in _hashes(self.ids(part)) for one in some[::STRETCH].tolist()]
         wanted, known = set(stretches), set[int]()
         maybe = np.zeros(2**20, bool)  # rules out most hashes of train by their first 20 bits
@@ -187,8 +187,9 @@ def source_of(work: Work) -> str:
     return hashlib.sha256(pickle.dumps(work)).hexdigest()
 
 
-def store_slice(work: Work, folder: Path, separated: bool, source: str) -> tuple[Path, str]:
-    """Encodes and writes a slice, unless it is there. Returns its folder, and what was damaged.
+def store_slice(work: Work, folder: Path, source: str) -> tuple[Path, str]:
+    """Encodes and writes a slice of documents, unless it is there. Returns its folder, and what was
+    damaged.
 
     `source` tells the slice from others: what the identity of a corpus names may change, as a
     branch on the hub.
@@ -202,7 +203,7 @@ def store_slice(work: Work, folder: Path, separated: bool, source: str) -> tuple
         except DamagedError as error:
             damage = str(error)
     tokenizer, _ = _tokenizer_of(folder.parent)
-    encoded = encode_work(work, tokenizer, separated, threads=1)
+    encoded = encode_work(work, tokenizer, separated=True, threads=1)
     with build_folder(folder) as draft:
         draft.write(
             _IDS, [memoryview(encoded.read(0, int(encoded.index["tokens"].sum()))).cast("B")]

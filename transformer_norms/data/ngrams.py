@@ -40,7 +40,7 @@ def ngram_facts(
     ORDERS; and `ngram_tokens`, how many tokens they were counted on, MOST_TOKENS at most.
 
     They are evaluated on the tokens that the run is evaluated on: `limit` at most of each part,
-    without its first. They are counted once, and cached beside the tokens.
+    without its first. They are counted once, and cached with the tokens.
     """
     count = min(read, len(tokens.train), MOST_TOKENS)
     about = {"tokens": tokens.fingerprint, "count": count, "context": context, "limit": limit}

@@ -103,8 +103,8 @@ def prepare(
 
 def own_code(*makers: object) -> dict[str, dict[str, str]]:
     """Returns the hashes of the files of classes that are not this package's, or nothing: a corpus
-    that reads otherwise after an edit of its file has other tokens, whatever its identity says.
-    What the file imports does not count."""
+    that reads otherwise after an edit of its file has other tokens, also where its identity is the
+    same. What the file imports does not count."""
     classes = [type(one) for one in makers if type(one).__module__.partition(".")[0] != PACKAGE]
     files = {}
     for own in classes:
@@ -115,7 +115,7 @@ def own_code(*makers: object) -> dict[str, dict[str, str]]:
 
 
 def identity_of(corpus: Corpus) -> dict:
-    """Returns what stands for the corpus in hashes. Raises InputError if the corpus, which may be a
+    """Returns what identifies the corpus in hashes. Raises InputError if the corpus, which may be a
     plugin's, has no `type` in its identity or no `floor`."""
     identity, name = corpus.identity(), type(corpus).__name__
     if not isinstance(identity, dict) or not isinstance(identity.get("type"), str):
@@ -148,7 +148,7 @@ class Preparation:
 
     def write(self, draft: Draft) -> None:
         self.say(f"data: reading {self.content['corpus']['type']}")
-        held = read_corpus(self.corpus, self.tell)
+        held = read_corpus(self.corpus, self.content["split"], self.tell)
         # A word that takes two bytes as an id has more in a text. A slice of a corpus that is not
         # held tells its ids in a byte later.
         size = held.size + len(held.texts) if held else getattr(self.corpus, "size", 0) // 2
@@ -158,9 +158,8 @@ class Preparation:
         notes = getattr(self.corpus, "notes", None)  # of a plugin's corpus it may be anything
         for line in filter(None, (*(notes() if callable(notes) else ()), split.note)):
             self.note(line)
-        if split.ends:
-            lengths = np.diff([0, *split.ends.values()]).tolist()
-            self._check_parts(split, dict(zip(split.ends, lengths, strict=True)))
+        if split.sizes:
+            self._check_parts(split, split.sizes)
         if held:
             tokenizer, encoded = self._encode_held(split, held.size)
         else:
@@ -180,8 +179,24 @@ class Preparation:
                 )
 
     def _fit(self, split: Split, pool: Pool = starmap) -> Tokenizer:
-        train = TrainTexts(split, pool, self.note, self.tell)
+        train = self._train_texts(split, pool)
         return self.choice.fit(train, split.separated, self.note, self.tell)
+
+    def _train_texts(self, split: Split, pool: Pool) -> Iterator[str]:
+        """Yields the text of train that a tokenizer is fitted to. Until then nothing is read."""
+        lowest = LowestTexts()
+        asked = ((work, lowest.below) for work in split.work())
+        for texts in pool(train_texts, asked):
+            lowest.add(texts)
+            phrase = "data: choosing {:.0f} million characters of train"
+            self.tell(phrase, lowest.characters / 1e6, 0)
+        chosen = lowest.texts()
+        if lowest.left_out:
+            self.note(
+                f"tokenizer: fitted to {lowest.characters / 1e6:.0f} million characters of train, "
+                "the texts of lowest hash"
+            )
+        yield from chosen
 
     def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes a corpus of `size` bytes, all of it in memory."""
@@ -207,7 +222,7 @@ class Preparation:
             tokenizer = self._fit(split, pool)
             store_tokenizer(self.folder, tokenizer, self.notes[before:])
         jobs = (
-            (work, self.folder / f"run-{number:06}", split.separated, source_of(work))
+            (work, self.folder / f"run-{number:06}", source_of(work))
             for number, work in enumerate(split.work())
         )
         slices, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
@@ -240,8 +255,6 @@ class Preparation:
         for part in PARTS:
             self.tell(f"data: writing {part}", 0, 0)
             draft.write(f"{part}.bin", joined.ids(part))
-            if not split.separated:  # one stretch of text, in however many slices it was encoded
-                facts[part]["documents"] = min(facts[part]["documents"], 1)
         facts["uniform"] = math.log(tokenizer.vocab_size)
         facts["repeated"] = joined.repeated_share()
         if split.separated and facts["repeated"]:
@@ -262,28 +275,3 @@ class Preparation:
         draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
         about = {"schema": SCHEMA, "dtype": dtype_for(tokenizer.vocab_size)}
         draft.seal({**about, "files": draft.files, "facts": facts})
-
-
-@dataclass(frozen=True)
-class TrainTexts:
-    """The text of train that a tokenizer is fitted to. It is read when it is asked for."""
-
-    split: Split
-    pool: Pool
-    say: Say
-    tell: Tell
-
-    def __iter__(self) -> Iterator[str]:
-        lowest = LowestTexts()
-        asked = ((work, lowest.below) for work in self.split.work())
-        for texts in self.pool(train_texts, asked):
-            lowest.add(texts)
-            phrase = "data: choosing {:.0f} million characters of train"
-            self.tell(phrase, lowest.characters / 1e6, 0)
-        chosen = lowest.texts()
-        if lowest.left_out:
-            self.say(
-                f"tokenizer: fitted to {lowest.characters / 1e6:.0f} million characters of train, "
-                "the texts of lowest hash"
-            )
-        return iter(chosen)

@@ -1,15 +1,16 @@
 """Slices of a corpus: as much text as one process holds, so that many processes share a corpus.
 
-A corpus that fits into one slice is read once and kept in memory. A larger one is read as often as
-it is needed. A corpus may cut itself (`slices`), so that each process reads its own part of it;
-else one process reads it and hands the texts out. How a corpus is cut depends on nothing but the
-corpus, so that a preparation that was stopped goes on with the same slices.
+A corpus that fits into one slice is read once and kept in memory, and so is running text. A larger
+corpus of documents is read as often as it is needed. A corpus may cut itself (`slices`), so that
+each process reads its own part of it; else one process reads it and hands the texts out. How a
+corpus is cut depends on nothing but the corpus, so that a preparation that was stopped goes on with
+the same slices.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, islice
+from itertools import accumulate, islice
 
 from transformer_norms.data.documents import Corpus, Slice
 from transformer_norms.data.split import (
@@ -27,6 +28,7 @@ from transformer_norms.errors import InputError
 from transformer_norms.progress import Tell
 
 MOST_CHARACTERS = 2**25  # of a slice
+MOST_RUNNING = 10**9  # characters of running text, which is read whole
 MOST_LEARNED = 2**28  # characters of train that a tokenizer is fitted to
 
 Numbered = tuple[int, str]  # a text with its content number as an integer
@@ -49,22 +51,31 @@ class ReadTexts:
         return iter(self.texts)
 
 
-def read_corpus(corpus: Corpus, tell: Tell) -> ReadTexts | None:
-    """Returns the corpus read into memory, without empty documents. None if it is too large."""
+def read_corpus(corpus: Corpus, split: str, tell: Tell) -> ReadTexts | None:
+    """Returns the corpus read into memory, without empty documents. None if it is too large for
+    one slice, and its documents are split one by one. Running text is read whole: raises InputError
+    if it is longer than MOST_RUNNING."""
     texts, characters = [], 0
+    separate = getattr(corpus, "keep_documents_separate", False)
+    running = split == "tail"
     tell("data: reading", 0, 0)
     for document in corpus.documents():
         characters += len(document)
-        if characters > MOST_CHARACTERS:
-            return None
-        tell("data: reading, {:.0f} million characters", characters / 1e6, 0)
         if document:
             texts.append(document)
+        running = split == "tail" or (len(texts) < FEWEST_DOCUMENTS and not separate)
+        if characters > MOST_CHARACTERS and not running:
+            return None
+        if characters > MOST_RUNNING:
+            raise InputError(
+                f"data: running text has {MOST_RUNNING:,} characters at most; cut it into documents"
+            )
+        tell("data: reading, {:.0f} million characters", characters / 1e6, 0)
     validation = getattr(corpus, "validation", None)
-    held = read_corpus(validation, tell) if validation else None
+    held = read_corpus(validation, "tail" if running else split, tell) if validation else None
     if validation and held is None:
         return None
-    return ReadTexts(texts, getattr(corpus, "keep_documents_separate", False), held)
+    return ReadTexts(texts, separate, held)
 
 
 def split_into_slices(corpus: Corpus | ReadTexts) -> Iterator[Slice]:
@@ -96,7 +107,7 @@ class Documents:
     part: str = ""
 
 
-Work = Documents | Placed  # a stretch of running text is placed already
+Work = Documents | Placed  # a part of running text is placed already
 
 
 def placed_texts(work: Work) -> list[Placed]:
@@ -120,14 +131,14 @@ def train_texts(work: Work, below: int) -> list[Numbered]:
 class Split:
     """A split of a corpus: `work()` yields its slices, as often as it is called.
 
-    `separated` says that one end-of-document token follows each document. `ends` says where each
-    part of running text ends, in characters. `note` is a line for the user, or empty.
+    `separated` says that one end-of-document token follows each document. `sizes` are the
+    characters of each part of running text. `note` is a line for the user, or empty.
     """
 
     rule: str
     separated: bool
     work: Callable[[], Iterator[Work]]
-    ends: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     note: str = ""
 
 
@@ -145,13 +156,14 @@ def split_corpus(
         for part, name in parts:
             yield from (Documents(one, val_fraction, name) for one in split_into_slices(part))
 
-    def running_text() -> Iterator[Work]:
-        texts = filter(None, chain.from_iterable(part.documents() for part, _ in parts))
-        return split_by_position(texts, ends, MOST_CHARACTERS)
+    def running_text(rule: str, text: str, ends: dict[str, int], note: str = "") -> Split:
+        placed = split_by_position(text, ends)
+        sizes = dict.fromkeys(ends, 0) | {one.part: len(one.text) for one in placed}
+        return Split(rule, False, lambda: iter(placed), sizes, note)
 
     if split == "tail":
-        ends = tail_ends(_characters(corpus), val_fraction, test_fraction)
-        return Split("tail", False, running_text, ends)
+        text = "".join(corpus.documents())
+        return running_text("tail", text, tail_ends(len(text), val_fraction, test_fraction))
     assert test_fraction == 0, "the test part of a split by hash is as large as val"
     count = sum(1 for _ in islice(filter(None, corpus.documents()), FEWEST_DOCUMENTS))
     if count == FEWEST_DOCUMENTS or (separate and validation):
@@ -161,27 +173,22 @@ def split_corpus(
             f"data.separator: the text has {count} document(s) with it, and val and test are drawn "
             f"from {FEWEST_DOCUMENTS} at least; leave it out, or name data.val_paths"
         )
+    text = "".join(corpus.documents())
     if validation:
-        train = _characters(corpus)
-        ends = {"train": train, "val": train + _characters(validation)}
-        return Split("files", False, running_text, ends)
-    ends = position_ends(_characters(corpus), val_fraction)
+        whole = text + "".join(validation.documents())
+        return running_text("files", whole, {"train": len(text), "val": len(whole)})
     note = (
         f"data: {count} document(s), fewer than {FEWEST_DOCUMENTS}: split by position, "
         f"train first, then val, then test, each {val_fraction:g} of the text"
     )
-    return Split("position", False, running_text, ends, note)
-
-
-def _characters(corpus: Corpus | ReadTexts) -> int:
-    return sum(map(len, corpus.documents()))
+    return running_text("position", text, position_ends(len(text), val_fraction), note)
 
 
 class LowestTexts:
     """The texts of lowest number: MOST_LEARNED characters of them, or all if there are no more.
 
-    The number is a hash of the text. So they are a fair sample, and the same one in whatever order
-    the texts come. A text whose number is not less than `below` is not among them.
+    The number is a hash of the text. So they are a fair sample, and the same one in any order
+    of the texts. A text whose number is not less than `below` is not among them.
     """
 
     def __init__(self) -> None:

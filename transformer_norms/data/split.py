@@ -1,22 +1,19 @@
 """Splits a corpus into train, val and test, before anything else sees it.
 
-A corpus may be larger than memory, so a split works on slices of it. It says of each text in which
-part it stands, and at which place of the part. How a corpus is sliced has no effect on that.
+A corpus of documents may be larger than memory, so a split works on slices of it. It says of each
+text in which part it is, and at which place of the part. How a corpus is sliced has no effect.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
-
-from transformer_norms.data.tokenizer import stretches
-from transformer_norms.errors import InputError
 
 FEWEST_DOCUMENTS = 100
 _BITS = 53  # of a hash: as many as a float holds exactly
 
 
 class Placed(NamedTuple):
-    """A text, the part in which it stands, and its place among the texts of that part."""
+    """A text, the part in which it is, and its place among the texts of that part."""
 
     part: str
     place: int
@@ -27,7 +24,7 @@ def split_by_hash(documents: Iterable[str], val_fraction: float, part: str = "")
     """Puts each document where its own content sends it, so that equal documents stay together.
 
     u = SHA-256(document as UTF-8) as a number in [0, 1): test if u < f, val if u < 2 f, else train.
-    Within a part, documents stand in the order of u. So the first tokens of val are a fair sample
+    Within a part, documents are in the order of u. So the first tokens of val are a fair sample
     of val, and the order of reading has no effect. The test part is as large as val. If a `part` is
     given, all documents are in it.
     """
@@ -73,35 +70,8 @@ def position_ends(characters: int, val_fraction: float) -> dict[str, int]:
     return {"train": first, "val": second, "test": characters}
 
 
-def split_by_position(
-    documents: Iterable[str], ends: dict[str, int], length: int
-) -> Iterator[Placed]:
-    """Cuts the text of all documents at the ends of its parts. Within a part it is cut after about
-    `length` characters, where no token can reach across."""
-    unread = (document[at : at + length]
-              for document in documents for at in range(0, len(document), length))  # fmt: skip
-    text, start, place = "", 0, 0
-    for part, end in ends.items():
-        while start < end:
-            stretch, text = _first_stretch(text, unread, end - start, length)
-            yield Placed(part, place, stretch)
-            start, place = start + len(stretch), place + 1
-
-
-def _first_stretch(text: str, unread: Iterator[str], limit: int, length: int) -> tuple[str, str]:
-    """Returns the beginning of the text and what was read beyond it. The beginning has `limit`
-    characters at most, and ends with the first safe cut after `length`."""
-    wanted = 2 * length
-    while True:
-        pieces, count = [text], len(text)
-        while count < min(wanted, limit):
-            piece = next(unread, None)
-            if piece is None:
-                raise InputError("data: the corpus became shorter while it was read; try again")
-            pieces.append(piece)
-            count += len(piece)
-        text = "".join(pieces)
-        stretch = next(stretches(text[:limit], length))
-        if len(stretch) < len(text) or count >= limit:
-            return stretch, text[len(stretch) :]
-        wanted *= 2
+def split_by_position(text: str, ends: dict[str, int]) -> list[Placed]:
+    """Cuts running text at the ends of its parts. A part has one text."""
+    starts = [0, *ends.values()]
+    cut = zip(ends, starts, ends.values(), strict=False)
+    return [Placed(part, 0, text[start:end]) for part, start, end in cut if start < end]

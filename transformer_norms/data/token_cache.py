@@ -1,7 +1,7 @@
 """The cache of tokens. Each entry is built once, by one process, and may be deleted at any time.
 
 An entry is a folder with a manifest. That of tokens has a flat file of ids for each part, and the
-tokenizer. The n-grams that were counted on tokens have an entry of their own.
+tokenizer. The n-grams that were counted on tokens have a separate entry.
 """
 
 import hashlib
@@ -84,9 +84,8 @@ def cache_folder() -> Path:
 def entry_key(content: dict) -> str:
     """SHA-256 of everything that determines the tokens, this package's own source included."""
     here = Path(__file__).parent
-    sources = {
-        file.relative_to(here).as_posix(): sha256(file) for file in sorted(here.rglob("*.py"))
-    }
+    files = sorted([*here.rglob("*.py"), *here.rglob("*.yaml")])
+    sources = {file.relative_to(here).as_posix(): sha256(file) for file in files}
     everything = {"schema": SCHEMA, "sources": sources, "content": content}
     return hashlib.sha256(canonical_json(everything)).hexdigest()
 

@@ -79,7 +79,8 @@ class Tokenizer(ABC):
         return map(self.encode, texts)
 
     def decode(self, ids: Any) -> str:
-        """The text of ids. Bytes that are no UTF-8 become U+FFFD; ids without bytes are skipped."""
+        """The text of ids. Bytes that are not UTF-8 become U+FFFD. Ids without bytes are left
+        out."""
         pieces = self.pieces
         return b"".join(pieces[id] for id in ids).decode("utf-8", errors="replace")
 
@@ -94,7 +95,7 @@ _BETWEEN_WORDS = re.compile(r"(?<=[a-zA-Z])(?= [a-zA-Z])")
 def stretches(text: str, length: int = _STRETCH) -> Iterator[str]:
     """The text in parts of about `length` characters, cut only where no token can reach across.
 
-    Under every pattern above, a blank between two letters begins a token, whatever comes before it.
+    Under every pattern above, a blank between two letters begins a token, after any text.
     """
     start = 0
     while start < len(text):

@@ -79,10 +79,6 @@ def make_parser() -> Parser:
         "--minutes", type=_number, metavar="M", help="begin no pair that would end later"
     )
     parser.add_argument(
-        "--workers", type=int, choices=(1, 2), default=1,
-        help="2 trains the two runs of a pair at once",
-    )  # fmt: skip
-    parser.add_argument(
         "--share-seeds", action="store_true",
         help="the same seeds for all proposals: the baseline is trained once",
     )  # fmt: skip
@@ -150,7 +146,7 @@ def _train_pairs(
         start = time.monotonic()
         if typed.minutes is not None and start - began + longest > 60 * typed.minutes:
             return proposal, f"the {typed.minutes:g} minutes are spent"
-        pair = train_pair(parties, proposal.next_seed, typed.workers)
+        pair = train_pair(parties, proposal.next_seed)
         proposal = add_pair(typed.ledger, proposal.number, pair, typed.most)
         longest = max(longest, time.monotonic() - start)
         _say_pair(proposal, typed.most, longest)

@@ -1,6 +1,6 @@
 """The ledger of a series of proposals: one file, and one error rate for all that it will ever hold.
 
-Proposal k gets a level of its own, in blocks. Half of ALPHA is shared equally by the first N
+Proposal k gets its own level, in blocks. Half of ALPHA is shared equally by the first N
 proposals, a quarter by the next 2 N, an eighth by the next 4 N, and so on:
 
     level_k = ALPHA / (2 N 4^b)      in block b = floor(log2((k - 1) / N + 1)),
@@ -169,7 +169,7 @@ def enter_proposal(
 
 
 def add_pair(path: Path, number: int, pair: Pair, most: int) -> Proposal:
-    """Adds a pair to proposal `number` and decides anew. Two commands may train one proposal: what
+    """Adds a pair to proposal `number` and decides again. Two commands may train one proposal: what
     came first stays. Returns the proposal as the file has it now."""
     with wait_for_lock(path.parent):
         ledger = read_ledger(path)

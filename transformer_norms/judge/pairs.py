@@ -1,24 +1,21 @@
-"""Trains the two runs of a seed, each by the code of its party, and reads what came of them."""
+"""Trains the two runs of a seed, each by the code of its party, and reads their results."""
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_norms.errors import ConfigError, NoUsableCheckpoint, StorageError
-from transformer_norms.judge.child import Child
+from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, StorageError
+from transformer_norms.judge.child import run_python
 from transformer_norms.judge.ledger import Pair, Party
 from transformer_norms.judge.parties import code_hash, study_of
-from transformer_norms.progress import say
 from transformer_norms.run.failure import failure
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.signals import AGAIN
 
 _TRAIN = "import sys; from transformer_norms.cli import main; sys.exit(main(sys.argv[1:]))"
 _ENDED = (0, 5)  # exit codes of train.py: finished, diverged
-_BUSY_FOR = 10.0  # seconds
-_ERRORS = {2: ConfigError, 3: NoUsableCheckpoint, 4: StorageError}
+_ERRORS = {2: ConfigError, 3: NoUsableCheckpoint, 4: StorageError, AGAIN: Busy}
 
 
 class TrainingError(RuntimeError):
@@ -27,9 +24,8 @@ class TrainingError(RuntimeError):
     exit_code = 1
 
 
-def train_pair(parties: Sequence[Party], seed: int, workers: int) -> Pair:
-    """Trains baseline and candidate with a seed, at once if there are two `workers`, or finds their
-    runs done.
+def train_pair(parties: Sequence[Party], seed: int) -> Pair:
+    """Trains baseline and candidate with a seed, or finds their runs done.
 
     Raises ConfigError if they are no pair, KeyboardInterrupt if a run was stopped, and an error
     with the exit code of a run that ended in one.
@@ -37,53 +33,19 @@ def train_pair(parties: Sequence[Party], seed: int, workers: int) -> Pair:
     for party in parties:
         if code_hash(Path(party.root), party.arguments) != party.code:
             raise ConfigError(f"{party.typed}: its code has changed while it was judged")
-    trainings = [_Training(party, seed, workers) for party in parties]
-    try:
-        for training in trainings if workers == 2 else ():
-            training.start()
-        folders = [training.finish() for training in trainings]
-    finally:
-        for training in trainings:
-            training.stop()
-    return read_pair(seed, *folders)
+    return read_pair(seed, *(_train(party, seed) for party in parties))
 
 
-class _Training:
-    """The training of one run in a process of its own."""
-
-    def __init__(self, party: Party, seed: int, workers: int) -> None:
-        self.name = f"{party.typed!r} with seed {seed}"
-        self.root = Path(party.root)
-        self.arguments = [*party.arguments, f"seed={seed}", f"study={study_of(party.code)}"]
-        if workers > 1 and not any(text.startswith("trainer.threads=") for text in self.arguments):
-            from transformer_norms.processes import cores
-
-            self.arguments.append(f"trainer.threads={max(1, cores() // workers)}")
-        self.child: Child | None = None
-
-    def start(self) -> Child:
-        self.child = Child(self.root, _TRAIN, self.arguments)
-        return self.child
-
-    def stop(self) -> None:
-        if self.child is not None:
-            self.child.stop()
-
-    def finish(self) -> Path:
-        """Waits for the run, begun now unless it was, and returns its folder. A run that another
-        process trains is waited for: its command says so, and gives no JSON line."""
-        answer, waits = (self.child or self.start()).wait(), False
-        while answer.code == AGAIN and not answer.out:
-            if not waits:
-                say(f"{self.name}: {answer.err}; waiting")
-            waits = True
-            time.sleep(_BUSY_FOR)
-            answer = self.start().wait()
-        if answer.code == AGAIN:
-            raise KeyboardInterrupt
-        if answer.code not in _ENDED:
-            raise _ERRORS.get(answer.code, TrainingError)(f"{self.name}: {answer.err}")
-        return Path(json.loads(answer.out)["run"])
+def _train(party: Party, seed: int) -> Path:
+    """Returns the folder of the run of one seed."""
+    arguments = [*party.arguments, f"seed={seed}", f"study={study_of(party.code)}"]
+    answer = run_python(Path(party.root), _TRAIN, arguments)
+    if answer.code == AGAIN and answer.out:
+        raise KeyboardInterrupt
+    if answer.code not in _ENDED:
+        name = f"{party.typed!r} with seed {seed}"
+        raise _ERRORS.get(answer.code, TrainingError)(f"{name}: {answer.err}")
+    return Path(json.loads(answer.out)["run"])
 
 
 def read_pair(seed: int, baseline: Path, candidate: Path) -> Pair:

@@ -20,7 +20,7 @@ from typing import Any
 from transformer_norms.config.finding import find_run
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
-from transformer_norms.judge.child import Answer, Child
+from transformer_norms.judge.child import run_python
 from transformer_norms.judge.ledger import Party
 from transformer_norms.storage.files import sha256
 from transformer_norms.storage.reading import real_path
@@ -75,11 +75,7 @@ def read_parties(baseline: str, candidate: str, common: str) -> tuple[Party, Par
     shared = _overrides(common)
     both = [replace(typed, arguments=[*typed.arguments, *shared]) for typed in (first, second)]
     codes = [code_hash(typed.root, typed.arguments) for typed in both]
-    children = [
-        Child(typed.root, _DESCRIBE, [*typed.arguments, "seed=0", f"study={study_of(code)}"])
-        for typed, code in zip(both, codes, strict=True)
-    ]
-    facts = [_facts(*of) for of in zip(both, [child.wait() for child in children], strict=True)]
+    facts = [_facts(typed, code) for typed, code in zip(both, codes, strict=True)]
     parties = [
         Party(
             typed=typed.words,
@@ -136,8 +132,10 @@ def _overrides(text: str) -> list[str]:
     return overrides
 
 
-def _facts(typed: _Typed, answer: Answer) -> tuple[str, dict[str, Any]]:
+def _facts(typed: _Typed, code: str) -> tuple[str, dict[str, Any]]:
     """Returns the identity of the run and the values of _SHARED, as the code of `root` has them."""
+    arguments = [*typed.arguments, "seed=0", f"study={study_of(code)}"]
+    answer = run_python(typed.root, _DESCRIBE, arguments)
     if answer.code:
         kind, _, message = answer.err.partition(": ")
         known = kind in ("ConfigError", "InputError")

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import re
-import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +100,7 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
 
     if _stopped.is_set():
         return [{"status": "preempted"}] * len(jobs)
-    in_driver, stop = signals.work_of(signal.SIGTERM) is not None, Stopping()
+    in_driver, stop = signals.current_work() is not None, Stopping()
     try:
         with stop, contextlib.redirect_stderr(io.StringIO()):
             configs = [compose([text.removeprefix("++") for text in job]) for job in jobs]

@@ -256,5 +256,5 @@ def _leave_when_told(parent: int) -> None:
 def _was_asked() -> bool:
     """Whether this worker's run is about to stop already. Slurm signals all processes of a job, and
     a second signal would mean "at once"."""
-    work = signals.work_of(signal.SIGTERM)
+    work = signals.current_work()
     return work is not None and work.stop_requested

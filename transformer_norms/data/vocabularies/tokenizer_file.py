@@ -8,13 +8,13 @@ corpus says. Only documents have an end; a beginning is never put before a text.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transformer_norms.data.documents import root_cause
-from transformer_norms.data.downloads import VOCABULARY_SECONDS, call_within
+from transformer_norms.data.downloads import fetch
 from transformer_norms.data.tokenizer import (
     LOADERS,
     MOST_IDS,
@@ -45,7 +45,7 @@ ENDS = (
 
 class FileTokenizer(Tokenizer):
     """`text` is the content of a tokenizer.json. What a text spells is never special to it. A model
-    may have a larger `vocab_size`: no text has the ids behind those of the file."""
+    may have a larger `vocab_size`: no text has the ids after those of the file."""
 
     def __init__(self, text: str, end: int | None, vocab_size: int = 0) -> None:
         from tokenizers import Tokenizer as Theirs
@@ -204,16 +204,7 @@ class HubTokenizer:
     def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
         from tokenizers import Tokenizer as Theirs
 
-        def read() -> str:
-            text: str = Theirs.from_pretrained(self.name, revision=self.revision).to_str()
-            return text
-
-        try:
-            text = call_within(VOCABULARY_SECONDS, read)
-        except Exception as error:  # of the network, the hub or the library
-            reason = root_cause(error)
-            raise InputError(
-                f"tokenizer.name={self.name}: cannot be downloaded ({reason}); without the hub use "
-                "tokenizer=file tokenizer.path=tokenizer.json, or tokenizer=bpe"
-            ) from None
-        return _with_end(text, self.end, separated)
+        instead = "use tokenizer=file tokenizer.path=tokenizer.json, or tokenizer=bpe"
+        read = partial(Theirs.from_pretrained, self.name, revision=self.revision)
+        theirs = fetch(f"tokenizer.name={self.name}", instead, read)
+        return _with_end(theirs.to_str(), self.end, separated)
