@@ -18,7 +18,6 @@ from transformer_norms.model.attention import ATTENTIONS, Temperature
 from transformer_norms.model.attentions import flex, kernels
 from transformer_norms.model.attentions.kernels import Pattern, pattern_attention
 from transformer_norms.model.position import LinearBias, alibi_slopes
-from transformer_norms.model.settings import numbers_of
 from transformer_norms.training.flops import training_flops
 
 TIME, VOCABULARY, HEADS = 13, 31, 3
@@ -155,21 +154,21 @@ def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
 
 
 @pytest.mark.parametrize(
-    ("typed", "depth", "context", "windows"),
+    ("typed", "windows"),
     [
-        ("none", 2, 16, [0, 0]),
-        (0, 2, 16, [0, 0]),
-        ("4096 * (i % 2 == 0)", 3, 8192, [4096, 0, 4096]),
-        ("L/4 * (l % 4 != 0)", 4, 16, [4, 4, 4, 0]),
-        ([3, "2*l"], 2, 16, [3, 4]),
-        (16, 2, 16, [0, 0]),
-        (4096, 2, 16, [0, 0]),
+        ("none", [0, 0]),
+        ("0", [0, 0]),
+        ("8*(i%2==0)", [8, 0, 8]),
+        ("L/4*(l%4!=0)", [4, 4, 4, 0]),
+        ("[3,2*l]", [3, 4]),
+        ("16", [0, 0]),
+        ("4096", [0, 0]),
     ],
 )
-def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none(
-    typed, depth, context, windows
-):
-    assert numbers_of("sliding_window", typed, depth, context) == windows
+def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none(typed, windows):
+    sizes = ["model=nano", f"model.depth={len(windows)}", "model.context=16"]
+    blocks = compose([*sizes, f"{WINDOW}={typed}"]).blocks
+    assert [own.sliding_window for own in blocks] == windows
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none(
         ([f"{WINDOW}=-1"], "in block i=0 it is -1; a window is a whole number"),
         ([f"{WINDOW}=2.5"], "in block i=0 it is 2.5"),
         ([f"{WINDOW}=[3,4]"], "there are 2 windows for 3 blocks"),
-        ([f"{WINDOW}=8*d"], "names d; known here are L N i l"),
+        ([f"{WINDOW}=8*x"], "names x; known here are H L N R d dh i l m"),
         ([f"{CHUNK}=-1"], "in block i=0 it is -1; a chunk is a whole number"),
         ([f"{FLOOR}=[3,4]"], "there are 2 floors for 3 blocks"),
         ([f"{FLOOR}=0.5"], "in block i=0 it is 0.5; a floor is a whole number of tokens from 1 on"),

@@ -11,7 +11,7 @@ import torch
 from transformer_norms import build_model, compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.model.position import POSITIONS
-from transformer_norms.model.settings import numbers_of
+from transformer_norms.model.settings import block_values, numbers_of
 from transformer_norms.run.identity import run_hash
 
 SMALL = ["model=nano", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
@@ -160,7 +160,9 @@ def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_tu
     ],
 )
 def test_a_key_with_a_number_for_each_block_is_a_number_a_formula_or_a_list(key, spec, numbers):
-    assert numbers_of(key, spec, len(numbers), 8) == numbers
+    sizes = compose(["model=nano", f"model.depth={len(numbers)}"]).model
+    values = [block_values(sizes, i) for i in range(len(numbers))]
+    assert numbers_of(key, spec, values) == numbers
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import BlockChoices, formula_values, value_factor
+from transformer_norms.model.settings import BlockChoices, formula_values
 from transformer_norms.model.sites import REST_OF_B, SubLayerPlan, place_of
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
@@ -166,7 +166,7 @@ class Anatomy:
     def value_terms(self, i: int) -> Iterator[str]:
         """Yields what other keys make of the values W_v x of block i, before a norm at v."""
         how, own = self.config.architecture, self._assembly.blocks[i]
-        if own.kv_from_block != i:
+        if own.source is not None:
             return
         if how.value_residual != "none" and i:
             value, first = (_scale_text(spec) for spec in (how.value_scale, how.value_residual))
@@ -174,7 +174,7 @@ class Anatomy:
                 f"v = {value} * v + {first} * v1, v1 the values of the first block "
                 "(architecture.value_residual)"
             )
-        if factor := value_factor(how.value_embedding, own.values):
+        if factor := own.value_embedding:
             gate = how.value_gate
             channels = "" if gate == "none" else f"sigmoid(W x[:{gate}]) * "
             yield (
@@ -232,7 +232,7 @@ class Anatomy:
             {of: factor(of, spec, stream) for of, spec in plan.adds.items()},
             {of: factor(f"enter.{of}", spec, stream, of) for of, spec in plan.enters.items()},
             own,
-            source=None if own.kv_from_block == own.i else own.kv_from_block,
+            source=own.source,
             shares_kv=self._assembly.shares_kv(own.i),
         )
 
@@ -293,7 +293,7 @@ class Anatomy:
         if name == "attention":
             spec = self.config.architecture.attention_scale
             scale = factor("attention scale", spec, _head_shapes(sizes.heads, sizes.head_dim))
-            head_scale = planned("head_scale", _head_shapes(sizes.heads, own.inner.value_dim))
+            head_scale = planned("head_scale", _head_shapes(sizes.heads, own.value_dim))
             return {"a": a, "b": b, "head_scale": head_scale, "attention_scale": scale}
         hidden = gate = planned("hidden_scale", _shapes(sizes.mlp_width))
         if hidden:

@@ -151,7 +151,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     if part.source is not None:
         yield f"k, v are those of block {part.source} (architecture.kv_from_block)"
     if here.values_from_keys and part.source is None:
-        read = "c" if here.inner.kv_rank else "x"
+        read = "c" if here.kv_rank else "x"
         yield f"v = W_k {read}, without a W_v (architecture.values_from_keys)"
     if window := here.sliding_window:
         yield f"a query sees the last {window} tokens (architecture.sliding_window)"
@@ -179,7 +179,7 @@ def _threshold(activation: str, share: float) -> str:
 
 def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     """Yields what queries, keys and values are made of, where that is not x alone."""
-    config, inner = anatomy.config, part.own.inner
+    config, inner = anatomy.config, part.own
     keys = "k = W_k c" if part.own.values_from_keys else "k, v = W_k c, W_v c"
     own = part.source is None
     for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", keys)):

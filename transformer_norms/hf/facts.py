@@ -78,9 +78,9 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     sizes, architecture = config.model, config.architecture
     mlp, values = config.mlp, formula_values(config.model)
     blocks = config.blocks
-    dims = [(own.inner.value_dim, own.sizes.head_dim) for own in blocks]
+    dims = [(own.value_dim, own.sizes.head_dim) for own in blocks]
     bases = [own.rope_base for own in blocks]
-    turned = [own.inner.rope_dim or own.sizes.head_dim for own in blocks]
+    turned = [own.rope_dim or own.sizes.head_dim for own in blocks]
     fractions = [own.rope_fraction for own in blocks]
     qk_norm, v_norm = (
         f"{word} with {config.qkv}" if word in SHARES and config.qkv != "norm" else word
@@ -102,6 +102,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             "mlp": (mlp.type, mlp.activation),
             "vocab_size": vocab_size,
             **{f"model.{key}": plain(getattr(sizes, key)) for key in SIZES},
+            **{f"architecture.{key}": [getattr(own, key) for own in blocks] for key in PER_BLOCK},
             "architecture.tied": architecture.tied,
             "architecture.bias": biased(architecture.bias),
             **{
@@ -113,11 +114,10 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
             ),
             **{f"architecture.{key}": getattr(architecture, key) for key in AS_CHOSEN},
             **{
-                f"architecture.{key}": number_or_each([getattr(own.inner, key) for own in blocks])
+                f"architecture.{key}": number_or_each([getattr(own, key) for own in blocks])
                 for key in LATENT_KEYS
             },
             "architecture.value_dim": number_or_each([own_value_dim(*each) for each in dims]),
-            **{f"architecture.{key}": [getattr(own, key) for own in blocks] for key in PER_BLOCK},
             "architecture.rope_fraction": [
                 whole_pairs(*each) for each in zip(turned, fractions, strict=True)
             ],

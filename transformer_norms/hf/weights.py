@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_norms.model.settings import ModelConfig, block_sizes, head_sizes
+from transformer_norms.model.settings import ModelConfig
 
 Ours = Sequence[Tensor]
 _WORDS = re.compile(r"\{([^{}]*,[^{}]*)\}")
@@ -44,12 +44,12 @@ def _from_heads(tensor: Tensor, like: Ours, config: ModelConfig) -> Sequence[Ten
 
 def _roll(tensor: Tensor, config: ModelConfig, back: bool = False) -> Tensor:
     rows = tensor.unflatten(0, (config.model.heads, -1))
-    turned = head_sizes(config.architecture, block_sizes(config.model, 0)).rope_dim
+    turned = config.blocks[0].rope_dim
     return rows.roll(turned if back else -turned, 1).flatten(0, 1)
 
 
 def _swap_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
-    halves = tensor.unflatten(0, (-1, 2, block_sizes(config.model, 0).head_dim // 2))
+    halves = tensor.unflatten(0, (-1, 2, config.blocks[0].sizes.head_dim // 2))
     return halves.flip(1).flatten(0, 2)
 
 

@@ -16,7 +16,7 @@ from transformer_norms.model.attentions.softmax import ATTENTIONS as ATTENTIONS
 from transformer_norms.model.attentions.softmax import Sinks as Sinks
 from transformer_norms.model.attentions.softmax import Softmax as Softmax
 from transformer_norms.model.initialization import FromLatent, Linear
-from transformer_norms.model.settings import BlockSizes, HeadSizes
+from transformer_norms.model.settings import BlockChoices
 from transformer_norms.norms import Layer, nothing
 
 Stream = Float[Tensor, "batch time width"]
@@ -52,15 +52,11 @@ class Attention(nn.Module):
 
     def __init__(
         self,
-        sizes: BlockSizes,
-        inner: HeadSizes,
+        own: BlockChoices,
         *,
         bias: Collection[str],
         attend: Layer,
         turn: Layer,
-        values_from_keys: bool = False,
-        index: int = 0,
-        source: int | None = None,
         shares_kv: bool = False,
         scale: Layer = nothing,
         temperature: Layer = nothing,
@@ -76,19 +72,23 @@ class Attention(nn.Module):
         ctx: Layer = nothing,
     ) -> None:
         super().__init__()
-        width, heads, kv_heads = sizes.width, sizes.heads, sizes.kv_heads
-        head_dim, value_dim, rope_dim = sizes.head_dim, inner.value_dim, inner.rope_dim
-        self.query_down, query = make_projection(width, inner.q_rank, "query_down" in bias)
-        own = source is None
-        self.kv_down, key_or_value = make_projection(width, inner.kv_rank * own, "kv_down" in bias)
+        width, heads, kv_heads = own.sizes.width, own.sizes.heads, own.sizes.kv_heads
+        head_dim, value_dim, rope_dim = own.sizes.head_dim, own.value_dim, own.rope_dim
+        has_keys = own.source is None
+        self.query_down, query = make_projection(width, own.q_rank, "query_down" in bias)
+        self.kv_down, key_or_value = make_projection(
+            width, own.kv_rank * has_keys, "kv_down" in bias
+        )
         self.query = query(heads * head_dim, bias="query" in bias)
-        key = key_or_value if own else None
+        key = key_or_value if has_keys else None
         self.key: Any = key and key(kv_heads * (head_dim - rope_dim), bias="key" in bias)
-        value = None if values_from_keys else key
+        value = None if own.values_from_keys else key
         self.value = value and value(kv_heads * value_dim, bias="value" in bias)
-        shared = SharedKey(width, rope_dim, bias="rope_key" in bias) if own and rope_dim else None
+        shared = (
+            SharedKey(width, rope_dim, bias="rope_key" in bias) if has_keys and rope_dim else None
+        )
         self.rope_key: Layer = shared or nothing
-        self.index, self.source, self.shares_kv = index, source, shares_kv
+        self.index, self.source, self.shares_kv = own.i, own.source, shares_kv
         self.output = Linear(heads * value_dim, width, bias="output" in bias)
         self.head_dim, self.rope_dim, self.groups = head_dim, rope_dim, heads // kv_heads
         self.kv_heads = kv_heads

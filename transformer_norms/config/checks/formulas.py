@@ -19,13 +19,9 @@ from transformer_norms.model.settings import (
     PER_BLOCK,
     ROLES,
     Sizes,
-    block_sizes,
     block_values,
     formula_values,
-    head_sizes,
-    latent_ranks,
     numbers_of,
-    value_factor,
 )
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
 from transformer_norms.training.settings import WEIGHTS, check_factor
@@ -45,17 +41,13 @@ def check_formulas(config: Config) -> None:
     architecture, sizes = config.architecture, config.model
     depth, values = sizes.depth, formula_values(sizes)
     scaling = config.position.get("scaling", "none")
+    blocks = [block_values(sizes, i) for i in range(depth)]
     for key in PER_BLOCK:
         spec = getattr(architecture, key)
         with name_key(f"architecture.{key}", spec):
-            numbers_of(key, spec, depth, sizes.context)
-    owns = [block_sizes(sizes, i) for i in range(depth)]
-    try:
-        ranks = [latent_ranks(head_sizes(architecture, own)) for own in owns]
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    blocks = [block_values(sizes, i) for i in range(depth)]
-    heads = [formula_values(own) for own in owns]
+            numbers_of(key, spec, blocks)
+    heads = [formula_values(own.sizes) for own in config.blocks]
+    ranks = [own.latent_ranks for own in config.blocks]
     for key, shapes, places in (
         ("embed_scale", STREAM, [values]),
         ("logit_scale", STREAM, [values]),
@@ -67,9 +59,6 @@ def check_formulas(config: Config) -> None:
         for here in places if (key, spec) not in _ABSENT else ():
             with name_key(f"architecture.{key}", spec):
                 _check_coefficient(spec, shapes, here)
-    for here in blocks:
-        with name_key("architecture.value_embedding", architecture.value_embedding):
-            value_factor(architecture.value_embedding, here)
     with name_key("position.scaling", scaling):
         for factor in {*scaling_factors(scaling, depth)} - {1}:
             SCALINGS.maker(scaling)(torch.ones(1), base=1e4, dims=2, factor=factor)
