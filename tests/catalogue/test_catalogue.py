@@ -323,6 +323,7 @@ def test_a_norm_for_heads_stands_at_the_head_norm_site_of_a_placement(tmp_path):
         "init=gpt2 init.stream=0.3",
         "placement=post init.stream=0.3 init.stream_by=scale",
         "norm=dyt norm.bias=false placement=mixln",
+        "architecture.bias=[query,key] architecture.rope_base=[100,0,50,9] position=rope_yarn",
     ],
 )
 def test_a_saved_run_is_the_same_run_again(typed, tmp_path):
@@ -331,4 +332,5 @@ def test_a_saved_run_is_the_same_run_again(typed, tmp_path):
     again = compose([f"config={file}"])
     assert run_hash(again, {}) == run_hash(config, {})
     assert again.choices.placement == config.choices.placement
-    assert (again.init, again.architecture) == (config.init, config.architecture)
+    for node in ("init", "architecture", "position"):
+        assert getattr(again, node) == getattr(config, node)

@@ -63,15 +63,17 @@ def same_with_gradients(found, expected, given, **near):
 
 @pytest.mark.parametrize("cap", [None, 0.8])
 @pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+@pytest.mark.parametrize(("window", "chunk"), [(None, None), (4, 6)])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_one_kernel_of_a_gpu_computes_the_same(slopes, cap, monkeypatch):
+def test_one_kernel_of_a_gpu_computes_the_same(window, chunk, slopes, cap, monkeypatch):
     monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
     monkeypatch.setattr(kernels, "has_one_kernel", lambda q, v: True)
     inputs = queries_keys_values(TIME, TIME)
-    pattern = Pattern(4, LinearBias(slopes) if slopes else None, 6)
-    found = pattern_attention(*inputs, pattern, cap=cap, scale=0.7, dropout=0.0)
-    expected, *_ = by_hand(*inputs, window=4, slopes=slopes, cap=cap, scale=0.7, chunk=6)
+    pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
+    how = {"cap": cap, "scale": 0.7}
+    found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
+    expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
     near = 1e-6 if slopes else 1e-13  # its bias is in float32
     same_with_gradients(found, expected, inputs, rtol=0, atol=near)
 
