@@ -126,25 +126,28 @@ def _names(tree: ast.AST) -> frozenset[str]:
     return frozenset(node.id for node in names if id(node) not in calls)
 
 
+def named(depth: int, **values: float) -> list[dict[str, float]]:
+    """Returns what formulas may name in each block: i, l and N, and the `values`."""
+    return [{**values, "i": i, "l": i + 1, "N": depth} for i in range(depth)]
+
+
 def numbers_of_blocks(
     spec: Any,
-    depth: int,
+    values: Sequence[Mapping[str, float]],
     what: str,
     wanted: str,
     allows: Callable[[float, int, list[float]], bool],
-    values: Mapping[str, float] = {},
 ) -> list[float]:
-    """Returns one number for each block, from a number, a formula of i, l, N and the names in
-    `values`, or a list of them. ValueError where it is none of these, or where a number is not
-    allowed, by the number, the index of its block, and the numbers of all blocks."""
+    """Returns one number for each block, from a number, a formula of the `values` of a block, or a
+    list of them. ValueError where it is none of these, or where a number is not allowed, by the
+    number, the index of its block, and the numbers of all blocks."""
     if isinstance(spec, Sequence) and not isinstance(spec, str):
-        if len(spec) != depth:
-            raise ValueError(f"there are {len(spec)} {what} for {depth} blocks")
+        if len(spec) != len(values):
+            raise ValueError(f"there are {len(spec)} {what} for {len(values)} blocks")
         formulas = [Formula(each) for each in spec]
     else:
-        formulas = [Formula(spec)] * depth
-    own = ({**values, "i": i, "l": i + 1, "N": depth} for i in range(depth))
-    numbers = [float(formula(here)) for formula, here in zip(formulas, own, strict=True)]
+        formulas = [Formula(spec)] * len(values)
+    numbers = [float(formula(here)) for formula, here in zip(formulas, values, strict=True)]
     for i, number in enumerate(numbers):
         if not allows(number, i, numbers):
             raise ValueError(f"in block i={i} it is {number:g}; {wanted}")

@@ -1,4 +1,5 @@
-"""Placements as their papers write them, for those that no package can be held against.
+"""Placements as their papers write them: those with norms on heads, of which test_fingerprints
+does not see whose gains they are, and those that no equation of a block says alone.
 
 Plain arithmetic on our weights, {name: tensor}. ALL takes a placement's name to its function from
 embedded tokens to logits. The norm is RMSNorm and the mlp relu^2, but in nGPT, which has its own.
@@ -27,14 +28,14 @@ class Parts:
     def norm(self, name, x):
         return self[f"{name}.gain"] * x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6)
 
-    def attention(self, i, x, q=same, k=same, v=same, each_head=same, cap=None, scale=None):
+    def attention(self, i, x, q=same, k=same, v=same, cap=None, scale=None):
         here = f"blocks.{i}.attention.f"
         read = {"query": q, "key": k, "value": v}
         made = {name: x @ self[f"{here}.{name}.weight"].T for name in read}
         heads = (read[name](z.unflatten(-1, (HEADS, HEAD_DIM))) for name, z in made.items())
         scale = HEAD_DIM**-0.5 if scale is None else scale
         context, *_ = by_hand(*(z.transpose(1, 2) for z in heads), scale=scale, cap=cap)
-        return each_head(context.transpose(1, 2)).flatten(2) @ self[f"{here}.output.weight"].T
+        return context.transpose(1, 2).flatten(2) @ self[f"{here}.output.weight"].T
 
     def normed_attention(self, i, x, sites, **rest):
         """With a norm on each head of q, k or v, all heads with the same gain."""
@@ -42,9 +43,9 @@ class Parts:
         norms = {site: lambda h, site=site: self.norm(f"{here}.{site}", h) for site in sites}
         return self.attention(i, x, **norms, **rest)
 
-    def mlp(self, i, x, mid=same):
+    def mlp(self, i, x):
         up, down = (self[f"blocks.{i}.mlp.f.{name}.weight"] for name in ("up", "down"))
-        return mid((x @ up.T).clamp(min=0) ** 2) @ down.T
+        return (x @ up.T).clamp(min=0) ** 2 @ down.T
 
     def swiglu(self, i, x):
         """nGPT's, its halves scaled by s_u sqrt(d) and s_v sqrt(d)"""
@@ -66,42 +67,32 @@ def model(placement):
     return placement
 
 
-def block(end):
-    """The model of such blocks, with a norm named `end` before the head, or none."""
+def block(placement):
+    """The model of such blocks, with a norm before the head."""
 
-    def of(placement):
-        @wraps(placement)
-        def whole(p, x):
-            for i in range(DEPTH):
-                x = placement(p, i, x, f"blocks.{i}.attention", f"blocks.{i}.mlp")
-            return p.head(p.norm(end, x) if end else x)
+    @wraps(placement)
+    def whole(p, x):
+        for i in range(DEPTH):
+            x = placement(p, i, x, f"blocks.{i}.attention", f"blocks.{i}.mlp")
+        return p.head(p.norm("final", x))
 
-        return model(whole)
-
-    return of
+    return model(whole)
 
 
-@block(end="final")
+@block
 def hybrid(p, i, x, attention, mlp):
     """Y = MHA_qkv(X) + X;  X' = FFN(Norm(Y)) + Norm(Y)      equation 5"""
     z = p.norm(f"{attention}.post", p.normed_attention(i, x, "qkv") + x)
     return p.mlp(i, z) + z
 
 
-@block(end="final")
+@block
 def hybrid_star(p, i, x, attention, mlp):
     """Block 0 is Pre-Norm in both sub-layers, its q, k, v norms kept.      equation 7"""
     if i > 0:
         return hybrid.__wrapped__(p, i, x, attention, mlp)
     y = p.normed_attention(i, p.norm(f"{attention}.pre", x), "qkv") + x
     return p.mlp(i, p.norm(f"{mlp}.pre", y)) + y
-
-
-@block(end="final")
-def prepost(p, i, x, attention, mlp):
-    """Y = MHA(Norm(X)) + X;  X' = FFN(Norm(Y)) + Norm(Y)      of HybridNorm's ablations"""
-    z = p.norm(f"{attention}.post", p.attention(i, p.norm(f"{attention}.pre", x)) + x)
-    return p.mlp(i, z) + z
 
 
 @model
@@ -130,60 +121,14 @@ def glm130b(p, x):
     return p.head(p.norm(norms[-1], x))
 
 
-@block(end="final")
-def mixln(p, i, x, attention, mlp):
-    """Post-LN in the first floor(N/4) blocks, Pre-LN after.
-
-    Its repository has it so, from the environment; the DeepNorm it is compared with there has the
-    inverse of the right gain, and an alpha that does not depend on the depth.
-    """
-    if i < DEPTH // 4:
-        x = p.norm(f"{attention}.post", x + p.attention(i, x))
-        return p.norm(f"{mlp}.post", x + p.mlp(i, x))
-    x = x + p.attention(i, p.norm(f"{attention}.pre", x))
-    return x + p.mlp(i, p.norm(f"{mlp}.pre", x))
-
-
-@block(end="final")
-def lns(p, i, x, attention, mlp):
-    """h = LN(x) / sqrt(l), l from 1
-
-    Its repository compares the norm's name, made lower case, with "LNS": that branch never runs.
-    """
-    root = math.sqrt(i + 1)
-    x = x + p.attention(i, p.norm(f"{attention}.pre.norm", x) / root)
-    return x + p.mlp(i, p.norm(f"{mlp}.pre.norm", x) / root)
-
-
-@block(end="final")
-def normformer(p, i, x, attention, mlp, skip=same):
-    """HeadScaleMHA(x) = Concat(g_1 h_1, ..., g_n h_n) W_o
-
-    fairseq multiplies after W_o, chunk by chunk of the width: another function.
-    """
-    gains = p[f"{attention}.f.head_scale.gain"].view(HEADS, 1)
-    h = p.norm(f"{attention}.pre", x)
-    h = p.attention(i, h, each_head=lambda context: gains * context)
-    x = x + p.norm(f"{attention}.out", h)
-    h = p.norm(f"{mlp}.pre", x)
-    return skip(x) + p.mlp(i, h, mid=lambda u: p.norm(f"{mlp}.f.mid", u))
-
-
-@block(end="final")
-def normformer_residual_scale(p, i, x, attention, mlp):
-    """lambda * x on the skip of the FFN alone"""
-    gain = p[f"{mlp}.skip.gain"]
-    return normformer.__wrapped__(p, i, x, attention, mlp, skip=lambda x: gain * x)
-
-
-@block(end="final")
+@block
 def qkv(p, i, x, attention, mlp):
     """Norms after the linear maps of q, k and v, none before."""
     x = x + p.normed_attention(i, x, "qkv")
     return x + p.mlp(i, p.norm(f"{mlp}.pre", x))
 
 
-@block(end="final")
+@block
 def qk_fc(p, i, x, attention, mlp):
     """Norms on q and k, after the projection, and after the second linear map of the FFN."""
     h = p.normed_attention(i, p.norm(f"{attention}.pre", x), "qk")
@@ -191,7 +136,7 @@ def qk_fc(p, i, x, attention, mlp):
     return x + p.norm(f"{mlp}.out", p.mlp(i, p.norm(f"{mlp}.pre", x)))
 
 
-@block(end="final")
+@block
 def qk_cap(p, i, x, attention, mlp):
     """Norms on q and k, and cap tanh(logits / cap)"""
     h = p.norm(f"{attention}.pre", x)
@@ -199,38 +144,7 @@ def qk_cap(p, i, x, attention, mlp):
     return x + p.mlp(i, p.norm(f"{mlp}.pre", x))
 
 
-@block(end=None)
-def b2t(p, i, x, attention, mlp):
-    """y = LN(x + MHA(x));  x' = LN(x + y + FFN(y))"""
-    y = p.norm(f"{attention}.post", x + p.attention(i, x))
-    return p.norm(f"{mlp}.post", x + y + p.mlp(i, y))
-
-
-@block(end=None)
-def admin(p, i, x, attention, mlp):
-    """LN(omega * x + F(x)), omega one number a feature"""
-    for here, f in ((attention, p.attention), (mlp, p.mlp)):
-        x = p.norm(f"{here}.post", p[f"{here}.skip.gain"] * x + f(i, x))
-    return x
-
-
-@block(end=None)
-def rezero(p, i, x, attention, mlp):
-    """x + a F(x), one a for both sub-layers of a block"""
-    a = p[f"{attention}.branch.gain"]
-    x = x + a * p.attention(i, x)
-    return x + a * p.mlp(i, x)
-
-
-@block(end="final")
-def skipinit(p, i, x, attention, mlp):
-    """x + a F(x), one a for each, and pre-norms"""
-    for here, f in ((attention, p.attention), (mlp, p.mlp)):
-        x = x + p[f"{here}.branch.gain"] * f(i, p.norm(f"{here}.pre", x))
-    return x
-
-
-@block(end="final")
+@block
 def gpas(p, i, x, attention, mlp):
     """x = x + F(LN(x));  x = x - SiLU(g) sg(x), sg without a gradient, one g for a block"""
     gate = p[f"{attention}.skip.gain"]
@@ -240,15 +154,7 @@ def gpas(p, i, x, attention, mlp):
     return x
 
 
-@block(end=None)
-def spannorm(p, i, x, attention, mlp):
-    """y = LN(x + MHA(x));  x' = LN(x + FFN(y)), and in block 0 y = LN(x + MHA(LN(x)))"""
-    read = x if i else p.norm(f"{attention}.pre", x)
-    y = p.norm(f"{attention}.post", x + p.attention(i, read))
-    return p.norm(f"{mlp}.post", x + p.mlp(i, y))
-
-
-@block(end="final")
+@block
 def simplenorm(p, i, x, attention, mlp):
     """Norm(W x) for every W of a block: over the width before heads are split, and in a SwiGLU"""
 
@@ -323,34 +229,6 @@ def whole_nanochat(p, tokens, eps):
             middle = x
     x = x - p[f"blocks.{DEPTH // 2}.connection.scale"] * middle
     return 15 * torch.tanh(norm(x) @ p["head.weight"].T / 15)
-
-
-@block(end="final")
-def gemma4(p, i, x, attention, mlp):
-    """Two sub-layers as in Gemma 2, and then x = layer_scalar * x"""
-    x = x + p.norm(f"{attention}.out", p.attention(i, p.norm(f"{attention}.pre", x)))
-    x = x + p.norm(f"{mlp}.out", p.mlp(i, p.norm(f"{mlp}.pre", x)))
-    return p[f"{mlp}.skip.gain"] * x
-
-
-@block(end="final")
-def beam(p, i, x, attention, mlp):
-    """x = sqrt((n - 1)/n) x + sqrt(1/n) LN(F(LN(x))), n = 2, 3, 4 .. over all sub-layers"""
-    for n, here, f in ((2 * i + 2, attention, p.attention), (2 * i + 3, mlp, p.mlp)):
-        update = p.norm(f"{here}.out", f(i, p.norm(f"{here}.pre", x)))
-        x = math.sqrt((n - 1) / n) * x + math.sqrt(1 / n) * update
-    return x
-
-
-@model
-def residual_dual(p, x):
-    """f = F(x);  r = r + f;  x = LN(x + f);  at the end x + LN(r)"""
-    r = x
-    for i in range(DEPTH):
-        for name, f in (("attention", p.attention), ("mlp", p.mlp)):
-            update = f(i, x)
-            x, r = p.norm(f"blocks.{i}.{name}.post", x + update), r + update
-    return p.head(x + p.norm("final.norm", r))
 
 
 @model

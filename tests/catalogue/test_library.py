@@ -72,12 +72,7 @@ def test_a_norm_is_built_in_one_line_with_the_values_of_its_yaml(name):
     assert name in dir(norms_room)
 
 
-def test_the_norms_that_torch_has_too_compute_the_same():
-    x = drawn(2, 5, 64)
-    for name, eps in (("RMSNorm", 1e-6), ("LayerNorm", 1e-5)):
-        expected = getattr(nn, name)(64, eps=eps).double()(x)
-        computed = getattr(norms_room, name)(64).double()(x)
-        torch.testing.assert_close(computed, expected, rtol=1e-12, atol=1e-12)
+def test_a_norm_that_there_is_not_cannot_be_imported():
     with pytest.raises(ImportError, match="RMSnorm"):
         exec("from transformer_norms.norms import RMSnorm")
 

@@ -7,18 +7,17 @@ import pytest
 import torch
 from generating import from_a_cache
 from new_process import run_python
-from refusing import refused
 from tiny_models import drawn, some_tokens, with_gradients
 from torch.nn.attention.flex_attention import flex_attention
 from written_out import by_hand
 
 from transformer_norms import build_model, compose
 from transformer_norms.config.building import build_trainer
-from transformer_norms.model.attention import ATTENTIONS, Temperature
+from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.attentions import flex, kernels
+from transformer_norms.model.attentions.heads import Temperature
 from transformer_norms.model.attentions.kernels import Pattern, pattern_attention
 from transformer_norms.model.position import LinearBias, alibi_slopes
-from transformer_norms.model.settings import numbers_of
 from transformer_norms.training.flops import training_flops
 
 TIME, VOCABULARY, HEADS = 13, 31, 3
@@ -64,15 +63,17 @@ def same_with_gradients(found, expected, given, **near):
 
 @pytest.mark.parametrize("cap", [None, 0.8])
 @pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+@pytest.mark.parametrize(("window", "chunk"), [(None, None), (4, 6)])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_one_kernel_of_a_gpu_computes_the_same(slopes, cap, monkeypatch):
+def test_one_kernel_of_a_gpu_computes_the_same(window, chunk, slopes, cap, monkeypatch):
     monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
     monkeypatch.setattr(kernels, "has_one_kernel", lambda q, v: True)
     inputs = queries_keys_values(TIME, TIME)
-    pattern = Pattern(4, LinearBias(slopes) if slopes else None, 6)
-    found = pattern_attention(*inputs, pattern, cap=cap, scale=0.7, dropout=0.0)
-    expected, *_ = by_hand(*inputs, window=4, slopes=slopes, cap=cap, scale=0.7, chunk=6)
+    pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
+    how = {"cap": cap, "scale": 0.7}
+    found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
+    expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
     near = 1e-6 if slopes else 1e-13  # its bias is in float32
     same_with_gradients(found, expected, inputs, rtol=0, atol=near)
 
@@ -155,39 +156,21 @@ def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
 
 
 @pytest.mark.parametrize(
-    ("typed", "depth", "context", "windows"),
+    ("typed", "windows"),
     [
-        ("none", 2, 16, [0, 0]),
-        (0, 2, 16, [0, 0]),
-        ("4096 * (i % 2 == 0)", 3, 8192, [4096, 0, 4096]),
-        ("L/4 * (l % 4 != 0)", 4, 16, [4, 4, 4, 0]),
-        ([3, "2*l"], 2, 16, [3, 4]),
-        (16, 2, 16, [0, 0]),
-        (4096, 2, 16, [0, 0]),
+        ("none", [0, 0]),
+        ("0", [0, 0]),
+        ("8*(i%2==0)", [8, 0, 8]),
+        ("L/4*(l%4!=0)", [4, 4, 4, 0]),
+        ("[3,2*l]", [3, 4]),
+        ("16", [0, 0]),
+        ("4096", [0, 0]),
     ],
 )
-def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none(
-    typed, depth, context, windows
-):
-    assert numbers_of("sliding_window", typed, depth, context) == windows
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ([f"{WINDOW}=-1"], "in block i=0 it is -1; a window is a whole number"),
-        ([f"{WINDOW}=2.5"], "in block i=0 it is 2.5"),
-        ([f"{WINDOW}=[3,4]"], "there are 2 windows for 3 blocks"),
-        ([f"{WINDOW}=8*d"], "names d; known here are L N i l"),
-        ([f"{CHUNK}=-1"], "in block i=0 it is -1; a chunk is a whole number"),
-        ([f"{FLOOR}=[3,4]"], "there are 2 floors for 3 blocks"),
-        ([f"{FLOOR}=0.5"], "in block i=0 it is 0.5; a floor is a whole number of tokens from 1 on"),
-        (["architecture.sliding_windw=8"], "did you mean 'architecture.sliding_window'"),
-        (["position=alibbi"], "did you mean 'alibi'"),
-    ],
-)
-def test_what_is_no_window_is_one_line(typed, said):
-    assert said in refused(compose, [*SMALL, *typed])
+def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none(typed, windows):
+    sizes = ["model=nano", f"model.depth={len(windows)}", "model.context=16"]
+    blocks = compose([*sizes, f"{WINDOW}={typed}"]).blocks
+    assert [own.sliding_window for own in blocks] == windows
 
 
 def test_the_slopes_are_those_of_bloom_and_of_the_papers_code():

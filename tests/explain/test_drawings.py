@@ -5,16 +5,13 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from combinations import changed
 from test_explain import (
     DEPTH,
     PLACEMENTS,
     TINY,
     VOCABULARY,
-    anatomy_of,
     check_factors,
     check_norms,
-    config_of,
     explained,
     facts,
 )
@@ -22,12 +19,10 @@ from typed_equations import EQUATIONS, typed
 
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import compose
-from transformer_norms.explain.anatomy import Anatomy
 from transformer_norms.explain.explanation import explain
 from transformer_norms.explain.layout import SUM, blocks_text, kinds_of_block
-from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
+from transformer_norms.explain.painting import block_svg, terminal_lines, wrap
 from transformer_norms.explain.text import explanation_text
-from transformer_norms.kinds import Values
 
 # Equations from no paper
 
@@ -61,7 +56,7 @@ def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
 
 def test_an_equation_typed_without_blanks_breaks_between_its_words():
     equation = "0.1234*x+0.5**l*norm(f(norm(x),q=norm@per_head,head_norm=norm,ctx=norm,mid=norm))"
-    lines = wrap_line(equation, 40)
+    lines = wrap(equation, width=40)
     assert max(map(len, lines)) <= 40
     assert "".join(lines) == equation
     words = [word for line in lines for word in re.findall(r"[\w.@]+|[*]+", line)]
@@ -134,61 +129,6 @@ def check_terms(anatomy, layout, block):
         assert len(re.findall(rf"\* {name}\b", drawn)) == words.count(name), name
 
 
-def test_what_a_sum_leaves_out_is_not_drawn():
-    first, spannorm = kinds_of_block(anatomy_of(placement="spannorm"))
-    assert "[pre rmsnorm]" in "\n".join(terminal_lines(first))
-    assert "\n".join(terminal_lines(spannorm)).partition("[post rmsnorm]")[2] == SPANNORM
-    config = changed(config_of(), "placement", Values({"equation": "norm(f(x))"}))
-    ((bare, _),) = kinds_of_block(Anatomy(config, VOCABULARY)).items()
-    check_drawing(bare)
-    assert "⊕" not in "\n".join(terminal_lines(bare))
-
-
-SPANNORM = """
-        ╰───────╮
-              (mlp)
-start ─►⊕◄──────╯
- [post rmsnorm]
-        x"""
-
-
-@pytest.mark.parametrize(
-    ("placement", "line"),
-    [
-        ("gemma3n", "pre(x) * c, learned matrix of rank 64 ─►⊕◄──────────────────╯"),
-        ("parallel", "├──[pre rmsnorm]───────┬─────────╮"),
-        ("residual_dual", "⊕◄──────┴──►r"),
-        ("mhc", "(write)◄───────╯"),
-    ],
-)
-def test_a_line_of_a_drawing_says_what_is_added_read_or_written(placement, line):
-    ((layout, _),) = kinds_of_block(anatomy_of(placement=placement)).items()
-    assert line in [text.strip() for text in terminal_lines(layout)]
-
-
-def test_a_figure_says_what_a_connection_reads_and_writes():
-    def words(**chosen):
-        svg = ElementTree.fromstring(block_svg(anatomy_of(**chosen)))
-        return " ".join("".join(element.itertext()) for element in svg.iter())
-
-    assert "write(X, u): x = norm(x + u / sqrt(2*l))" in words(placement="siamese")
-    assert "read(X)" not in words(placement="pre")
-
-
-def test_the_drawing_says_what_each_matrix_of_attention_reads():
-    def boxes(*typed):
-        (layout,) = kinds_of_block(anatomy_of(*typed))
-        return [box.label for box in boxes_of(layout) if box.kind in ("layer", "norm")]
-
-    key, query = "architecture.kv_rank=6", "architecture.q_rank=6"
-    shared = "architecture.rope_dim=4"
-    assert boxes() == ["pre rmsnorm", "attention", "pre rmsnorm", "mlp"]
-    assert boxes("attention=sinks")[1] == "attention, sinks"
-    latents = "q_latent rmsnorm | kv_latent rmsnorm | k_r"
-    assert boxes(query, key, shared)[1:4] == ["W_dq  W_dkv  W_kr", latents, "W_q  W_k  W_v"]
-    assert boxes(key)[1:4] == ["W_dkv", "x | kv_latent rmsnorm", "W_q  W_k  W_v"]
-
-
 def check_drawing(layout):
     """The words of every box are whole, and no line ends in the air."""
     lines = terminal_lines(layout)
@@ -210,22 +150,3 @@ def check_drawing(layout):
             words = way == "l" and grid.get((x + 1, y)) in ("►", "╮")  # of a term
             if not words:
                 assert grid.get((x + dx, y + dy), " ") != " ", (sign, x, y, way)
-
-
-def test_the_drawing_of_a_block_is_this_one():
-    ((layout, blocks),) = kinds_of_block(explained(placement="b2t").anatomy).items()
-    assert blocks == [0, 1, 2, 3]
-    assert "\n".join(terminal_lines(layout)) == B2T
-
-
-B2T = """\
-        x
-        ├───────╮
-        │  (attention)
-        ⊕◄──────╯
- [post rmsnorm]
-        ├───────╮
-        │     (mlp)
-start ─►⊕◄──────╯
- [post rmsnorm]
-        x"""

@@ -1,18 +1,16 @@
-"""Capped attention, each way that computes it, against its formula and autograd's gradient."""
+"""Capped attention in half precision, under a mask and with dropout, and where one kernel of a GPU
+computes it. test_patterns compares each way that computes it with its formula."""
 
 from functools import partial
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_norms.model.attentions import flex
 from transformer_norms.model.attentions import kernels as capped
 
 CAP, SCALE, TIME = 1.3, 0.7, 9
-WAYS = ("written_out", "fused")
 attend = partial(capped.capped_attention, cap=CAP, scale=SCALE)
 
 
@@ -28,39 +26,6 @@ def of_heads(dtype, count=3):
     shape = (2, 3, TIME, 16)
     drawn = [torch.randn(shape, generator=generator, dtype=dtype) for _ in range(count)]
     return [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in drawn]
-
-
-@pytest.fixture
-def eager_flex(monkeypatch):
-    """Flex attention's own reference, which could have a gradient on a CPU but refuses it."""
-    monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
-    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_capped_attention_and_its_gradients_are_the_formulas(way, dtype, bound, eager_flex):
-    attend = {
-        "written_out": capped.written_out,
-        "fused": partial(flex.fused, pattern=capped.Pattern()),
-    }[way]
-    *inputs, grad = of_heads(dtype, count=4)
-    found, expected = attend(*inputs, CAP, SCALE), formula(*inputs)
-    torch.testing.assert_close(found, expected, rtol=0, atol=bound)
-    gradients = (torch.autograd.grad(y, inputs, grad.detach()) for y in (found, expected))
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=bound)
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_where_there_is_one_kernel_causal_capped_attention_is_the_formula(eager_flex, monkeypatch):
-    monkeypatch.setattr(capped, "has_one_kernel", lambda q, v: True)
-    inputs = of_heads(torch.float64)
-    monkeypatch.delattr(capped, "written_out")
-    how = {"cap": CAP, "scale": SCALE, "dropout": 0.0}
-    found = capped.pattern_attention(*inputs, capped.Pattern(), **how)
-    torch.testing.assert_close(found, formula(*inputs), rtol=0, atol=1e-13)
 
 
 def test_under_autocast_only_the_products_are_rounded_to_bfloat16():

@@ -6,7 +6,6 @@ from trainers import trainer_of
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
-from transformer_norms.explain.explanation import explain
 from transformer_norms.training.flops import flops_per_token
 from transformer_norms.training.optimizer import groups
 from transformer_norms.training.recomputation import recompute
@@ -102,16 +101,3 @@ def test_the_table_is_an_embedding_to_the_optimizer_and_what_reads_and_writes_ar
     assert {"enter.norm.gain", f"{inside}.norm.gain", "blocks.0.connection.scale"} < (
         by_group["norms"]
     )
-
-
-def test_explain_gives_the_formulas_and_the_width_of_the_norm_on_inputs():
-    config = compose([*SIZES, "placement=gemma4_inputs", f"placement.connection.inputs={P}"])
-    explanation = explain(config, V, set())
-    text = " ".join(
-        " ".join(map(str, fact.cells)) for section in explanation.sections for fact in section.facts
-    )
-    assert "x = s * (u + norm(W_o (activation(W_g u) * e_l)))" in text
-    assert "sqrt(p) * E_l[tokens]" in text
-    widths = {norm.module: norm.width for norm, _ in explanation.anatomy.norms()}
-    assert widths["enter"] == P
-    assert {width for name, width in widths.items() if "gated" in name} == {D}

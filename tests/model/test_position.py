@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from transformer_norms import build_model, compose
-from transformer_norms.config.saved import to_yaml
 from transformer_norms.model.position import POSITIONS
 from transformer_norms.model.settings import numbers_of
-from transformer_norms.run.identity import run_hash
+from transformer_norms.model.sizes import block_values
 
 SMALL = ["model=nano", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
 SMALL += ["init=megatron"]
@@ -160,7 +159,9 @@ def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_tu
     ],
 )
 def test_a_key_with_a_number_for_each_block_is_a_number_a_formula_or_a_list(key, spec, numbers):
-    assert numbers_of(key, spec, len(numbers), 8) == numbers
+    sizes = compose(["model=nano", f"model.depth={len(numbers)}"]).model
+    values = [block_values(sizes, i) for i in range(len(numbers))]
+    assert numbers_of(key, spec, values) == numbers
 
 
 @pytest.mark.parametrize(
@@ -199,21 +200,6 @@ def test_the_roles_that_have_a_bias_are_those_of_the_key(roles, names):
         torch.testing.assert_close(
             shifted - model(torch.zeros(1, 2, dtype=torch.int64)), 1 + 0 * shifted
         )
-
-
-def test_a_saved_run_keeps_its_choices_and_takes_others(tmp_path):
-    typed = ["architecture.bias=[query,key]", "architecture.rope_base=[100,0,50]"]
-    config = compose([*SMALL, *typed, "position=rope_yarn"])
-    (tmp_path / "config.yaml").write_text(to_yaml(config))
-    saved = f"config={tmp_path}/config.yaml"
-    again = compose([saved])
-    assert (again.architecture, again.position) == (config.architecture, config.position)
-    assert run_hash(again, {}) == run_hash(config, {})
-    changes = ["architecture.bias=true", "architecture.rope_base='10*l'"]
-    changed = compose([saved, *changes, "position.scaling.factor=8"])
-    assert (changed.architecture.bias, changed.architecture.rope_base) == (True, "10*l")
-    assert changed.position.scaling.factor == 8
-    assert run_hash(changed, {}) != run_hash(config, {})
 
 
 def test_a_model_carries_the_config_that_it_was_built_from():

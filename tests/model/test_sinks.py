@@ -1,6 +1,6 @@
-"""Attention with sinks against transformers' GPT-OSS, and against its formula."""
+"""Attention with sinks: what probes, dropout and half precision make of it. test_parity compares it
+with transformers' GPT-OSS, and test_patterns with its formula."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -18,44 +18,6 @@ def built(*typed):
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return model.double()
-
-
-@pytest.mark.goal("A2")
-@pytest.mark.filterwarnings("ignore")
-def test_attention_with_sinks_and_its_gradients_are_those_of_transformers_gpt_oss():
-    from transformers import GptOssConfig
-    from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
-
-    model = built("architecture.bias=[query,key,value,output]")
-    f, x = model.blocks[0].attention.f, torch.randn(2, TIME, WIDTH).double().requires_grad_()
-    sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS}
-    config = GptOssConfig(
-        **sizes, head_dim=DIM, num_hidden_layers=2, attn_implementation="eager", sliding_window=99
-    )
-    theirs = gpt_oss.GptOssAttention(config, 0).double()
-    ours = dict(f.named_parameters())
-    names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
-    pairs = {
-        f"{their}.{leaf}": f"{our}.{leaf}"
-        for their, our in names.items()
-        for leaf in ("weight", "bias")
-    }
-    pairs["sinks"] = "attend.sinks"
-    assert set(pairs) == set(dict(theirs.named_parameters()))
-    assert set(pairs.values()) == set(ours)
-    for name, parameter in theirs.named_parameters():
-        parameter.data = ours[pairs[name]].data.clone()
-    half = 1 / 10_000 ** (torch.arange(DIM // 2, dtype=torch.float32) / (DIM // 2))
-    angle = (torch.arange(TIME).double()[:, None] * half.double())[None]
-    future = torch.full((TIME, TIME), float("-inf")).triu(1).double()[None, None]
-    expected, _ = theirs(x, (angle.cos(), angle.sin()), future)
-    found = f(x, model.position.angles(0, TIME), None)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    pull = torch.randn_like(found)
-    at_ours = torch.autograd.grad(found, [x, *(ours[pairs[n]] for n in pairs)], pull)
-    at_theirs = torch.autograd.grad(expected, [x, *(theirs.get_parameter(n) for n in pairs)], pull)
-    for one, other in zip(at_ours, at_theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 def sunk(q, k, v, sinks, scale):

@@ -25,7 +25,6 @@ from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf.facts import biasable_roles, facts_of
 from transformer_norms.model.initialization import biased
-from transformer_norms.model.settings import latent_ranks
 from transformer_norms.model.sites import NormPlace, place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms.layernorm import LayerNorm
@@ -169,7 +168,7 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     roles = biased(model.config.architecture.bias)
     if any(getattr(norm, "bias", None) is not None for _, norm in model.norms()):
         inputs = {role for group in READERS.values() for role in group} | {"head"}
-        roles |= inputs - {*latent_ranks(model.config.blocks[0].inner)}
+        roles |= inputs - {*model.config.blocks[0].latent_ranks}
     roles &= biasable_roles(facts_of(model.config, model.vocab_size))
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]

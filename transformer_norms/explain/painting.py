@@ -3,6 +3,7 @@
 import re
 import textwrap
 from html import escape
+from pathlib import Path
 
 from transformer_norms.explain.anatomy import Anatomy
 from transformer_norms.explain.layout import (
@@ -14,34 +15,25 @@ from transformer_norms.explain.layout import (
     blocks_text,
     kinds_of_block,
 )
+from transformer_norms.text_tables import COLUMNS, printable
 
 FORMS = {"norm": "[{}]", "layer": "({})", "sum": "⊕", "line": "│", "turn": "╮"}
 LEAVES, JOINS = {LINE: "├", TURN: "╰"}, {TURN: "╭"}  # the stream's sign at an edge
 # The pixels of a terminal's column, of a row and of a sign on a line; the width of an equation's
 # letter and the height of its line.
 COLUMN, ROW, SIGN, MONO, EQUATION, MARGIN = 8, 40, 10, 7, 17, 24
-STYLE = """
-text { font-family: Helvetica, Arial, sans-serif; font-size: 13px; fill: #1f2937 }
-.title { font-size: 17px; font-weight: bold }
-.blocks { font-size: 14px; font-weight: bold }
-.factor { font-size: 12px; fill: #4b5563 }
-.equation { font-family: Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 11.5px }
-.in-norm { fill: #ffffff; font-weight: bold }
-rect.norm { fill: #2563eb }
-rect.layer { fill: #e5e7eb; stroke: #9ca3af }
-circle { fill: #ffffff; stroke: #1f2937; stroke-width: 1.5 }
-path { fill: none; stroke: #4b5563; stroke-width: 1.5 }
-path.stream { stroke: #1f2937; stroke-width: 2.5 }
-path.head { fill: #1f2937; stroke: none }
-"""
 
 
-def wrap_line(line: str, width: int, indent: str = "", further: str = "") -> list[str]:
+def wrap(
+    line: str, indent: str = "", further: str | None = None, width: int = COLUMNS
+) -> list[str]:
     """Lines of at most `width` columns, broken at blanks. An equation may be typed without blanks:
-    a long word is also broken after operators, brackets and commas."""
+    a long word is also broken after operators, brackets and commas. The first line begins with
+    `indent`, all others with `further`, which is the same unless given."""
+    further = indent if further is None else further
     wrapper = textwrap.TextWrapper(width, indent, further, break_on_hyphens=False)
     wrapper.wordsep_simple_re = re.compile(r"(\s+)|(?<=[+*/(,])(?=[^\s*]\S{30})")
-    return wrapper.wrap(line)
+    return wrapper.wrap(printable(line))
 
 
 # ------------------------------------------------------------------------------------ a terminal
@@ -96,7 +88,8 @@ def block_svg(anatomy: Anatomy, alone: bool = False) -> str:
     parts = [_words(title, MARGIN, MARGIN, "title", "start")]
     if alone:
         paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
-        parts = [f"<style>{STYLE}</style>", paper, *parts]
+        style = (Path(__file__).parent / "drawing.css").read_text(encoding="utf-8")
+        parts = [f"<style>\n{style}</style>", paper, *parts]
     left, height = MARGIN, 0
     for layout, blocks in kinds_of_block(anatomy).items():
         width, y = max((layout.width + 2) * COLUMN, 290), MARGIN + 34
@@ -105,7 +98,7 @@ def block_svg(anatomy: Anatomy, alone: bool = False) -> str:
         parts += _layout_parts(layout, left + COLUMN, y)
         y += 34
         for part, equation in {**anatomy.equations(blocks[0]), **anatomy.connection()}.items():
-            for line in wrap_line(f"{part}: {equation}", width // MONO, further="   "):
+            for line in wrap(f"{part}: {equation}", further="   ", width=width // MONO):
                 parts.append(_words(line, left, y, "equation", "start"))
                 y += EQUATION
         left, height = left + width + MARGIN, max(height, y + MARGIN)

@@ -8,14 +8,8 @@ from typing import Any
 from torch import nn
 
 from transformer_norms.formula import Formula
-from transformer_norms.model.attention import (
-    ATTENTIONS,
-    AllHeads,
-    Attention,
-    PerHead,
-    Temperature,
-    ValueMix,
-)
+from transformer_norms.model.attention import ATTENTIONS, Attention
+from transformer_norms.model.attentions.heads import AllHeads, PerHead, Temperature, ValueMix
 from transformer_norms.model.block import BLOCKS, SubLayer
 from transformer_norms.model.coefficient import (
     LOW_RANK,
@@ -33,7 +27,7 @@ from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS, SparseActivation
 from transformer_norms.model.placement import PARTS, attention_sites, read_placement
 from transformer_norms.model.position import ORDERS, NoPosition
-from transformer_norms.model.settings import BlockChoices, ModelConfig, value_factor
+from transformer_norms.model.settings import BlockChoices, ModelConfig
 from transformer_norms.model.sites import (
     HEAD_SITES,
     INSIDE,
@@ -172,35 +166,28 @@ class Assembly:
         )
 
     def attention(self, plan: SubLayerPlan, own: BlockChoices) -> Attention:
-        sizes, inner, order = own.sizes, own.inner, self.architecture.qk_norm_order
+        sizes, order = own.sizes, self.architecture.qk_norm_order
         plan = replace(plan, sites=self.sites(plan, own))
-        has_keys = own.kv_from_block == own.i
         attend, scale = self.attend(own)
         head_scale = plan.coefficient("head_scale")
         return Attention(
-            sizes,
-            inner,
+            own,
             bias=self.biased,
             attend=attend,
             scale=scale,
-            values_from_keys=own.values_from_keys,
-            index=own.i,
-            source=None if has_keys else own.kv_from_block,
             shares_kv=self.shares_kv(own.i),
             temperature=self.temperature(own),
             turn=partial(ORDERS[order], self.position.rotation(own.i)),
             **{name: self.site(plan, name, "attention", own) for name in INSIDE["attention"]},
-            head_scale=coefficient(
-                head_scale, head_shapes(sizes.heads, inner.value_dim), own.values
-            ),
-            values=self.value_mix(own) if has_keys else nothing,
+            head_scale=coefficient(head_scale, head_shapes(sizes.heads, own.value_dim), own.values),
+            values=self.value_mix(own) if own.source is None else nothing,
             attention_gate=self.attention_gate(own),
         )
 
     def sites(self, plan: SubLayerPlan, own: BlockChoices) -> dict[str, Site]:
         """The norms inside the attention of a block. Keys and values of another block have its."""
         sites = attention_sites(plan, self.config)
-        absent = () if own.kv_from_block == own.i else KV_SITES
+        absent = () if own.source is None else KV_SITES
         return {name: site for name, site in sites.items() if name not in absent}
 
     def shares_kv(self, i: int) -> bool:
@@ -213,7 +200,7 @@ class Assembly:
 
     def attention_gate(self, own: BlockChoices) -> Module:
         gate, sizes = self.architecture.attention_gate, own.sizes
-        each = {"elementwise": own.inner.value_dim, "per_head": 1}
+        each = {"elementwise": own.value_dim, "per_head": 1}
         if gate == "none":
             return nothing
         return Gate(sizes.width, sizes.heads, each[gate], "attention_gate" in self.biased)
@@ -227,7 +214,7 @@ class Assembly:
                 for spec in (how.value_scale, how.value_residual)
             )
             parts = {"own": value, "first": first} if own.i else {"shares_kv": True}
-        if factor := value_factor(how.value_embedding, own.values):
+        if factor := own.value_embedding:
             table = Embedding(self.vocab_size, heads * value_dim)
             parts |= {"value_embedding": table, "embedded": coefficient(factor, {}, own.values)}
             if how.value_gate != "none":

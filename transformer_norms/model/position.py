@@ -18,7 +18,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from transformer_norms.formula import Formula, numbers_of_blocks
+from transformer_norms.formula import Formula, named, numbers_of_blocks
 from transformer_norms.kinds import Flag, Nothing, Number, Size, Text
 from transformer_norms.model.attentions.kernels import PositionBias
 from transformer_norms.model.initialization import Embedding
@@ -304,4 +304,4 @@ def scaling_factors(scaling: Any, depth: int) -> list[float]:
     scaled. ValueError where one is not from 1 to 1e4."""
     spec = scaling["factor"] if isinstance(scaling, Mapping) else 1
     wanted, allows = "a factor is from 1 to 1e4", lambda factor, *_: 1 <= factor <= 1e4
-    return numbers_of_blocks(spec, depth, "factors", wanted, allows)
+    return numbers_of_blocks(spec, named(depth), "factors", wanted, allows)

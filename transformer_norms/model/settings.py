@@ -1,8 +1,7 @@
 """The settings that a model is built from, with their types and ranges. No torch here."""
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
@@ -15,14 +14,19 @@ from transformer_norms.kinds import (
     Number,
     Positive,
     Seed,
-    Size,
     Text,
     Values,
     node,
-    refusal_text,
 )
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.sites import INSIDE
+from transformer_norms.model.sizes import (
+    BlockSizes,
+    Sizes,
+    block_sizes,
+    block_values,
+    whole_or_even,
+)
 
 # The names of the modules that hold a drawn weight.
 ROLES = (
@@ -43,25 +47,23 @@ MADE_BY = {
 }
 # The keys by which attention reads more than the stream in a pass.
 GIVEN = ("value_residual", "value_embedding", "kv_from_block")
-Base = Number | Text  # a formula of i, l and N
+Base = Number | Text  # a formula of what `block_values` names
 Bases = Base | tuple[Base, ...]
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
-Heads = Annotated[Positive, Field(le=4096)]
-HeadDim = Annotated[Positive, Field(le=8192)]
-OF_BLOCKS = ("kv_heads", "head_dim")  # the sizes in which blocks may differ
 
 
 class PerBlock(NamedTuple):
-    """Declares a key with a number for each block: one for all, a formula of i, l, N and L, or a
-    list. `what` the numbers are called, which of them the key `allows`, as `wanted` says, and what
-    the model reads: `of` makes it from a number and the context. none is the formula `unset`.
-    `allows` has a number, the index of its block, and the numbers of all blocks."""
+    """Declares a key of `architecture` with a number for each block: one for all, a formula of what
+    `block_values` names, or a list. `what` the numbers are called, which of them the key `allows`,
+    as `wanted` says, and what the model reads: `of` makes it from a number and the context. none is
+    the formula `unset`, or is not allowed. `allows` has a number, the index of its block, and the
+    numbers of all blocks."""
 
     what: str
     wanted: str
     allows: Callable[[float, int, list[float]], bool]
     of: Callable[[float, int], Any] = lambda number, context: number
-    unset: str = "0"
+    unset: str | None = "0"
 
 
 def _is_count(number: float, *_: Any) -> bool:
@@ -72,13 +74,13 @@ def _window(number: float, context: int) -> int:
     return int(number) if number < context else 0
 
 
-def _whole_number(number: float, context: int) -> int:
-    return int(number)
-
-
 def _is_source(number: float, i: int, numbers: list[float]) -> bool:
     """Whether block i, or an earlier one, has the keys and values that block i uses."""
     return number == int(number) and 0 <= number <= i and numbers[int(number)] == number
+
+
+def _is_size(number: float, *_: Any) -> bool:
+    return 1e-9 < number <= 2**24
 
 
 _TOKENS = "is a whole number of tokens from 1 on, or 0 for"
@@ -87,17 +89,21 @@ _MARK = "it is 1 where values are what W_k computes, else 0"
 _BASE = "a base is above 1 and at most 1e9, or 0 where nothing is to turn"
 _SHARE = "a share of a head is above 0 and at most 1"
 _HIDDEN = "a share of hidden units is at least 0, which is none of them, and below 1"
+_SIZE = PerBlock("sizes", "a size is above 0, up to 2^24", _is_size, whole_or_even)
 # The keys of `architecture` that have a number for each block.
 PER_BLOCK = {
+    "value_embedding": PerBlock("factors", "any number", lambda *_: True),
+    **dict.fromkeys(("q_rank", "kv_rank", "rope_dim"), _SIZE),
+    "value_dim": _SIZE._replace(unset="dh"),
     "sliding_window": PerBlock("windows", f"a window {_TOKENS} all", _is_count, _window),
     "attention_chunk": PerBlock("chunks", f"a chunk {_TOKENS} all", _is_count, _window),
-    "temperature_floor": PerBlock("floors", f"a floor {_TOKENS} none", _is_count, _whole_number),
+    "temperature_floor": PerBlock("floors", f"a floor {_TOKENS} none", _is_count, whole_or_even),
     "rope_base": PerBlock("bases", _BASE, lambda base, *_: base == 0 or 1 < base <= 1e9),
-    "rope_fraction": PerBlock("shares", _SHARE, lambda share, *_: 0 < share <= 1),
+    "rope_fraction": PerBlock("shares", _SHARE, lambda share, *_: 0 < share <= 1, unset=None),
     "values_from_keys": PerBlock(
         "marks", _MARK, lambda mark, *_: mark in (0, 1), lambda mark, _: bool(mark)
     ),
-    "kv_from_block": PerBlock("blocks", _SOURCE, _is_source, _whole_number, unset="i"),
+    "kv_from_block": PerBlock("blocks", _SOURCE, _is_source, whole_or_even, unset="i"),
     "activation_sparsity": PerBlock("shares", _HIDDEN, lambda share, *_: 0 <= share < 1),
 }
 
@@ -109,182 +115,16 @@ def _check_rms(value: Any) -> Any:
     return value
 
 
+def _check_size(value: float) -> float:
+    if value % 1 or not 1 <= value <= 2**24:
+        raise ValueError("it is none or a whole number from 1 to 2^24")
+    return value
+
+
 Stream = Annotated[Any, AfterValidator(_check_rms)]
+Rank = Annotated[Number, AfterValidator(_check_size)] | Text
 # A number, a formula, or the mapping of a learned one; `check_formulas` works each of them out.
 Scale = Any
-
-
-@node
-class Sizes:
-    """`model.*`. Unless chosen, kv_heads are heads, head_dim is width / heads, and mlp_width is
-    4 x width, or 8/3 x width rounded up to a multiple of 8 where the mlp is gated.
-
-    kv_heads and head_dim may be a formula of i, l, N, R, d, H and L, or a list of numbers and
-    formulas. They come to a number, or to a number for each block where blocks differ. What is not
-    whole is rounded up: kv_heads to a divisor of heads, head_dim to an even number."""
-
-    width: Size
-    depth: Annotated[Positive, Field(le=10_000)]
-    heads: Heads
-    kv_heads: Annotated[Heads | Text | tuple[Heads | Text, ...], Mark.AUTO]
-    head_dim: Annotated[HeadDim | Text | tuple[HeadDim | Text, ...], Mark.AUTO]
-    mlp_width: Annotated[Size, Mark.AUTO]
-    context: Annotated[Positive, Field(le=2**24)]
-    dropout: Annotated[Number, Field(ge=0, lt=1)]
-
-
-@node
-class BlockSizes(Sizes):
-    """The sizes of one block, all of them numbers."""
-
-    kv_heads: Heads
-    head_dim: HeadDim
-
-
-def value_factor(spec: Any, values: Mapping[str, float]) -> float:
-    """Returns what the rows of a block's value embedding are multiplied by; 0 means no table."""
-    return 0.0 if spec == "none" else float(Formula(spec)(values))
-
-
-def formula_values(sizes: Sizes) -> dict[str, float]:
-    """Returns the numbers that formulas in YAML may name, besides i and l of a block. There is no
-    dh where blocks have heads of several sizes."""
-    return {
-        "N": sizes.depth,
-        "R": 2 * sizes.depth,
-        "d": sizes.width,
-        "H": sizes.heads,
-        **({"dh": sizes.head_dim} if isinstance(sizes.head_dim, int) else {}),
-        "m": sizes.mlp_width,
-        "L": sizes.context,
-    }
-
-
-def block_sizes(sizes: Sizes, i: int) -> BlockSizes:
-    """Returns the sizes of block i."""
-    each = {one.name: getattr(sizes, one.name) for one in fields(sizes)}
-    own = {key: size[i] for key, size in each.items() if isinstance(size, tuple)}
-    return BlockSizes(**{**each, **own})
-
-
-def block_values(sizes: Sizes, i: int) -> dict[str, float]:
-    """Returns the numbers that formulas may name in block i."""
-    return {**formula_values(block_sizes(sizes, i)), "i": i, "l": i + 1}
-
-
-@dataclass(frozen=True)
-class HeadSizes:
-    """The ranks of the latents of attention, the dimensions of a key that all heads share, each 0
-    where there is none, and the dimensions of a head's values."""
-
-    q_rank: int
-    kv_rank: int
-    rope_dim: int
-    value_dim: int
-
-
-def head_sizes(architecture: "Architecture", sizes: BlockSizes) -> HeadSizes:
-    """Returns what q_rank, kv_rank, rope_dim and value_dim come to, for the sizes of a block.
-    ValueError, which begins with the key, where one is no size."""
-    values, found = formula_values(sizes), {}
-    for key in ("q_rank", "kv_rank", "rope_dim", "value_dim"):
-        try:
-            found[key] = _whole(getattr(architecture, key), values)
-        except ValueError as error:
-            raise ValueError(f"architecture.{key}: {error}") from None
-    if found["rope_dim"] >= sizes.head_dim:
-        raise ValueError(
-            f"architecture.rope_dim: {found['rope_dim']} is not allowed; it is a part of "
-            f"model.head_dim={sizes.head_dim}, and smaller"
-        )
-    return HeadSizes(**{**found, "value_dim": found["value_dim"] or sizes.head_dim})
-
-
-def latent_ranks(inner: HeadSizes) -> dict[str, int]:
-    """Returns the width of the latent that a role's matrix reads, of the roles that read one."""
-    ranks = {"query": inner.q_rank, "key": inner.kv_rank, "value": inner.kv_rank}
-    return {role: rank for role, rank in ranks.items() if rank}
-
-
-def _whole(spec: Any, values: Mapping[str, float]) -> int:
-    """Returns a size, 0 where it is none. What a formula comes to is rounded up to an even number,
-    if it is not whole."""
-    if spec == "none":
-        return 0
-    number, typed = float(Formula(spec)(values)), not isinstance(spec, str)
-    if not 1e-9 < number <= 2**24 or (typed and number % 1):
-        given = f"{number:g} is not allowed" if typed else f"'{spec}' comes to {number:g}"
-        raise ValueError(f"{given}; it is none or a whole number from 1 to 2^24")
-    return _whole_or_even(number)
-
-
-def _whole_or_even(number: float) -> int:
-    return int(number) if number % 1 == 0 else 2 * math.ceil(number / 2)
-
-
-def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> dict[str, Any]:
-    """The sizes with every auto as a number; ValueError where they do not fit together."""
-    sizes, width, heads = dict(chosen), chosen["width"], chosen["heads"]
-    if sizes["kv_heads"] == "auto":
-        sizes["kv_heads"] = heads
-    if sizes["head_dim"] == "auto":
-        if width % heads:
-            fitting = _divisors(width, 2 if rotary else 1)
-            among = f", or heads among {fitting}" if fitting else ", or an even model.width"
-            raise ValueError(
-                f"model.heads: {heads} heads do not divide model.width, {width}; "
-                f"type model.head_dim{among}"
-            )
-        sizes["head_dim"] = width // heads
-    if sizes["mlp_width"] == "auto":
-        sizes["mlp_width"] = -(-8 * width // 24) * 8 if gated else 4 * width
-    for key in OF_BLOCKS:
-        sizes[key] = _size_of_blocks(key, sizes)
-    for kv_heads, where in _each(sizes["kv_heads"]):
-        if heads % kv_heads:
-            raise ValueError(
-                f"model.kv_heads: {kv_heads}{where} does not divide model.heads, {heads}; "
-                f"allowed are {_divisors(heads)}"
-            )
-    for head_dim, where in _each(sizes["head_dim"]):
-        if rotary and head_dim % 2:
-            raise ValueError(
-                f"model.head_dim: {head_dim}{where} is odd, and position=rope turns pairs; "
-                "type an even head_dim or position=learned"
-            )
-    return sizes
-
-
-def _size_of_blocks(key: str, sizes: Mapping[str, Any]) -> int | tuple[int, ...]:
-    """Returns kv_heads or head_dim as a number, or as one for each block where blocks differ."""
-    spec, heads = sizes[key], sizes["heads"]
-    if isinstance(spec, int):
-        return spec
-    most = {"kv_heads": heads, "head_dim": 8192}[key]
-    names = {"R": 2 * sizes["depth"], "d": sizes["width"], "H": heads, "L": sizes["context"]}
-    try:
-        wanted, allows = f"it is above 0, up to {most}", lambda size, *_: 1e-9 < size <= most
-        numbers = numbers_of_blocks(spec, sizes["depth"], "sizes", wanted, allows, names)
-    except ValueError as error:
-        raise ValueError(f"model.{key}: {refusal_text(spec, error)}") from None
-    if key == "kv_heads":  # a number that is whole, and divides nothing, is refused
-        dividing = [count for count in range(1, heads + 1) if heads % count == 0]
-        each = [int(n) if n % 1 == 0 else next(d for d in dividing if d >= n) for n in numbers]
-    else:
-        each = [_whole_or_even(number) for number in numbers]
-    return each[0] if len(set(each)) == 1 else tuple(each)
-
-
-def _each(size: int | tuple[int, ...]) -> list[tuple[int, str]]:
-    """Returns each of several sizes, and the block that a message names it by."""
-    if isinstance(size, int):
-        return [(size, "")]
-    return [(each, f" in block i={i}") for i, each in enumerate(size)]
-
-
-def _divisors(number: int, of_quotient: int = 1) -> str:
-    """The divisors whose quotient is a multiple of `of_quotient`, such as an even head."""
-    return ", ".join(str(n) for n in range(1, number + 1) if number % (n * of_quotient) == 0)
 
 
 @node
@@ -302,15 +142,13 @@ class Architecture:
     attention_cap: Annotated[Cap, Mark.AUTO]
     value_scale: Scale  # of a block's own values, beside value_residual
     value_residual: Scale  # what the first block's values are multiplied by in the others, or none
-    value_embedding: (
-        Base  # what a block's own table of values is multiplied by; none and 0: no table
-    )
+    value_embedding: Base  # what a block's table of values is multiplied by; none and 0: no table
     value_gate: Nothing | Positive  # the channels of x that a gate of the table's rows reads
     attention_gate: Literal["none", "elementwise", "per_head"]  # on heads, before W_o
-    q_rank: Base  # the width of a latent that queries are made of; none: they are made of x
-    kv_rank: Base  # likewise for keys and values
-    rope_dim: Base  # the dimensions of a head that rope turns, whose key all heads share; none
-    value_dim: Base  # the dimensions of a head's values; none: model.head_dim
+    q_rank: Rank  # the width of a latent that queries are made of; none: they are made of x
+    kv_rank: Rank  # likewise for keys and values
+    rope_dim: Rank  # the dimensions of a head that rope turns, whose key all heads share; none
+    value_dim: Rank  # the dimensions of a head's values; none: model.head_dim
     logit_cap: Cap
     sliding_window: Bases  # tokens that a query sees; none or 0 is all
     attention_chunk: Bases  # tokens of a chunk, outside of which a query sees none
@@ -325,21 +163,30 @@ class Architecture:
     activation_sparsity: Bases  # the share of hidden units below a threshold
 
 
-def numbers_of(key: str, spec: Any, depth: int, context: int) -> list[Any]:
-    """Returns what a key of PER_BLOCK is in each block. ValueError where it is not allowed."""
+def numbers_of(key: str, spec: Any, values: Sequence[Mapping[str, float]]) -> list[Any]:
+    """Returns what a key of PER_BLOCK is in each block, of which `values` has what formulas may
+    name. ValueError where a number is not allowed."""
     own = PER_BLOCK[key]
-    spec, values = own.unset if spec == "none" else spec, {"L": context}
-    numbers = numbers_of_blocks(spec, depth, own.what, own.wanted, own.allows, values)
-    return [own.of(number, context) for number in numbers]
+    if spec == "none" and own.unset is not None:
+        numbers = [float(Formula(own.unset)(here)) for here in values]
+    else:
+        numbers = numbers_of_blocks(spec, values, own.what, own.wanted, own.allows)
+    return [own.of(number, int(values[0]["L"])) for number in numbers]
 
 
 @dataclass(frozen=True)
 class BlockChoices:
-    """The sizes of block i, and its number of each key of PER_BLOCK."""
+    """The sizes of block i, the `values` that formulas may name in it, and its number of each key
+    of PER_BLOCK."""
 
     i: int
     sizes: BlockSizes
-    inner: HeadSizes
+    values: Mapping[str, float]
+    value_embedding: float
+    q_rank: int
+    kv_rank: int
+    rope_dim: int
+    value_dim: int
     sliding_window: int
     attention_chunk: int
     temperature_floor: int
@@ -350,13 +197,19 @@ class BlockChoices:
     activation_sparsity: float
 
     @property
-    def values(self) -> dict[str, float]:
-        """The numbers that formulas may name in the block."""
-        return {**formula_values(self.sizes), "i": self.i, "l": self.i + 1}
+    def source(self) -> int | None:
+        """The other block whose keys and values the block uses, or None."""
+        return None if self.kv_from_block == self.i else self.kv_from_block
+
+    @property
+    def latent_ranks(self) -> dict[str, int]:
+        """The width of the latent that a role's matrix reads, of the roles that read one."""
+        ranks = {"query": self.q_rank, "key": self.kv_rank, "value": self.kv_rank}
+        return {role: rank for role, rank in ranks.items() if rank}
 
     def heads_at(self, site: str) -> tuple[int, int]:
         """Returns how many heads a site holds, and their dimensions: 0 and 0 where it has none."""
-        sizes, values = self.sizes, self.inner.value_dim
+        sizes, values = self.sizes, self.value_dim
         return {
             "q": (sizes.heads, sizes.head_dim),
             "k": (sizes.kv_heads, sizes.head_dim),
@@ -371,9 +224,9 @@ class BlockChoices:
             return dimensions * (count if share == "full" else 1)
         widths = {
             **dict.fromkeys(INSIDE["mlp"], self.sizes.mlp_width),
-            "q_latent": self.inner.q_rank,
-            "kv_latent": self.inner.kv_rank,
-            "ctx": self.sizes.heads * self.inner.value_dim,
+            "q_latent": self.q_rank,
+            "kv_latent": self.kv_rank,
+            "ctx": self.sizes.heads * self.value_dim,
         }
         return widths.get(site, self.sizes.width)
 
@@ -447,11 +300,10 @@ class ModelConfig:
     @property
     def blocks(self) -> list[BlockChoices]:
         """Returns the plain numbers of each block. ValueError where one is not allowed."""
-        how, sizes = self.architecture, self.model
-        spans = sizes.depth, sizes.context
-        each = {key: numbers_of(key, getattr(how, key), *spans) for key in PER_BLOCK}
-        owns = [block_sizes(sizes, i) for i in range(sizes.depth)]
+        sizes = self.model
+        values = [block_values(sizes, i) for i in range(sizes.depth)]
+        each = {key: numbers_of(key, getattr(self.architecture, key), values) for key in PER_BLOCK}
         return [
-            BlockChoices(i, own, head_sizes(how, own), **{key: each[key][i] for key in each})
-            for i, own in enumerate(owns)
+            BlockChoices(i, block_sizes(sizes, i), here, **{key: each[key][i] for key in each})
+            for i, here in enumerate(values)
         ]

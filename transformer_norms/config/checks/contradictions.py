@@ -11,12 +11,7 @@ from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import attention_sites, read_placement
 from transformer_norms.model.position import POSITIONS, NoPosition, scaling_factors
-from transformer_norms.model.settings import (
-    MADE_BY,
-    BlockChoices,
-    block_values,
-    value_factor,
-)
+from transformer_norms.model.settings import MADE_BY, BlockChoices
 from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 from transformer_norms.norms import NORMS
@@ -69,11 +64,16 @@ def _of_attention(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
         elif (value := value_at(config, key)) != unset[key]:
             yield f"{key}: {as_number(value)} is not allowed with attention={kind}: {reason}"
     if config.position.type == "rope":
-        for odd in (own.inner.rope_dim for own in blocks if own.inner.rope_dim % 2):
+        for odd in (own.rope_dim for own in blocks if own.rope_dim % 2):
             yield f"architecture.rope_dim: {odd} is odd, and position=rope turns pairs"
+    for block in (block for block in blocks if block.rope_dim >= block.sizes.head_dim):
+        yield (
+            f"architecture.rope_dim: {block.rope_dim} is not allowed; it is a part of "
+            f"model.head_dim={block.sizes.head_dim}, and smaller"
+        )
     for name, _ in read_placement(config.placement).sites():
         key = LATENT_SITES.get(name)
-        if key and not getattr(blocks[0].inner, key):
+        if key and not getattr(blocks[0], key):
             yield (
                 f"placement.equation: there is no latent for {name}, since architecture.{key} is "
                 "none"
@@ -121,17 +121,17 @@ def _of_values(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
         yield f"architecture.value_scale: {as_number(how.value_scale)} needs a value_residual"
     if how.value_gate != "none" and how.value_embedding == "none":
         yield f"architecture.value_gate: {how.value_gate} needs a value_embedding"
-    sizes = {(block.sizes.kv_heads, block.inner.value_dim) for block in blocks}
+    sizes = {(block.sizes.kv_heads, block.value_dim) for block in blocks}
     if how.value_residual != "none" and len(sizes) > 1:
         yield (
             f"architecture.value_residual: {as_number(how.value_residual)} is not allowed where "
             "the values of blocks differ in size (model.kv_heads, model.head_dim)"
         )
     for own in (block for block in blocks if block.values_from_keys):
-        if (made := own.sizes.head_dim - own.inner.rope_dim) != own.inner.value_dim:
+        if (made := own.sizes.head_dim - own.rope_dim) != own.value_dim:
             yield (
                 f"architecture.values_from_keys: {shares} is not allowed where a head's values "
-                f"have {own.inner.value_dim} dimensions and W_k computes {made}; "
+                f"have {own.value_dim} dimensions and W_k computes {made}; "
                 f"architecture.value_dim={made} makes them as many"
             )
 
@@ -148,14 +148,13 @@ def _of_shared_keys(config: Config, blocks: list[BlockChoices]) -> Iterator[str]
             (block.rope_base, block.rope_fraction, factor) if rope else ()
             for block, factor in ((own, factors[i]), (there, factors[source]))
         )
-        table = value_factor(how.value_embedding, block_values(config.model, i))
         for key, differs in (
             ("model.head_dim", own.sizes.head_dim != there.sizes.head_dim),
             ("model.kv_heads", own.sizes.kv_heads != there.sizes.kv_heads),
-            ("architecture.value_dim", own.inner.value_dim != there.inner.value_dim),
-            ("architecture.rope_dim", own.inner.rope_dim != there.inner.rope_dim),
+            ("architecture.value_dim", own.value_dim != there.value_dim),
+            ("architecture.rope_dim", own.rope_dim != there.rope_dim),
             ("architecture.rope_base, rope_fraction or position.scaling", turns != turns_there),
-            ("architecture.value_embedding", source != i and table),
+            ("architecture.value_embedding", source != i and own.value_embedding),
         ):
             if differs:
                 yield (

@@ -86,8 +86,8 @@ def _read_partial(config: Any) -> Facts:
             f"partial_rotary_factor={given} turns {turned} of {head_dim} dimensions, which "
             "has no counterpart here: they turn in pairs"
         )
-    blocks = config.num_hidden_layers
-    return {**read_turns(config, [whole] * blocks), FRACTION: [turned / head_dim] * blocks}
+    facts = read_turns(config, [whole] * config.num_hidden_layers)
+    return {**facts, FRACTION: turned / head_dim}
 
 
 def _write_partial(facts: Facts) -> dict[str, Any]:
@@ -105,8 +105,7 @@ def _read_dimensions(config: Any) -> Facts:
     turned = config.rotary_dim
     if not turned or turned % 2 or turned > head_dim:
         raise unsaid("rotary_dim", turned, f": heads have {head_dim}")
-    blocks = config.n_layer
-    return {BASE: [1e4] * blocks, FRACTION: [turned / head_dim] * blocks}
+    return {BASE: 1e4, FRACTION: turned / head_dim}
 
 
 # The first `rotary_dim` dimensions of each head, by the base 10000      GPT-J
@@ -179,14 +178,19 @@ ROTATED_WHERE_MARKED = Clause(
 )
 
 
-def _read_windows(config: Any) -> Facts:
-    """A window as long as the context hides nothing."""
-    window, context = config.sliding_window, config.max_position_embeddings
-    kinds = getattr(config, "layer_types", None) or [SLIDING] * config.num_hidden_layers
-    if strange := sorted(set(kinds) - {SLIDING, FULL}):
+def tokens_of_kind(config: Any, key: str, own: str) -> list[int]:
+    """The number of tokens at a key for each block of the kind `own`, 0 for one of full attention.
+    As many as the context hide nothing."""
+    tokens, context = getattr(config, key), config.max_position_embeddings
+    kinds = getattr(config, "layer_types", None) or [own] * config.num_hidden_layers
+    if strange := sorted(set(kinds) - {own, FULL}):
         raise ValueError(f"layer_types: {strange[0]} has no counterpart here")
-    hides = window is not None and window < context
-    return {WINDOW: [window if hides and kind == SLIDING else 0 for kind in kinds]}
+    hides = tokens is not None and tokens < context
+    return [tokens if hides and kind == own else 0 for kind in kinds]
+
+
+def _read_windows(config: Any) -> Facts:
+    return {WINDOW: tokens_of_kind(config, "sliding_window", SLIDING)}
 
 
 def _window_or_context(facts: Facts) -> int:
