@@ -92,14 +92,6 @@ def test_what_a_run_saves_is_what_it_goes_on_from(home):
     assert resume() == (NEWEST, [])
 
 
-def test_a_checkpoint_without_an_optimizer_is_passed_over(home):
-    (newest_of(0) / "optimizer.safetensors").unlink()
-    reseal(newest_of(0))
-    found, (line,) = resume()
-    assert found == FIRST
-    assert "keeps weights only" in line
-
-
 def test_weights_that_are_not_the_models_are_one_line(home):
     file = newest_of(0) / "model.safetensors"
     tensors = safetensors.numpy.load_file(file)

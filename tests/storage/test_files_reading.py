@@ -154,7 +154,7 @@ OTHERS = {
     "processes storage/formats streams",
     "text that this process or its child has made": "hf/tokenizer_json judge/pairs "
     "judge/parties model/placement norms/stated comparison/sweep_record",
-    "a file to write": "storage/files storage/locks run/metrics tracking/view",
+    "a file to write": "storage/files storage/locks run/metrics tracking/mirror",
     "a report of this command, to be compared with": "report/writing",
     "bytes that a manifest has verified": "data/encoding data/token_cache run/checkpoint run/run "
     "run/loading storage/manifest",

@@ -124,8 +124,7 @@ def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(tmp_path, mo
     assert "norm=rmsnorm" in run["tags"]
     check_machine(records, command)
     lines = "".join(r["output_logger"]["line"] for r in records if r["type"] == "output_logger")
-    assert "step 9  loss 2.9100\nstep 10  loss 2.9000  val 3.4000\nstep 11  loss 2.8900\n" in lines
-    assert "step 40  loss 2.6000  val 3.1000\nwarning: the rate never peaks\nfinished" in lines
+    assert lines.startswith("warning: the rate never peaks\nfinished")
     assert not (study / "wandb" / "mirror.log").exists()
     for path in study.rglob("*"):
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
@@ -207,8 +206,7 @@ def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path):
     parent.wait()
     parent.stdout.close()
     wait_for(lambda: is_gone(child))
-    state = next((tmp_path / "study" / "wandb").glob("*.json"))
-    assert read_json(state)["step"] == 5
+    assert history(offline_records(tmp_path / "study")) == rows_of(folder)
 
 
 def is_gone(process):
@@ -340,7 +338,6 @@ def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_the
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
-    monkeypatch.setenv("WANDB_DIR", "elsewhere")
     Path("study/wandb").mkdir(parents=True)
     Path("study/wandb/mirror.log").write_text("an earlier command's trouble\n")
     monkeypatch.setattr(tracking, "_start", fake_mirror(script))
@@ -356,21 +353,19 @@ def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_the
         "offline": "offline, in study/wandb; transformer-norms tracking sync study uploads it",
         "online": "config, command, host, metrics, packages, changed code go to us/norms",
     }[mode]
-    first = f"W&B: {where}; tracking=none switches it off; not used: WANDB_DIR"
+    first = f"W&B: {where}; tracking=none switches it off"
     last = f"W&B: {said}; transformer-norms tracking sync study brings what is missing"
     assert lines == [first, *[last] * bool(said)]
 
 
-def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run(monkeypatch):
+def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run():
     typed = ["project=norms", "entity=us", "group=spring", "name=best", "tags=[a,b]"]
     config = compose(["model=nano", *(f"tracking.{text}" for text in typed)])
     assert Plan(config).hash == Plan(compose(["model=nano"])).hash
-    for name in ("PROJECT", "ENTITY", "RUN_GROUP", "NAME", "TAGS"):
-        monkeypatch.setenv(f"WANDB_{name}", "other")
-    monkeypatch.setenv("WANDB_NOTES", "a note")
-    shown = tracking.wishes(Mirror(config.tracking)._environment)
+    names = ("PROJECT", "ENTITY", "RUN_GROUP", "NAME", "TAGS", "NOTES")
+    shown = tracking.wishes(config.tracking, {f"WANDB_{name}": "variable" for name in names})
     of_tracking = {"project": "norms", "entity": "us", "group": "spring", "name": "best"}
-    assert shown == of_tracking | {"tags": "a,b", "notes": "a note"}
+    assert shown == of_tracking | {"tags": "a,b", "notes": "variable"}
     with pytest.raises(ConfigError, match="one value for all runs of a sweep"):
         plan_sweep(("tracking.tags=a,b", "model=nano"))
 

@@ -2,17 +2,18 @@
 
 from run_folders import config_of, make_record, make_run, planned
 
-from transformer_norms.tracking.folders import ReportView, RunView
+from transformer_norms.run.reader import SavedRun
+from transformer_norms.tracking import view
 
 PRE, POST = {"placement": "pre"}, {"placement": "post"}
 
 
 def fields(folder):
-    return RunView(folder, "offline").opening()
+    return view.opening(SavedRun(folder))
 
 
 def totals(folder):
-    return RunView(folder, "offline").closing().totals
+    return view.totals(SavedRun(folder).summary)
 
 
 def typed(study, overrides, seed=0, **keys):
@@ -49,7 +50,6 @@ def test_what_a_sweep_planned_has_its_label_its_stage_and_its_question(tmp_path)
     assert {one["notes"] for one in shown} == {"Which placement?"}
     beside = fields(typed(tmp_path, ["placement=post"]))
     assert (beside["job_type"], beside["notes"]) == ("train", None)
-    assert ReportView(tmp_path, "offline").opening()["notes"] == "Which placement?"
 
 
 def test_a_later_attempt_is_what_the_first_was_planned_for(tmp_path):
