@@ -14,37 +14,12 @@ from transformer_norms.training.trainer import Trainer
 BitsPerByte = Callable[[str, float], float]  # from a part of the text and its summed nats
 
 
-class NonWritingRecord:
-    """The record of a rank that does not write. It takes part in what all ranks do together, and
-    knows the same steps as the record of rank 0."""
+class Record:
+    """The run folder for the trainer. `summary` is written whole at every checkpoint.
 
-    def __init__(self, summary: Summary, bits_per_byte: BitsPerByte) -> None:
-        self.summary, self.bits_per_byte = summary, bits_per_byte
-        self.written, self.saved = 0, -1  # the steps of the last row and the last checkpoint
-        self.diverged: str | None = None
-
-    def losses(self, split: str, nats: float, tokens: int) -> dict[str, float]:
-        """Returns the loss in nats per token and in bits per byte, from the summed nats."""
-        return {f"{split}/loss": nats / tokens, f"{split}/bpb": self.bits_per_byte(split, nats)}
-
-    def rewind(self, written: int) -> int:
-        raise NotImplementedError("rank 0 alone has rows to remove")
-
-    def row(self, row: dict[str, Any]) -> None:
-        self.written = row["step"]
-
-    def checkpoint(self, trainer: Trainer) -> None:
-        checkpoint.follow(trainer.tensors())
-        self.saved = trainer.step
-
-    def summarize(self, trainer: Trainer, **changed: Any) -> None:
-        self.summary = replace(self.summary, step=trainer.step, **changed)
-
-    def progress(self, trainer: Trainer) -> None: ...
-
-
-class Record(NonWritingRecord):
-    """The run folder for the trainer. `summary` is written whole at every checkpoint."""
+    Every rank has a record, and knows from it the same steps. Where `writes` is False, it takes
+    part in what all ranks do together, and writes nothing.
+    """
 
     def __init__(
         self,
@@ -54,38 +29,49 @@ class Record(NonWritingRecord):
         keep: int,
         bits_per_byte: BitsPerByte,
         watch: Callable[[Trainer, float | None], None],
+        writes: bool = True,
     ) -> None:
-        super().__init__(summary, bits_per_byte)
-        self.folder, self.keep, self.watch = folder, keep, watch
-        self.metrics = MetricsFile(folder / "metrics.jsonl")
+        self.folder, self.summary, self.keep = folder, summary, keep
+        self.bits_per_byte, self.watch = bits_per_byte, watch
+        self.metrics = MetricsFile(folder / "metrics.jsonl") if writes else None
+        self.written, self.saved = 0, -1  # the steps of the last row and the last checkpoint
+        self.diverged: str | None = None
+
+    def losses(self, split: str, nats: float, tokens: int) -> dict[str, float]:
+        """Returns the loss in nats per token and in bits per byte, from the summed nats."""
+        return {f"{split}/loss": nats / tokens, f"{split}/bpb": self.bits_per_byte(split, nats)}
 
     def rewind(self, written: int) -> int:
         """Removes the rows after step `written`, which was the last row at the checkpoint from
         which the run goes on. Returns the step of the last row that is left. A later row of the
         checkpoint's step is measured again, because the trainer is in its earlier state."""
+        assert self.metrics, "rank 0 alone has rows to remove"
         self.metrics.truncate_after(written)
         rows = read_metrics(self.metrics.path)
         return rows[-1]["step"] if rows else 0
 
     def row(self, row: dict[str, Any]) -> None:
-        self.metrics.append(row)
+        if self.metrics:
+            self.metrics.append(row)
         self.written = row["step"]
 
     def checkpoint(self, trainer: Trainer) -> None:
-        self.metrics.sync()  # the rows of a checkpoint's step must outlive a crash that it outlives
         self.summary = replace(self.summary, **_measured(trainer))
-        extra = {"data": self.summary.data.fingerprint, "batch_chain": trainer.chain}
-        checkpoint.save(
-            self.folder / "checkpoints",
-            self.summary.identity,
-            trainer.step,
-            trainer.tensors(),
-            {**trainer.state(), "written": self.written},
-            extra,
-            self.keep,
-        )
+        if self.metrics:
+            self.metrics.sync()  # its rows must outlive a crash that the checkpoint outlives
+            checkpoint.save(
+                self.folder / "checkpoints",
+                self.summary.identity,
+                trainer.step,
+                trainer.tensors(),
+                {**trainer.state(), "written": self.written},
+                {"data": self.summary.data.fingerprint, "batch_chain": trainer.chain},
+                self.keep,
+            )
+            self.summary.write(self.folder)
+        else:
+            checkpoint.follow(trainer.tensors())
         self.saved = trainer.step
-        self.summary.write(self.folder)
 
     def summarize(self, trainer: Trainer, **changed: Any) -> None:
         """Rewrites the summary with the trainer's numbers and the `changed` fields."""
@@ -93,10 +79,12 @@ class Record(NonWritingRecord):
         if self.summary.ended:
             trained = failure(self.summary, "val_loss") is None
             self.summary = replace(self.summary, trained=trained)
-        self.summary.write(self.folder)
+        if self.metrics:
+            self.summary.write(self.folder)
 
     def progress(self, trainer: Trainer) -> None:
-        self.watch(trainer, finite_or_none(trainer.final))
+        if self.metrics:
+            self.watch(trainer, finite_or_none(trainer.final))
 
 
 def _measured(trainer: Trainer) -> dict[str, Any]:

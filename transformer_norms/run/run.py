@@ -36,7 +36,7 @@ from transformer_norms.run.folder import hold_run, path_text, this_process
 from transformer_norms.run.identity import kind_of_kernels
 from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
-from transformer_norms.run.record import NonWritingRecord, Record
+from transformer_norms.run.record import Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
 from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_bytes, write_json
@@ -300,7 +300,7 @@ class Run:
             return nullcontext(lambda: None)
         return share_kernels(kind_of_kernels(self.config), self.config.trainer.device)
 
-    def _make_record(self, summary: Summary, release: Callable[[], None]) -> NonWritingRecord:
+    def _make_record(self, summary: Summary, release: Callable[[], None]) -> Record:
         limit, lengths = self.config.data.val_tokens, self.tokens.tokenizer.byte_lengths
         following = False
 
@@ -319,10 +319,14 @@ class Run:
             text = f"loss {trainer.last_loss:.3f}{validation}  {rate:,.0f} tokens/s"
             self.live("step {:.0f}/{:.0f}", trainer.step, trainer.settings.steps, text)
 
-        if not self.ranks.writes:
-            return NonWritingRecord(summary, bits_per_byte)
-        keep = self.config.trainer.keep
-        return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=watch)
+        return Record(
+            self.folder,
+            summary,
+            keep=self.config.trainer.keep,
+            bits_per_byte=bits_per_byte,
+            watch=watch,
+            writes=self.ranks.writes,
+        )
 
     def _train(self) -> Summary:
         keys, record = self.config.trainer, self.record
