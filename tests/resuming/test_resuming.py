@@ -1,14 +1,9 @@
-"""Nightly, whole counts of tests/run/test_run_folder.py: a run that is stopped and resumed, watched
-or continued is the run that nobody disturbed, or it is refused."""
+"""Nightly: the command of a finished run, and each setting beside continue_from."""
 
-import itertools
 import json
-import os
 import resource
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from rank_workers import ROOT
@@ -16,57 +11,8 @@ from run_folders import tree
 from short_runs import BASE, TEXT, go, here, rows, same, state, stop_at  # noqa: F401
 
 from transformer_norms import ConfigError, compose, train
-from transformer_norms.training.loss import ModelLoss
 
 pytestmark = pytest.mark.nightly
-
-STEPS = 30
-# An epoch ends within steps 21 and 22. A step is two micro-batches, and dropout draws in each.
-MORE = [f"trainer.steps={STEPS}", "trainer.accumulation=2", "trainer.log_every=1"]
-
-
-@pytest.fixture
-def short():
-    """An epoch is shorter than the run."""
-    Path("corpus.txt").write_text(TEXT[:1600])
-
-
-@pytest.mark.goal("R2", "R3")
-def test_a_run_stopped_after_each_of_its_steps_is_resumed_bitwise(short, stop_at, measured):  # noqa: F811
-    calm = go("study=calm", *MORE)["folder"]
-    stop_at(*range(1, STEPS))
-    statuses = [go("study=often", *MORE)["status"] for _ in range(STEPS)]
-    assert statuses == ["preempted"] * (STEPS - 1) + ["finished"]
-    assert same(calm, next(Path("runs/often").iterdir()))
-    # The checkpoint of the last step is older than the last evaluation.
-    stop_at(STEPS)
-    assert go("study=last", *MORE)["step"] == STEPS
-    (a, _), (b, _) = state(calm), state(go("study=last", *MORE)["folder"])
-    assert all(a[name].equal(b[name]) for name in a)
-    measured(f"{STEPS - 1} resumes in a row bitwise, and one after the last step")
-
-
-@pytest.mark.goal("R2", "R3")
-def test_a_signal_in_the_middle_of_each_step_is_resumed_bitwise(short, monkeypatch, measured):
-    """It comes before the second of two micro-batches."""
-    more = [*MORE, "norm=batchnorm", "norm.allow_noncausal=true"]
-    calm = go("study=calm", *more)["folder"]
-    original, at, calls = ModelLoss.backward, 0, itertools.count(1)
-
-    def backward(self, batch, parts):
-        total = original(self, batch, parts)
-        if next(calls) == at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return total
-
-    monkeypatch.setattr(ModelLoss, "backward", backward)
-    for step in range(1, STEPS + 1):
-        at, calls = 2 * step - 1, itertools.count(1)
-        stopped = go(f"study=in{step}", *more)
-        assert (stopped["status"], stopped["step"]) == ("preempted", step - 1)
-        at = 0
-        assert same(calm, go(f"study=in{step}", *more)["folder"]), step
-    measured(f"{STEPS} of {STEPS} signals between micro-batches bitwise")
 
 
 def cpu_of_children():
