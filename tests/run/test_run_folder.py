@@ -112,7 +112,7 @@ STOPS = 1, 6, 7, 10, 21
     [
         ([], STOPS),
         pytest.param(["optimizer=muon"], STOPS, marks=NIGHTLY),
-        pytest.param([*EPOCHS, "trainer.log_every=1"], range(1, 31), marks=NIGHTLY),
+        pytest.param([*EPOCHS, "trainer.log_every=1"], range(1, 30), marks=NIGHTLY),
     ],
 )
 def test_a_run_stopped_after_any_step_goes_on_bitwise(typed, stops, stop_at, measured):
@@ -120,7 +120,6 @@ def test_a_run_stopped_after_any_step_goes_on_bitwise(typed, stops, stop_at, mea
     calm = go("study=calm", *typed)
     stop_at(*stops)
     rough = [go("study=rough", *typed) for _ in (*stops, "the rest")]
-    # After the last step nothing is left to stop but an evaluation.
     assert [run["status"] for run in rough] == ["preempted"] * len(stops) + ["finished"]
     assert same(calm["folder"], rough[-1]["folder"])
     assert rough[-1]["test_loss"] == calm["test_loss"]
