@@ -22,7 +22,8 @@ from transformer_norms.storage.reading import read_json
 from transformer_norms.sweep.drive import plan_sweep, run_sweep
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
-from transformer_norms.tracking.mirror import Mirror, resolve_mode
+from transformer_norms.tracking.mirror import Mirror
+from transformer_norms.tracking.wishes import resolve_mode, wishes
 
 SECRET = "5ec2e7" * 7
 CEILING = 120.0  # seconds in which even a busy machine does what is waited for
@@ -124,7 +125,8 @@ def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(tmp_path, mo
     assert "norm=rmsnorm" in run["tags"]
     check_machine(records, command)
     lines = "".join(r["output_logger"]["line"] for r in records if r["type"] == "output_logger")
-    assert lines.startswith("warning: the rate never peaks\nfinished")
+    assert "step 9  loss 2.9100\nstep 10  loss 2.9000  val 3.4000\nstep 11  loss 2.8900\n" in lines
+    assert "step 40  loss 2.6000  val 3.1000\nwarning: the rate never peaks\nfinished" in lines
     assert not (study / "wandb" / "mirror.log").exists()
     for path in study.rglob("*"):
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
@@ -338,6 +340,7 @@ def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_the
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    monkeypatch.setenv("WANDB_DIR", "elsewhere")
     Path("study/wandb").mkdir(parents=True)
     Path("study/wandb/mirror.log").write_text("an earlier command's trouble\n")
     monkeypatch.setattr(tracking, "_start", fake_mirror(script))
@@ -353,7 +356,7 @@ def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_the
         "offline": "offline, in study/wandb; transformer-norms tracking sync study uploads it",
         "online": "config, command, host, metrics, packages, changed code go to us/norms",
     }[mode]
-    first = f"W&B: {where}; tracking=none switches it off"
+    first = f"W&B: {where}; tracking=none switches it off; not used: WANDB_DIR"
     last = f"W&B: {said}; transformer-norms tracking sync study brings what is missing"
     assert lines == [first, *[last] * bool(said)]
 
@@ -363,7 +366,7 @@ def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run
     config = compose(["model=nano", *(f"tracking.{text}" for text in typed)])
     assert Plan(config).hash == Plan(compose(["model=nano"])).hash
     names = ("PROJECT", "ENTITY", "RUN_GROUP", "NAME", "TAGS", "NOTES")
-    shown = tracking.wishes(config.tracking, {f"WANDB_{name}": "variable" for name in names})
+    shown = wishes(config.tracking, {f"WANDB_{name}": "variable" for name in names})
     of_tracking = {"project": "norms", "entity": "us", "group": "spring", "name": "best"}
     assert shown == of_tracking | {"tags": "a,b", "notes": "variable"}
     with pytest.raises(ConfigError, match="one value for all runs of a sweep"):

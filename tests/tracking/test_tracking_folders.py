@@ -80,15 +80,6 @@ def test_a_result_of_one_sweep_is_one_although_another_tuned_there(tmp_path):
     assert fields(make_run(tmp_path, config, 2.0))["job_type"] == "result"
 
 
-def test_the_choices_stand_beside_the_whole_config(tmp_path):
-    config = config_of(["placement=pre"])
-    shown = fields(make_run(tmp_path, config, 2.0))
-    assert shown["config"]["choices"] == config["choices"]
-    assert shown["config"]["optimizer"]["lr"] == config["optimizer"]["lr"]
-    assert {"norm=rmsnorm", "placement=pre"} <= set(shown["tags"])
-    assert (shown["config"]["commit"], len(shown["config"]["identity"])) == ("c" * 40, 16)
-
-
 def test_a_typed_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path):
     start = "x + norm(f(norm(x), q=norm, k=norm, v=norm, head_norm=norm, ctx=norm"
     equations = [f"{start}))", f"{start}, mid=norm))"]

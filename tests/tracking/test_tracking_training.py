@@ -37,12 +37,7 @@ class Run:
         if {at!r} == "log":
             raise RuntimeError("W&B fails at log")
     def finish(self, exit_code=0): raise RuntimeError("W&B fails at finish")
-Image = Table = Html
-def init(**options):
-    if {at!r} == "init":
-        raise RuntimeError("W&B fails at init")
-    return Run()
-def teardown(): pass
+def init(**options): return Run()
 """
 
 
@@ -81,9 +76,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.goal("S6")
-@pytest.mark.parametrize(
-    "at", ["import", "log", *(pytest.param(at, marks=NIGHTLY) for at in ("init", "finish"))]
-)
+@pytest.mark.parametrize("at", ["import", "log", pytest.param("finish", marks=NIGHTLY)])
 def test_a_wandb_that_fails_changes_nothing_in_training(at, alone, tmp_path, monkeypatch, measured):
     (tmp_path / "wandb.py").write_text(FAILING.format(at=at))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -112,11 +112,13 @@ def test_what_was_mirrored_offline_is_replaced_by_what_is_written_online(
 ):
     write(metrics, range(1, 11))
     assert sync([run], "offline") == 0
-    assert capsys.readouterr().err.endswith("mirrored; its upload waits for `sync` online\n")
+    assert capsys.readouterr().err.endswith(
+        "mirrored up to step 10; its upload waits for `sync` online\n"
+    )
     stand_in.reachable = True
     write(metrics, range(11, 21))
     assert sync([run], "online") == 0
-    assert capsys.readouterr().err.endswith("mirrored\n")
+    assert capsys.readouterr().err.endswith("mirrored up to step 20\n")
     assert [*stand_in.rows()] == [*range(1, 21)]
 
 
@@ -132,7 +134,7 @@ def test_a_broken_run_is_told_and_the_others_are_mirrored(run, stand_in, metrics
     assert f"{unreadable.name}/config.yaml: " in said
     assert "Error" not in said
     assert len(said.splitlines()) == 3
-    assert f"{run.name}: mirrored" in said
+    assert f"{run.name}: mirrored up to step 10" in said
     assert not stand_in.in_use
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
-from transformer_norms.tracking.mirror import resolve_mode
+from transformer_norms.tracking.wishes import resolve_mode
 
 _EPILOG = """
 FOLDER is a run or a study, by its path or by a part of its name below ./runs:
@@ -31,7 +31,7 @@ def make_parser() -> Parser:
 
 def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> int:
     """Shows each run folder, and the report of each study, whole."""
-    places = [find_study(text) for text in named]
+    places = map(find_study, named)
     folders = [place if place.is_dir() else place.parent for place in places]
     shown = [run for folder in folders for run in _run_folders(folder)]
     shown += [folder for folder in folders if (folder / "report.html").is_file()]
@@ -40,12 +40,14 @@ def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> in
         return 0
     from transformer_norms.tracking.view import problem_of, show_folder  # imports wandb
 
-    done = "mirrored" if mode == "online" else "mirrored; its upload waits for `sync` online"
+    later = "" if mode == "online" else "; its upload waits for `sync` online"
     failed = 0
     for folder in dict.fromkeys(one.resolve() for one in shown):
-        outcome, code = done, 0
+        code = 0
         try:
-            [*show_folder(folder, mode, lambda: True, with_model)]
+            next(show_folder(folder, mode, lambda: True, with_model))  # which waits for nothing
+        except StopIteration as end:
+            outcome = ("mirrored" if end.value < 0 else f"mirrored up to step {end.value}") + later
         except Exception as error:  # the other folders go on
             outcome, code = problem_of(error, folder)
         failed = max(failed, code)

@@ -32,23 +32,26 @@ from transformer_norms.storage.locks import take_lock
 from transformer_norms.storage.manifest import MANIFEST
 from transformer_norms.storage.reading import open_file, read_text
 from transformer_norms.tracking import PROJECT
-from transformer_norms.tracking.mirror import wishes
+from transformer_norms.tracking.wishes import wishes
 from transformer_norms.training.measures import PREFIX
 
 _INIT_SECONDS = 20
 _UPLOAD_SECONDS = 300
 _LONGEST_TAG = 64
 _OWN_DATA_DIR = "WANDB_DATA_DIR" not in os.environ
+_IN_LOG = {"train/loss": "loss", "val/loss": "val", "test/loss": "test"}
 _NO_MACHINE = {"x_disable_meta": True, "x_disable_stats": True, "x_save_requirements": False,
                "disable_git": True, "disable_code": True, "save_code": False}  # fmt: skip
+Showing = Generator[None, None, int | None]
 _failures: list[Exception] = []  # of this process to begin a W&B run
 
 
 def show_folder(
     folder: Path, mode: str, no_more: Callable[[], bool], with_model: bool = False
-) -> Iterator[None]:
+) -> Showing:
     """Shows a run folder, or the report of a study, as one W&B run. Yields when it has shown what
-    there is and more may come, until the run has ended or `no_more` says so.
+    there is and more may come, until the run has ended or `no_more` says so. Returns the last step
+    of a run, and -1 where there is none.
 
     One process at a time shows a folder. Raises Busy if there is `no_more` to wait for, and another
     process shows it.
@@ -68,9 +71,9 @@ def show_folder(
         key = os.environ["WANDB_RUN_ID"]
     with lock:
         if is_run:
-            yield from _show_run(folder, key, mode, no_more, with_model)
-        else:
-            _show_report(folder, key, mode)
+            return (yield from _show_run(folder, key, mode, no_more, with_model))
+        _show_report(folder, key, mode)
+    return -1
 
 
 def problem_of(error: Exception, folder: Path) -> tuple[str, int]:
@@ -81,7 +84,7 @@ def problem_of(error: Exception, folder: Path) -> tuple[str, int]:
 
 def _show_run(
     folder: Path, key: str, mode: str, no_more: Callable[[], bool], with_model: bool
-) -> Iterator[None]:
+) -> Showing:
     step = None
     while step is None:  # the rows are written again where a run goes back to a checkpoint
         with (
@@ -93,11 +96,12 @@ def _show_run(
             if step is not None:
                 _show_end(saved, run, step, with_model)
         run.finish(exit_code=0 if saved.summary.status in ENDED else 1)
+    return step
 
 
 def _show_rows(
     folder: Path, rows: BufferedReader, run: Any, no_more: Callable[[], bool]
-) -> Generator[None, None, int | None]:
+) -> Showing:
     """Logs each row. Returns the last step, or None if the run has replaced its `rows`."""
     file, done, step = folder / "metrics.jsonl", False, -1
     hidden: set[str] = set()
@@ -115,6 +119,9 @@ def _show_rows(
                 run.define_metric(key, step_metric="tokens", hidden=True)
                 hidden.add(key)
             run.log(row, step=step)
+            losses = [f"{name} {row[key]:.4f}" for key, name in _IN_LOG.items() if key in row]
+            if losses:
+                run.write_logs("  ".join([f"step {step}", *losses]))
         rows.seek(-len(line), os.SEEK_CUR)
         if not done:
             yield
