@@ -10,7 +10,7 @@ BUDGETS = {
     "planted": (2, "planted"),
     "protections": (0, "protections"),
     "versions": (0, "versions"),
-    "training": (38, "training resuming"),
+    "training": (38, "training"),
     "data": (32, "data storage"),
     "sweep": (128, "sweep run judge house"),
     "report": (50, "report page comparison experiments"),

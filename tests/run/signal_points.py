@@ -11,6 +11,7 @@ import os, time
 from importlib import import_module
 from transformer_norms.sweep import ending
 from transformer_norms.run import run
+from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Summary
 from transformer_norms.training.loss import ModelLoss
@@ -26,7 +27,9 @@ PLACES = {
     "step": (ModelLoss, "backward"),
     "evaluate": (ModelLoss, "sum"),
     "save": (Trainer, "tensors"),
+    "row": (MetricsFile, "append"),
     "write": (os, "fsync"),
+    "replace": (os, "replace"),
     "end": (Summary, "write"),
     "draw": (run, "draw_curve"),
     "report": (ending, "write_report"),

@@ -25,6 +25,8 @@ from transformer_norms.training.accelerators import ACCELERATORS, Accelerator
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.trainer import Trainer
 
+NIGHTLY = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
@@ -76,7 +78,7 @@ def test_a_run_that_goes_on_elsewhere_says_so_and_where_it_was(stop_at, monkeypa
     assert done["model_flops_utilisation"] is None
 
 
-PLACEMENTS = pytest.param(options("placement"), marks=pytest.mark.nightly, id="every placement")
+PLACEMENTS = pytest.param(options("placement"), marks=NIGHTLY, id="every placement")
 
 
 @pytest.mark.goal("T6")
@@ -99,18 +101,32 @@ def test_the_chain_of_batches_is_the_hash_of_what_was_read_whatever_the_placemen
     measured(f"{len(placements)} placements, 4 micro-batches and 3 resumes: one chain")
 
 
+# An epoch ends within steps 21 and 22. A step is two micro-batches, and dropout draws in each.
+EPOCHS = ["data.paths=short.txt", "trainer.steps=30", "trainer.accumulation=2"]
+STOPS = 1, 6, 7, 10, 21
+
+
 @pytest.mark.goal("R2", "R3")
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.nightly)])
-def test_a_run_stopped_after_any_step_goes_on_bitwise(optimizer, stop_at):
-    calm = go("study=calm", f"optimizer={optimizer}")
-    stop_at(1, 6, 7, 10, 21)
-    rough = [go("study=rough", f"optimizer={optimizer}") for _ in range(6)]
-    assert [run["status"] for run in rough] == ["preempted"] * 5 + ["finished"]
+@pytest.mark.parametrize(
+    ("typed", "stops"),
+    [
+        ([], STOPS),
+        pytest.param(["optimizer=muon"], STOPS, marks=NIGHTLY),
+        pytest.param([*EPOCHS, "trainer.log_every=1"], range(1, 30), marks=NIGHTLY),
+    ],
+)
+def test_a_run_stopped_after_any_step_goes_on_bitwise(typed, stops, stop_at, measured):
+    Path("short.txt").write_text(TEXT[:1600])
+    calm = go("study=calm", *typed)
+    stop_at(*stops)
+    rough = [go("study=rough", *typed) for _ in (*stops, "the rest")]
+    assert [run["status"] for run in rough] == ["preempted"] * len(stops) + ["finished"]
     assert same(calm["folder"], rough[-1]["folder"])
     assert rough[-1]["test_loss"] == calm["test_loss"]
+    measured(f"{len(stops)} stops bitwise")
 
 
-MIXED = pytest.param("mixln", marks=pytest.mark.nightly)
+MIXED = pytest.param("mixln", marks=NIGHTLY)
 
 
 @pytest.mark.parametrize("choice", ["ngpt", "rezero", "residual_dual", "batchnorm", MIXED])
@@ -155,18 +171,23 @@ def test_a_signal_during_validation_loses_nothing(calm, monkeypatch):
     assert same(calm["folder"], next(Path("runs/rough").glob("*")))
 
 
-@pytest.mark.goal("R2")
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.goal("R2", "R3")
+@pytest.mark.parametrize(
+    ("replicas", "calls"),
+    [(1, (11, 19)), (2, (11, 19)), pytest.param(1, (11,) * 29, marks=NIGHTLY)],
+)
 def test_a_signal_between_micro_batches_ends_the_step_and_loses_nothing(
-    monkeypatch, capsys, replicas
+    monkeypatch, capsys, replicas, calls, measured
 ):
     """Of eight micro-batches a step, some are computed when the signal comes: gradients, and what
     batchnorm averages, are as before the step."""
-    more = ["trainer.steps=6", "trainer.batch_size=16", "trainer.accumulation=8"]
+    whole_steps = [call // 8 for call in calls]
+    more = [f"trainer.steps={sum(whole_steps) + 3}", "trainer.batch_size=16"]
+    more += ["trainer.accumulation=8", f"trainer.replicas={replicas}"]
     more += (
         ["norm=batchnorm", "norm.allow_noncausal=true"] if replicas == 1 else ["model.dropout=0"]
     )
-    more += [f"trainer.threads={replicas}", f"trainer.replicas={replicas}"]
+    more += [f"trainer.threads={replicas}"]
     calm = go("study=calm", *more)
     original, count, at = ModelLoss.backward, itertools.count(1), {}
 
@@ -179,13 +200,14 @@ def test_a_signal_between_micro_batches_ends_the_step_and_loses_nothing(
     steps = []
     # The third micro-batch of a step: with two replicas the main thread, which alone handles a
     # signal, then has one before it, however late it is.
-    for at["call"] in (11, 19, 0):
+    for at["call"] in (*calls, 0):
         count = itertools.count(1)
         steps.append(go("study=rough", *more)["step"])
-    assert steps == [1, 3, calm["step"]]
+    assert steps == [*itertools.accumulate(whole_steps), calm["step"]]
     assert same(calm["folder"], next(Path("runs/rough").glob("*")))
     said = "SIGTERM: this run stops with a checkpoint; once more ends it at once"
-    assert capsys.readouterr().err.count(said) == 2
+    assert capsys.readouterr().err.count(said) == len(calls)
+    measured(f"{len(calls)} signals between micro-batches bitwise")
 
 
 @pytest.mark.goal("R5")
@@ -193,8 +215,8 @@ def test_a_signal_between_micro_batches_ends_the_step_and_loses_nothing(
     "typed",
     [
         "model.dropout=0.1",
-        pytest.param("optimizer=muon", marks=pytest.mark.nightly),
-        pytest.param("placement=ngpt", marks=pytest.mark.nightly),
+        pytest.param("optimizer=muon", marks=NIGHTLY),
+        pytest.param("placement=ngpt", marks=NIGHTLY),
     ],
 )
 def test_watching_every_step_changes_no_bit(typed):

@@ -1,5 +1,6 @@
 """Signals: at any point of a command, to one rank of several, twice, from a closed terminal."""
 
+import itertools
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -20,6 +22,7 @@ from warm import CEILING, TEXT, result, run_in_this_process, starting
 from transformer_norms import signals
 from transformer_norms.judge import __main__ as judge
 from transformer_norms.run import checkpoint
+from transformer_norms.run.metrics import read_metrics
 from transformer_norms.signals import Preempted, Stopping
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +148,62 @@ def test_a_signal_at_any_point_ends_a_command_with_75_and_the_next_one_goes_on_b
     if count > len(QUICK):
         assert longest < 10
     measured(f"{count} of {count} points; the slowest process ended after {longest:.1f} s")
+
+
+# ------------------------------------------------------------------------- kill -9
+
+KILLED = OFTEN | {"row": 24, "replace": 20, "report": 0, "import": 0, "compile": 0}
+
+
+@pytest.mark.goal("R1")
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("words", "often", "least"), [([], KILLED, 90), (["-m", "seed=0"], {"report": 1}, 10)]
+)
+def test_a_run_that_is_killed_anywhere_ends_as_one_that_nobody_disturbed(
+    words, often, least, start, monkeypatch, measured
+):
+    calm = start("study=calm", *words).end()
+    kills, lost, draw = Counter(), [0], random.Random(least)
+    kinds = itertools.cycle([kind for kind, calls in often.items() if calls])
+    for study in map("rough{}".format, itertools.count()):
+        if kills.total() >= least:
+            break
+        monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(Path(f"cache-{study}").absolute()))
+        while True:
+            kind = next(kinds)
+            call = draw.randint(1, often[kind]) if kills.total() < least else 0
+            at = f"{kind} {call} {signal.SIGKILL:d}"
+            code, _, err = start(f"study={study}", *words, AT=at).end()
+            if code != -signal.SIGKILL:
+                break
+            kills[kind] += 1
+            lost += unsaved_steps(study)
+        assert code == 0, err
+        assert [contents(study)] == [contents("calm")], (study, calm)
+        assert not leftovers("runs")
+    assert max(lost) <= 5  # of checkpoint_every
+    where = ", ".join(f"{count} in {kind}" for kind, count in sorted(kills.items()))
+    measured(f"{kills.total()} kills ({where}), bitwise, {max(lost)} steps repeated at most")
+
+
+def unsaved_steps(study):
+    """How many rows of each run of a study come after its newest checkpoint."""
+    for file in Path("runs", study).glob("*/metrics.jsonl"):
+        steps = [row["step"] for row in read_metrics(file)]
+        saved = checkpoint.newest(file.parent / "checkpoints", None, print)
+        yield max([*steps, 0]) - (saved.step if saved else 0)
+
+
+def contents(study):
+    """All that a run leaves, without its times."""
+    (folder,) = Path("runs", study).glob("*/")
+    files = [*folder.rglob("*.safetensors"), folder / "curve.svg"]
+    bits = {file.relative_to(folder): file.read_bytes() for file in files}
+    rows = [row | {"seconds": 0} for row in read_metrics(folder / "metrics.jsonl")]
+    summary = json.loads((folder / "summary.json").read_text())
+    kept = "status step val_loss best_val_loss test_loss batch_chain spikes initial_loss tokens"
+    return bits, rows, [summary[key] for key in kept.split()]
 
 
 # ------------------------------------------------------------------------- a second signal

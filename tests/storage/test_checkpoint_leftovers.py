@@ -20,7 +20,6 @@ from transformer_norms.storage.files import (
     write_json,
 )
 from transformer_norms.storage.manifest import build_folder
-from transformer_norms.tracking.view import View
 
 
 def leave(folder):
@@ -81,26 +80,11 @@ def propose(folder):
     return ledger.enter_proposal(folder / "ledger.json", *parties, 0.1)
 
 
-def claim_view(folder):
-    class Blank(View):
-        opening = closing = dict
-
-        def __init__(self):
-            self.home, self.key, self._lock = folder, "key", None
-            self._record = folder / "key.json"
-            self.state, self.kept = {}, {}
-
-    view = Blank()
-    assert view._claim()
-    view._lock.release()
-
-
 # A command that has nothing to write, as all it would write is there.
 WRITERS = {
     "a report": lambda folder: write_files(folder, {"table.md": b"x"}),
     "a sweep's record": lambda folder: record().write(folder),
     "a ledger": propose,
-    "a mirror": claim_view,
 }
 
 

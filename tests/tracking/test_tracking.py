@@ -22,7 +22,8 @@ from transformer_norms.storage.reading import read_json
 from transformer_norms.sweep.drive import plan_sweep, run_sweep
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
-from transformer_norms.tracking.mirror import Mirror, resolve_mode
+from transformer_norms.tracking.mirror import Mirror
+from transformer_norms.tracking.wishes import resolve_mode, wishes
 
 SECRET = "5ec2e7" * 7
 CEILING = 120.0  # seconds in which even a busy machine does what is waited for
@@ -207,8 +208,7 @@ def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path):
     parent.wait()
     parent.stdout.close()
     wait_for(lambda: is_gone(child))
-    state = next((tmp_path / "study" / "wandb").glob("*.json"))
-    assert read_json(state)["step"] == 5
+    assert history(offline_records(tmp_path / "study")) == rows_of(folder)
 
 
 def is_gone(process):
@@ -361,16 +361,14 @@ def test_one_line_says_where_the_data_go_and_one_at_the_end_what_did_not_get_the
     assert lines == [first, *[last] * bool(said)]
 
 
-def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run(monkeypatch):
+def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run():
     typed = ["project=norms", "entity=us", "group=spring", "name=best", "tags=[a,b]"]
     config = compose(["model=nano", *(f"tracking.{text}" for text in typed)])
     assert Plan(config).hash == Plan(compose(["model=nano"])).hash
-    for name in ("PROJECT", "ENTITY", "RUN_GROUP", "NAME", "TAGS"):
-        monkeypatch.setenv(f"WANDB_{name}", "other")
-    monkeypatch.setenv("WANDB_NOTES", "a note")
-    shown = tracking.wishes(Mirror(config.tracking)._environment)
+    names = ("PROJECT", "ENTITY", "RUN_GROUP", "NAME", "TAGS", "NOTES")
+    shown = wishes(config.tracking, {f"WANDB_{name}": "variable" for name in names})
     of_tracking = {"project": "norms", "entity": "us", "group": "spring", "name": "best"}
-    assert shown == of_tracking | {"tags": "a,b", "notes": "a note"}
+    assert shown == of_tracking | {"tags": "a,b", "notes": "variable"}
     with pytest.raises(ConfigError, match="one value for all runs of a sweep"):
         plan_sweep(("tracking.tags=a,b", "model=nano"))
 

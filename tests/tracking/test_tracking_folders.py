@@ -2,17 +2,18 @@
 
 from run_folders import config_of, make_record, make_run, planned
 
-from transformer_norms.tracking.folders import ReportView, RunView
+from transformer_norms.run.reader import SavedRun
+from transformer_norms.tracking import view
 
 PRE, POST = {"placement": "pre"}, {"placement": "post"}
 
 
 def fields(folder):
-    return RunView(folder, "offline").opening()
+    return view.opening(SavedRun(folder))
 
 
 def totals(folder):
-    return RunView(folder, "offline").closing().totals
+    return view.totals(SavedRun(folder).summary)
 
 
 def typed(study, overrides, seed=0, **keys):
@@ -49,7 +50,6 @@ def test_what_a_sweep_planned_has_its_label_its_stage_and_its_question(tmp_path)
     assert {one["notes"] for one in shown} == {"Which placement?"}
     beside = fields(typed(tmp_path, ["placement=post"]))
     assert (beside["job_type"], beside["notes"]) == ("train", None)
-    assert ReportView(tmp_path, "offline").opening()["notes"] == "Which placement?"
 
 
 def test_a_later_attempt_is_what_the_first_was_planned_for(tmp_path):
@@ -78,15 +78,6 @@ def test_a_result_of_one_sweep_is_one_although_another_tuned_there(tmp_path):
     make_record(tmp_path, [planned(config, PRE, "tune")], name="a")
     make_record(tmp_path, [planned(config, POST)], name="b")
     assert fields(make_run(tmp_path, config, 2.0))["job_type"] == "result"
-
-
-def test_the_choices_stand_beside_the_whole_config(tmp_path):
-    config = config_of(["placement=pre"])
-    shown = fields(make_run(tmp_path, config, 2.0))
-    assert shown["config"]["choices"] == config["choices"]
-    assert shown["config"]["optimizer"]["lr"] == config["optimizer"]["lr"]
-    assert {"norm=rmsnorm", "placement=pre"} <= set(shown["tags"])
-    assert (shown["config"]["commit"], len(shown["config"]["identity"])) == ("c" * 40, 16)
 
 
 def test_a_typed_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path):

@@ -37,12 +37,7 @@ class Run:
         if {at!r} == "log":
             raise RuntimeError("W&B fails at log")
     def finish(self, exit_code=0): raise RuntimeError("W&B fails at finish")
-Image = Table = Html
-def init(**options):
-    if {at!r} == "init":
-        raise RuntimeError("W&B fails at init")
-    return Run()
-def teardown(): pass
+def init(**options): return Run()
 """
 
 
@@ -81,9 +76,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.goal("S6")
-@pytest.mark.parametrize(
-    "at", ["import", "log", *(pytest.param(at, marks=NIGHTLY) for at in ("init", "finish"))]
-)
+@pytest.mark.parametrize("at", ["import", "log", pytest.param("finish", marks=NIGHTLY)])
 def test_a_wandb_that_fails_changes_nothing_in_training(at, alone, tmp_path, monkeypatch, measured):
     (tmp_path / "wandb.py").write_text(FAILING.format(at=at))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -105,8 +98,8 @@ def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
     started: list[subprocess.Popen[bytes]] = []
     start = tracking._start
 
-    def killed(mode, environment):
-        started.append(start(mode, environment))
+    def killed(*arguments):
+        started.append(start(*arguments))
         started[0].kill()
         return started[0]
 
@@ -114,8 +107,7 @@ def test_a_mirror_that_is_killed_changes_nothing_and_sync_makes_up_for_it(
     code, run = trained(tmp_path / "run", "tracking.mode=offline")
     assert started[0].wait() == -signal.SIGKILL
     assert (code, result(run)) == alone
-    for more in (["--model"], []):  # what was asked for once stays
-        assert main(["sync", str(run), "--mode", "offline", *more]) == 0
+    assert main(["sync", str(run), "--mode", "offline", "--model"]) == 0
     records = offline_records(run.parent)
     assert history(records) == rows_of(run)
     check_model(records, run, tmp_path / "downloaded")
@@ -148,7 +140,8 @@ def test_a_study_and_its_report_are_in_wandb_each_once(tmp_path):
     (study / "curves.svg").write_text("<svg></svg>")
     for _ in range(2):
         assert main(["sync", str(study), "--mode", "offline"]) == 0
-    check_study(study, {"pre", "post"})
+    runs = check_study(study, {"pre", "post"})
+    assert {run["notes"] for run in runs} == {"Which placement?"}
 
 
 @pytest.mark.nightly
@@ -171,3 +164,4 @@ def check_study(study, variants):
         key for r in records if r["type"] == "summary" for key in r["summary"].get("update", ())
     }
     assert {f"view/{name}._type" for name in ("curves", "report")} <= shown
+    return runs

@@ -9,7 +9,7 @@ from run_folders import config_of, edit, make_run
 
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.tracking import view
-from transformer_norms.tracking.view import View
+from transformer_norms.tracking.view import show_folder
 
 
 class StandIn:
@@ -21,41 +21,28 @@ class StandIn:
         self.reachable = False
         self.started: list[dict[str, Any]] = []
         self.in_use: set[str] = set()
-        self.defined: dict[str, Any] = {}
         self.exit_codes: list[int] = []
-        self.console: list[str] = []
-        self.artifacts: list[tuple[str, str, list[str], dict[str, str]]] = []
-        self.server: dict[str, dict[int, dict[str, Any]]] = {}
 
     @property
     def modes(self):
         return [options["mode"] for options in self.started]
-
-    def teardown(self):
-        self.in_use.clear()
 
     def init(self, **options):
         self.started.append(options)
         name, online = options["id"], options["mode"] == "online"
         assert options.get("resume") is None, "W&B would go on where the old run ends"
         assert name not in self.in_use, "W&B: run ID is in use"
-        self.in_use.add(name)
         if online and not self.reachable:
             raise ConnectionError("no network,\nno W&B")
+        self.in_use.add(name)
         prefix = "run" if online else "offline-run"
         part = self.study / "wandb" / f"{prefix}-{len(self.started):03d}-{name}"
         part.mkdir(parents=True)
         rows: dict[int, dict[str, Any]] = {}
-        if online:
-            self.server[name] = rows
 
         def log(row, step):
             assert step >= max(rows, default=0), "W&B drops a step that goes back"
-            kinds = {k: v if isinstance(v, (int, float)) else v for k, v in row.items()}
-            rows.setdefault(step, {}).update(kinds)
-
-        def define_metric(metric, **kinds):
-            self.defined[metric] = kinds
+            rows.setdefault(step, {}).update(row)
 
         def finish(exit_code):
             self.in_use.remove(name)
@@ -63,14 +50,12 @@ class StandIn:
             shown = {step: {k: _plain(v) for k, v in row.items()} for step, row in rows.items()}
             (part / "rows.json").write_text(json.dumps(shown))
 
-        return SimpleNamespace(
-            log=log, finish=finish, summary={}, define_metric=define_metric,
-            write_logs=self.console.append, log_artifact=self.keep_artifact,
-        )  # fmt: skip
+        def accept(*values, **options):
+            """Keeps nothing: tests with W&B itself look at these."""
 
-    def keep_artifact(self, artifact, aliases):
-        paths = {entry.path: entry.local_path for entry in artifact.manifest.entries.values()}
-        self.artifacts.append((artifact.name, artifact.type, aliases, paths))
+        return SimpleNamespace(
+            log=log, finish=finish, summary={}, define_metric=accept, write_logs=accept
+        )
 
     def rows(self):
         """The rows of the only part there is."""
@@ -92,8 +77,21 @@ def study(tmp_path):
 def stand_in(study, monkeypatch):
     stand_in = StandIn(study)
     monkeypatch.setattr(view.wandb, "init", stand_in.init)
-    monkeypatch.setattr(View, "unreached", False)
+    monkeypatch.setattr(view, "_failures", [])
     return stand_in
+
+
+class Live:
+    """A view of a folder that is shown while its run trains."""
+
+    def __init__(self, folder, mode="offline"):
+        self.last = False
+        self._view = show_folder(folder, mode, lambda: self.last)
+
+    def update(self, last=False):
+        """Shows what is new. Returns whether the view is complete."""
+        self.last = last
+        return next(self._view, "complete") == "complete"
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 VERSION = os.environ.get("TORCH_VERSION", "2.11.0")
 TESTS = {
-    "quick": "tests/model tests/training tests/resuming tests/scale",
-    "resuming": "--nightly training tests/resuming/test_resuming.py",
+    "quick": "tests/model tests/training tests/scale",
+    "resuming": "--nightly sweep tests/run/test_run_folder.py",
 }
 
 

@@ -13,7 +13,7 @@ from transformer_norms.config.tree import CHOSEN, marked
 from transformer_norms.errors import BEGAN, ConfigError, StorageError, describe_error, hide_secrets
 from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, PLUGIN, nearest, options, unknown
-from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path
+from transformer_norms.storage.reading import LONGEST_YAML, parse_yaml, read_bytes, real_path
 
 # The axes whose files have keys of several groups, and the keys in them that no run has.
 ACROSS = {"preset": [], "recipe": ["recipe"], "launcher": ["launcher", "hydra"]}
@@ -35,7 +35,7 @@ def check_plugins(text: str) -> Path | None:
         axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
         if axis in (*AXES, "hydra"):
             # Before Hydra reads it: an alias may expand without end.
-            data, where = read_bytes(real_path(file)), f"{where}/{file.name}"
+            data, where = read_bytes(real_path(file), LONGEST_YAML), f"{where}/{file.name}"
             content = parse_yaml(data, where, values_only=False)
             if fault := fault_of(axis, file.stem, data.decode("utf-8", "replace"), content):
                 raise ConfigError(f"{where}: {fault}")

@@ -20,7 +20,6 @@ from transformer_norms.storage.reading import read_yaml
 from transformer_norms.text_tables import show
 
 FORM = 1  # of a config.yaml. A key that is added, renamed or dropped raises the number.
-LONGEST = 1 << 18  # bytes
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -97,7 +96,7 @@ def saved_of(config: Config) -> Saved:
 def read_saved(file: Path) -> Saved:
     """Reads a config.yaml. Raises ConfigError if the file holds more than values, no run, or a run
     of another form."""
-    content = read_yaml(file, LONGEST)
+    content = read_yaml(file)
     try:
         if not isinstance(content, dict):
             raise ConfigError("is no saved run; it should be a group of keys")

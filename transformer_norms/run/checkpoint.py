@@ -5,7 +5,7 @@ The manifest says which run a checkpoint belongs to.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from transformer_norms.storage.files import storage
 from transformer_norms.storage.manifest import (
     DamagedError,
     build_folder,
-    drop_file,
     name_damage,
     remove_folder,
     verify_folder,
@@ -30,6 +29,7 @@ from transformer_norms.training.tensors import is_finite_tensor, whole
 
 SCHEMA = 2
 _STATE, _SUFFIX = "state.json", ".safetensors"
+_OPTIONAL = ("optimizer.safetensors",)  # which a finished run need not keep
 Tensors = Mapping[str, Tensor]  # a sharded one is gathered when it is written
 
 
@@ -89,7 +89,7 @@ def save(
     """
     path = folder / f"step-{step:08d}"
     encoded = json.dumps(state, indent=1, allow_nan=False).encode()
-    if _is_saved(path, identity, json.loads(encoded)):
+    if _is_saved(path, identity, json.loads(encoded), tensors):
         follow(tensors)
         return path
     sizes = {name: stream_size(group) for name, group in tensors.items()}
@@ -103,10 +103,12 @@ def save(
     return path
 
 
-def _is_saved(path: Path, identity: str, state: Any) -> bool:
+def _is_saved(path: Path, identity: str, state: Any, names: Iterable[str]) -> bool:
     """Whether `path` is what would be written. What was passed over when the run went on is not."""
     try:
         saved = verify(path)
+        for name in names:
+            saved.check_has(name)
     except DamagedError:
         return False
     return saved.identity == identity and saved.state == state
@@ -178,18 +180,13 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
 
 def verify(path: Path) -> Checkpoint:
     """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError."""
-    manifest = verify_folder(path, SCHEMA)
+    manifest = verify_folder(path, SCHEMA, optional=_OPTIONAL)
     step, identity = manifest["step"], manifest["identity"]
     if path.name != f"step-{step:08d}":
         raise DamagedError(f"{path}: its manifest is of step {step}")
     with name_damage(path):
         state = read_json(path / _STATE)
     return Checkpoint(path, identity, step, state, manifest["extra"], manifest["files"])
-
-
-def drop(path: Path, name: str) -> None:
-    """Deletes the tensors `name` of a checkpoint, which then verifies without them."""
-    drop_file(path, name + _SUFFIX, SCHEMA)
 
 
 # ------------------------------------------------------------------- tensors, written one at a time

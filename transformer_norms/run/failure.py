@@ -52,17 +52,14 @@ def bigram_horizons(baselines: Iterable[Sequence[Summary]], loss: str) -> set[Ho
     `baselines` are the ended runs of each, at one setting."""
     horizons = set()
     for summaries in baselines:
-        passing = [summary for summary in summaries if _passes_bigram(summary, loss)]
+        passing = [
+            summary
+            for summary in summaries
+            if summary.status == "finished" and (best_ngram(summary, loss) or 0) >= 2
+        ]
         if 2 * len(passing) > len(summaries):
             horizons |= {horizon(summary) for summary in passing}
     return horizons
-
-
-def _passes_bigram(summary: Summary, loss: str) -> bool:
-    lines, reached = ngram_losses(summary, loss), getattr(summary, loss)
-    if summary.status != "finished" or reached is None or len(lines) < 2:
-        return False
-    return passes(reached, lines[1])
 
 
 def failure(summary: Summary, loss: str, bigrams: Collection[Horizon] = ()) -> str | None:

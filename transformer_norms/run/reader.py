@@ -180,10 +180,13 @@ def make_table(rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
 
 
 def run_row(run: SavedRun) -> Row:
-    """Returns a run as a row: its config under dotted keys, its choices by axis, the numbers of its
-    summary, and where it lies."""
+    """Returns a run as a row: its config under dotted keys, resolved and as it was chosen, its
+    choices by axis, the numbers of its summary, where it lies and when it was written."""
     config = {key: run.config[key] for key in run.config if key not in ("choices", "chosen")}
+    chosen = {key: value for key, value in run.config["chosen"].items() if key != "choices"}
+    chosen = flatten(chosen) | {axis: run.typed(axis) for axis in run.config["choices"]}
     return {
+        **{f"{CHOSEN}{key}": value for key, value in chosen.items()},
         **flatten(config),
         **{axis: run.value(axis) for axis in AXES_OF_A_RUN if axis in run.config["choices"]},
         **{key: getattr(run.summary, key) for key in _SUMMARY},
@@ -193,19 +196,12 @@ def run_row(run: SavedRun) -> Row:
         "name": run.folder.name,
         "study": run.folder.parent.name,
         "folder": str(run.folder),
+        "written": run.written,
     }
 
 
 def run_table(runs: Sequence[SavedRun]) -> "DataFrame":
-    """Returns a row for each run, with the time of its writing, and with its config and choices as
-    they were chosen."""
-    rows = []
-    for run in runs:
-        chosen = {key: value for key, value in run.config["chosen"].items() if key != "choices"}
-        row = flatten(chosen) | {axis: run.typed(axis) for axis in run.config["choices"]}
-        rows.append({f"{CHOSEN}{key}": value for key, value in row.items()} | run_row(run))
-        rows[-1]["written"] = run.written
-    return make_table(rows)
+    return make_table([run_row(run) for run in runs])
 
 
 def differing_keys(table: "DataFrame") -> list[str]:
@@ -277,13 +273,6 @@ def _read_config(path: Path) -> dict[str, Any]:
         if not all(isinstance(name, str) for name in names) or type(config["seed"]) is not int:
             raise TypeError("choices are names, and the seed is a whole number")
         chosen_value(chosen, "data.seed")
-    except (
-        LookupError,
-        TypeError,
-        AttributeError,
-        ValueError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except Exception as error:  # whatever its values are
         raise ConfigError(f"{path}: is no run's config: {describe_error(error)}") from None
     return config

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformer_norms import processes
 from transformer_norms.config.building import build_batches, build_model, build_trainer
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config, check_config, diff
-from transformer_norms.data.batches import held_out_bytes, windows
+from transformer_norms.data.batches import windows
 from transformer_norms.errors import (
     BEGAN,
     ConfigError,
@@ -36,7 +35,7 @@ from transformer_norms.run.folder import hold_run, path_text, this_process
 from transformer_norms.run.identity import kind_of_kernels
 from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
-from transformer_norms.run.record import NonWritingRecord, Record
+from transformer_norms.run.record import Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
 from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_bytes, write_json
@@ -145,7 +144,9 @@ class Run:
                         lambda: self._write_first(self._summary(before, data, parameters))
                     )
                     with self._kernels() as release:
-                        self.record = self._make_record(summary, release)
+                        begin = (release, partial(self.follow, self.folder))
+                        of_run = self.folder, summary, self.config, self.tokens, self.live
+                        self.record = Record(*of_run, begin=begin, writes=self.ranks.writes)
                         summary = self._train_or_fail(saved)
         # torchrun ends this process as soon as another one has ended with an exit code.
         self.ranks.on_first(finish)
@@ -299,30 +300,6 @@ class Run:
         if not self.trainer.loss.compilation.active or self.ranks.count > 1:
             return nullcontext(lambda: None)
         return share_kernels(kind_of_kernels(self.config), self.config.trainer.device)
-
-    def _make_record(self, summary: Summary, release: Callable[[], None]) -> NonWritingRecord:
-        limit, lengths = self.config.data.val_tokens, self.tokens.tokenizer.byte_lengths
-        following = False
-
-        def bits_per_byte(split: str, nats: float) -> float:
-            size = held_out_bytes(getattr(self.tokens, split), limit, lengths)
-            return nats / log(2) / max(1, size)
-
-        def watch(trainer: Trainer, val_loss: float | None) -> None:
-            nonlocal following
-            if not following:
-                following = True
-                release()
-                self.follow(self.folder)
-            rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
-            validation = "" if val_loss is None else f"  val {val_loss:.3f}"
-            text = f"loss {trainer.last_loss:.3f}{validation}  {rate:,.0f} tokens/s"
-            self.live("step {:.0f}/{:.0f}", trainer.step, trainer.settings.steps, text)
-
-        if not self.ranks.writes:
-            return NonWritingRecord(summary, bits_per_byte)
-        keep = self.config.trainer.keep
-        return Record(self.folder, summary, keep=keep, bits_per_byte=bits_per_byte, watch=watch)
 
     def _train(self) -> Summary:
         keys, record = self.config.trainer, self.record

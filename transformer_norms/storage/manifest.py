@@ -7,8 +7,7 @@ last. The manifest holds the size and the SHA-256 of each file, and a seal: its 
 import hashlib
 import json
 import os
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from transformer_norms.storage.files import (
     remove,
     sha256,
     storage,
-    write_bytes,
 )
 from transformer_norms.storage.reading import is_there, parse_json, read_bytes
 
@@ -101,24 +99,31 @@ def remove_folder(path: Path) -> None:
 
 
 def verify_folder(
-    path: Path, schema: int, hash_file: Callable[[Path], str] = sha256
+    path: Path,
+    schema: int,
+    hash_file: Callable[[Path], str] = sha256,
+    optional: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns the manifest after every byte was checked. Raises DamagedError.
 
     `hash_file` is for a caller that remembers what it has hashed. A manifest whose seal is right is
-    believed: only this project writes it.
+    believed: only this project writes it. `optional` files may have been deleted since, and are
+    then not among the manifest's `files`.
     """
     with name_damage(path):
-        if not stat.S_ISDIR(path.lstat().st_mode):
+        if path.is_symlink() or not path.is_dir():
             raise DamagedError(f"{path} is no folder; a link to one counts as none")
         manifest = _read_manifest(path / MANIFEST, schema)
-        files, dropped = manifest["files"], manifest.get("dropped", [])
-        for file in sorted(path.iterdir()):
-            if file.name not in (MANIFEST, *files, *dropped):
-                raise DamagedError(f"{file} does not belong there")
-        for name, described in files.items():
-            _check_size(path / name, described["size"])
-        for name, described in files.items():
+        there = {file.name for file in path.iterdir()}
+        if foreign := sorted(there - {MANIFEST, *manifest["files"]}):
+            raise DamagedError(f"{path / foreign[0]} does not belong there")
+        for name in {*optional} - there:
+            manifest["files"].pop(name, None)
+        for name, described in manifest["files"].items():
+            size = (path / name).lstat().st_size
+            if size != described["size"]:  # seen before any byte is hashed
+                raise DamagedError(f"{path / name} has {size} bytes instead of {described['size']}")
+        for name, described in manifest["files"].items():
             if hash_file(path / name) != described["sha256"]:
                 raise DamagedError(f"{path / name}: its bytes are not those that were written")
     return manifest
@@ -143,32 +148,3 @@ def _read_manifest(file: Path, schema: int) -> dict[str, Any]:
     if manifest["schema"] != schema:
         raise DamagedError(f"{file}: schema {manifest['schema']}, this program reads {schema}")
     return manifest
-
-
-def _check_size(file: Path, size: int) -> None:
-    """Looks at the file before any byte of it is hashed or allocated."""
-    status = file.lstat()
-    if not stat.S_ISREG(status.st_mode):
-        raise DamagedError(f"{file} is not a plain file")
-    if status.st_size != size:
-        raise DamagedError(f"{file} has {status.st_size} bytes instead of {size}")
-
-
-def drop_file(path: Path, name: str, schema: int) -> None:
-    """Deletes a file of a folder that verifies, which then verifies without it.
-
-    The manifest is changed first, and permits the file until it is gone. So a kill is harmless.
-    """
-    manifest = verify_folder(path, schema)
-    if name in manifest["files"]:
-        data = seal_without(manifest, name)
-        write_bytes(path / MANIFEST, data, workplace=path.parent)
-    (path / name).unlink(missing_ok=True)
-
-
-def seal_without(manifest: Mapping[str, Any], name: str) -> bytes:
-    """Returns the manifest of the same folder without the file `name`, which it may still hold."""
-    files = {file: about for file, about in manifest["files"].items() if file != name}
-    return seal_manifest(
-        {**manifest, "files": files, "dropped": [*manifest.get("dropped", []), name]}
-    )

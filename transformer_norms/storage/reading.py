@@ -1,9 +1,8 @@
 """Reads files that anybody may have written: the only way into a run, a study, a cache, a manifest.
 
 A file is opened once, and what was opened is asked whether it is a plain file of bounded size. No
-link is followed, and no pipe is waited for. Libraries read JSON and YAML; the values of YAML are
-bounded before they are built. All else raises ConfigError, one line that begins with the file's
-name.
+link is followed, and no pipe is waited for. Libraries read JSON and YAML; what YAML may hold is
+checked before it is built. All else raises ConfigError, one line that begins with the file's name.
 """
 
 import copy
@@ -20,8 +19,8 @@ from typing import Any, TypeVar
 from transformer_norms.errors import ConfigError
 
 LONGEST = 1 << 26  # bytes of a file that the caller knows nothing else about
+LONGEST_YAML = 1 << 18  # bytes
 _DEEPEST = 20  # collections in one another, of a YAML file
-_MOST_NODES = 1 << 16  # of a YAML file, each alias counted as all that it repeats
 T = TypeVar("T")
 
 
@@ -147,16 +146,15 @@ def _adapter(kind: type) -> Any:
 # -------------------------------------------------------------------------------------------- YAML
 
 
-def read_yaml(path: Path, limit: int = LONGEST, values_only: bool = True) -> Any:
-    return parse_yaml(read_bytes(path, limit), str(path), values_only)
+def read_yaml(path: Path, values_only: bool = True) -> Any:
+    return parse_yaml(read_bytes(path, LONGEST_YAML), str(path), values_only)
 
 
 def parse_yaml(data: bytes, name: str, values_only: bool = True) -> Any:
     """Returns the values of a YAML text, with OmegaConf's rules for numbers: 1e-5 is a float.
 
-    `values_only` is for a saved config, which no person writes: it has no aliases and no `${`.
-    Without it, as for a sweep's file, aliases may repeat a part of the text, and a text that
-    expands without end is refused. Tags are refused in both.
+    Tags and aliases are refused: so a text is not larger than it looks. `values_only` is for a
+    saved config, which no person writes: it has no `${` either.
     """
     import yaml
 
@@ -200,34 +198,19 @@ def _loader() -> Any:
 
 
 def _check_events(text: str, values_only: bool) -> None:
-    """Raises ConfigError for tags, for aliases that may not be there or that repeat too much, and
-    for depth, before any value is built."""
+    """Raises ConfigError for tags, aliases and depth, before any value is built."""
     import yaml
 
-    sizes: dict[str, int] = {}  # of what has an anchor, in nodes
-    above: list[tuple[str, int]] = []  # the open collections, and what there was before each
-    size = 0
+    depth = 0
     for event in yaml.parse(text, Loader=_loader()):
-        anchor = getattr(event, "anchor", None) or ""
-        if anchor and values_only:
-            raise ConfigError("a saved config holds no anchors or aliases")
+        if getattr(event, "anchor", None):
+            raise ConfigError("a config holds no anchors or aliases; write out what they repeat")
         if tag := getattr(event, "tag", None):
             raise ConfigError(f"a config holds no tags, and there is {tag!r}")
-        if isinstance(event, yaml.AliasEvent):
-            # An alias of a collection that is still open would make it a part of itself.
-            size += sizes.get(anchor, _MOST_NODES)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = above.pop()
-            sizes[anchor] = size - before
-        elif isinstance(event, yaml.CollectionStartEvent):
-            above.append((anchor, size))
-            size += 1
-        elif isinstance(event, yaml.ScalarEvent):
-            size += 1
-            sizes[anchor] = 1
-            if values_only and ("${" in event.value or event.value in ("<<", "???")):
-                raise ConfigError(f"a saved config holds no {event.value[:40]}")
-        if len(above) > _DEEPEST:
+        value = event.value if isinstance(event, yaml.ScalarEvent) else ""
+        if values_only and ("${" in value or value in ("<<", "???")):
+            raise ConfigError(f"a saved config holds no {value[:40]}")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
             raise ConfigError("is nested too deeply")
-        if size > _MOST_NODES:
-            raise ConfigError(f"is more than {_MOST_NODES} values, with what its aliases repeat")

@@ -195,8 +195,8 @@ def keep_weights_only(folder: Path) -> None:
     if not (summary and summary.status == "finished" and summary.weights_only):
         return
     with hold_run(folder):
-        for file in sorted(folder.glob("checkpoints/step-*/optimizer.safetensors")):
-            checkpoint.drop(file.parent, "optimizer")
+        for file in folder.glob("checkpoints/step-*/optimizer.safetensors"):
+            file.unlink()
 
 
 def look_at_ended(job: Job, say: Callable[[str], None]) -> None:

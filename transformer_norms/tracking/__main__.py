@@ -8,20 +8,21 @@ from pathlib import Path
 from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
-from transformer_norms.tracking.mirror import resolve_mode, wishes
+from transformer_norms.tracking.wishes import resolve_mode
 
 _EPILOG = """
 FOLDER is a run or a study, by its path or by a part of its name below ./runs:
   transformer-norms tracking sync main
 
-Exit codes: 0 done, 1 something was not mirrored, 2 wrong input or a damaged run, 4 storage.
+Exit codes: 0 done, 1 something was not mirrored, 2 wrong input or a damaged run, 4 storage,
+75 another process mirrors it.
 """
 
 
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} tracking", description=__doc__, epilog=_EPILOG)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    late = commands.add_parser("sync", help="mirror what is missing of run folders or studies")
+    late = commands.add_parser("sync", help="write run folders or studies whole")
     late.add_argument("folders", nargs="+", metavar="FOLDER", help="a run or a study")
     late.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
     late.add_argument("--model", action="store_true", help="keep each trained model there, too")
@@ -29,29 +30,28 @@ def make_parser() -> Parser:
 
 
 def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> int:
-    """Completes the view of each run folder, and of the report of each study."""
-    places = [find_study(text) for text in named]
+    """Shows each run folder, and the report of each study, whole."""
+    places = map(find_study, named)
     folders = [place if place.is_dir() else place.parent for place in places]
-    runs = [run.resolve() for folder in folders for run in _run_folders(folder)]
+    shown = [run for folder in folders for run in _run_folders(folder)]
+    shown += [folder for folder in folders if (folder / "report.html").is_file()]
     if mode == "disabled":
         print("W&B is disabled (WANDB_MODE); nothing is mirrored", file=sys.stderr)
         return 0
-    from transformer_norms.tracking.folders import view_of  # imports wandb
+    from transformer_norms.tracking.view import problem_of, show_folder  # imports wandb
 
-    reports = [folder.resolve() for folder in folders if (folder / "report.html").is_file()]
+    later = "" if mode == "online" else "; its upload waits for `sync` online"
     failed = 0
-    for folder in [*runs, *(study for study in reports if study not in runs)]:
-        view = view_of(folder, mode, wishes(os.environ) | ({"model": True} if with_model else {}))
-        if not view.update(last=True):
-            outcome = "another process is mirroring it"
-        elif view.problem:
-            outcome, failed = view.problem, max(failed, view.code)
-        else:
-            step = view.state["step"]
-            outcome = "mirrored" if step < 0 else f"mirrored up to step {step}"
-            if view.state["mode"] == "offline":
-                outcome += "; its upload waits for `sync` online"
-        print(f"{view.name}: {outcome}", file=sys.stderr)
+    for folder in dict.fromkeys(one.resolve() for one in shown):
+        code = 0
+        try:
+            next(show_folder(folder, mode, lambda: True, with_model))  # which waits for nothing
+        except StopIteration as end:
+            outcome = ("mirrored" if end.value < 0 else f"mirrored up to step {end.value}") + later
+        except Exception as error:  # the other folders go on
+            outcome, code = problem_of(error, folder)
+        failed = max(failed, code)
+        print(f"{folder.name}: {outcome}", file=sys.stderr)
     return failed
 
 

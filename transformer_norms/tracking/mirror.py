@@ -4,7 +4,6 @@ Training names folders to that process. Training never imports wandb and never w
 the process could not finish, `python -m transformer_norms.tracking sync FOLDER` does later.
 """
 
-import netrc
 import os
 import re
 import select
@@ -12,83 +11,24 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from transformer_norms import processes, signals
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import suggestion
 from transformer_norms.progress import Say, say
 from transformer_norms.run.folder import path_text
-from transformer_norms.storage.reading import read_bytes, read_yaml
+from transformer_norms.storage.reading import read_bytes
 from transformer_norms.tracking import PROJECT
+from transformer_norms.tracking.wishes import resolve_mode, wishes
 
 _EXIT_SECONDS = 5.0
 _LONG_EXIT_SECONDS = 300.0  # for a model's upload, and for an agent: it decides by what W&B has
 _ORPHAN_SECONDS = 60  # after the command was killed
 _POLL_SECONDS = 0.5
-_VARIABLES = {key: f"WANDB_{key.upper()}" for key in ("project", "entity", "name", "tags", "notes")}
-_VARIABLES["group"] = "WANDB_RUN_GROUP"
 _UNUSED = ("WANDB_DIR", "WANDB_RUN_ID", "WANDB_JOB_TYPE", "WANDB_RESUME")  # a folder decides these
-_MODES, _LOGINS = ("online", "offline", "disabled"), ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
-# W&B has had two names for its host, and a login may stand under either.
-_HOSTS = {"api.forge.coreweave.com", "api.wandb.ai"}
-
-
-def resolve_mode(mode: str, environment: Mapping[str, str]) -> str:
-    """Returns `online`, `offline` or `disabled`: what was typed, else what $WANDB_DISABLED and
-    $WANDB_MODE say, else `online` where there are credentials. Raises ConfigError for a mode that
-    W&B does not have, and for `online` without credentials."""
-    has_login = any(map(environment.get, _LOGINS)) or _login_is_stored(environment)
-    key = "WANDB_MODE" if mode == "auto" else "tracking.mode"
-    if mode == "auto":
-        off = environment.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on")
-        mode = "disabled" if off else environment.get("WANDB_MODE", "")
-    words = {"": "online" if has_login else "offline", "run": "online", "shared": "online"}
-    word = words.get(mode, "offline" if mode == "dryrun" else mode)
-    if word not in _MODES:
-        raise ConfigError(f"{key}={mode}: {suggestion(mode, _MODES)}W&B takes {', '.join(_MODES)}")
-    if word == "online" and not (has_login or _login_is_stored(environment, anywhere=True)):
-        raise ConfigError(f"{key}={mode}: there is no login to W&B; type wandb login first")
-    return word
-
-
-def wishes(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns what W&B's variables ask for, by the key of tracking=wandb."""
-    return {key: environment[name] for key, name in _VARIABLES.items() if environment.get(name)}
-
-
-def _login_is_stored(environment: Mapping[str, str], anywhere: bool = False) -> bool:
-    # A process of an unknown user has no home, of which Path.expanduser would complain.
-    home = environment.get("HOME", "~")
-    file = environment.get("NETRC") or os.path.expanduser(f"{home}/.netrc")
-    url = environment.get("WANDB_BASE_URL")
-    with suppress(OSError, netrc.NetrcParseError):
-        logins = netrc.netrc(file).hosts
-        hosts = {urlsplit(url).netloc} if url else _HOSTS
-        return bool(logins) if anywhere else not logins.keys().isdisjoint(hosts)
-    return False
-
-
-def take_agent(environment: MutableMapping[str, str]) -> dict[str, Any]:
-    """Returns the W&B run that the agent of a sweep wants of this command, and the parameters that
-    it typed; nothing without an agent. The variables are removed: W&B would otherwise apply them to
-    every run that this process shows."""
-    if not processes.has_agent(environment):
-        return {}
-    agent: dict[str, Any] = {
-        "run_id": environment.pop("WANDB_RUN_ID"),
-        "sweep_id": environment.pop("WANDB_SWEEP_ID"),
-    }
-    if file := environment.pop("WANDB_SWEEP_PARAM_PATH", None):
-        parameters = read_yaml(Path(file).resolve(), values_only=False)
-        agent["parameters"] = {
-            key: about["value"] for key, about in parameters.items() if isinstance(about, dict)
-        }
-    return {"agent": agent}
 
 
 class Mirror:
@@ -97,16 +37,13 @@ class Mirror:
 
     def __init__(self, tracking: Mapping[str, Any], say: Say = say) -> None:
         self.mode, self._say = resolve_mode(tracking.get("mode", "disabled"), os.environ), say
-        self._environment = dict(os.environ)
-        for key, name in _VARIABLES.items():
-            if (value := tracking.get(key, "none")) not in ("none", (), []):
-                self._environment[name] = value if isinstance(value, str) else ",".join(value)
-        project = wishes(self._environment).get("project", PROJECT)
+        asked = wishes(tracking, os.environ)
+        project = asked.get("project", PROJECT)
         if self.mode != "disabled" and re.search(r"[/\\#?%:]|.{129}", project):
             key = "tracking.project" if project == tracking.get("project") else "WANDB_PROJECT"
             rule = "a W&B project has up to 128 characters, none of /\\#?%:"
             raise ConfigError(f"{key}={project}: {rule}; its owner is tracking.entity=NAME")
-        self._project = "/".join(filter(None, [self._environment.get("WANDB_ENTITY"), project]))
+        self._project = "/".join(filter(None, [asked.get("entity"), project]))
         waits = tracking.get("model", "none") != "none" or processes.has_agent()
         self._patience = _LONG_EXIT_SECONDS if waits else _EXIT_SECONDS
         self._named: set[Path] = set()
@@ -134,7 +71,7 @@ class Mirror:
         unused = [name for name in _UNUSED if name in os.environ and not processes.has_agent()]
         more = f"; not used: {', '.join(unused)}" if unused else ""
         self._say(f"W&B: {where}; tracking=none switches it off{more}")
-        return _start(self.mode, self._environment)
+        return _start(self.mode, self._log.absolute())
 
     def close(self, timeout: float | None = None) -> None:
         """Waits at most `timeout` seconds for the last rows, and says what is then missing."""
@@ -157,16 +94,16 @@ class Mirror:
             self._say(f"W&B: {why}; {self._sync} brings what is missing")
 
 
-def _start(mode: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(mode: str, log: Path) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     # W&B's default is off, unless an account says otherwise; $WANDB_DISABLE_CODE goes before.
-    environment = {"WANDB_SAVE_CODE": "true", **environment, "PYTHONPATH": path}
+    environment = {"WANDB_SAVE_CODE": "true", **os.environ, "PYTHONPATH": path}
     # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
     with signals.withhold_signals():
         process = subprocess.Popen(
-            [sys.executable, "-m", "transformer_norms.tracking.mirror", mode],
+            [sys.executable, "-m", "transformer_norms.tracking.mirror", mode, log],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -179,24 +116,24 @@ def _start(mode: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]
     return process
 
 
-def follow_stdin(mode: str) -> None:
-    """Keeps views of the folders that are named on stdin until the naming process is gone."""
-    from transformer_norms.tracking.folders import View, view_of
+def follow_stdin(mode: str, log: str) -> None:
+    """Shows the folders that are named on stdin until the naming process is gone. What fails is a
+    line of the file `log`."""
+    from transformer_norms.tracking.view import problem_of, show_folder
 
     with suppress(OSError):
         os.nice(10)
     parent, ended = os.getppid(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     signals.let_through(signal.SIGTERM)  # the others are its parent's, and end it with the pipe
-    kept = take_agent(os.environ) | wishes(os.environ)
-    views: dict[bytes, View] = {}
+    views: dict[Path, Iterator[None]] = {}
     unread = b""
     while not ended.is_set():
         if select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
             piece = os.read(sys.stdin.fileno(), 1 << 16)
             *names, unread = (unread + piece).split(b"\0")
-            for name in names:
-                views.setdefault(name, view_of(Path(os.fsdecode(name)), mode, kept))
+            for folder in (Path(os.fsdecode(name)) for name in names):
+                views[folder] = show_folder(folder, mode, ended.is_set)
             if not piece:
                 ended.set()
         # A forked sibling may hold the pipe open after the parent has died.
@@ -204,10 +141,17 @@ def follow_stdin(mode: str) -> None:
             ended.set()
         if ended.is_set():
             signal.alarm(_ORPHAN_SECONDS)
-        for name, view in list(views.items()):
-            if view.update(last=ended.is_set()):
-                del views[name]
+        for folder, view in list(views.items()):
+            try:
+                next(view)
+            except StopIteration:
+                del views[folder]
+            except Exception as error:  # the views of other folders go on
+                del views[folder]
+                problem, _ = problem_of(error, folder)
+                with suppress(OSError), open(log, "a", encoding="utf-8") as file:
+                    file.write(f"{folder.name}: {problem}\n")
 
 
 if __name__ == "__main__":
-    follow_stdin(sys.argv[1])
+    follow_stdin(*sys.argv[1:])
