@@ -16,7 +16,7 @@ from transformer_norms.config.plugins import TO_CHOOSE, fault_of
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.names import AXES, option_files, options
 
-GLOBAL = "# @package _global_\n"  # as each preset, recipe and launcher begins
+GLOBAL = "# @package _global_\n"  # as each preset and recipe begins
 
 
 def composed(*overrides: str):
@@ -162,7 +162,6 @@ def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, tmp_path
         ("configs/preset/new.yaml", f"{GLOBAL}again: true", "there is no key 'again'"),
         ("configs/recipe/new.yaml", f"{GLOBAL}recipes: {{}}", "did you mean 'recipe'?"),
         ("configs/recipe/new.yaml", "trainer: {steps: 3}", "the first line of a recipe is"),
-        ("configs/launcher/new.yaml", "workers: 3", "the first line of a launcher is"),
         ("configs/sweep/new.yaml", "vary: &a {norm: *a}", "new.yaml: is more than 65536 values"),
     ],
 )

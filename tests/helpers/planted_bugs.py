@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = "transformer_norms configs hydra_plugins tests benchmarks docs examples train.py README.md"
+COPIED = "transformer_norms configs tests benchmarks docs examples train.py README.md"
 COPIED += " pyproject.toml constraints.txt Makefile .ci experiments/analyses"
 # The quickest first.
 ARCHITECTURE = "mlp optimizer initialization fingerprints norms parity theory block_equations "

@@ -89,7 +89,7 @@ def _read_option(
             extended, choices = merge(extended, below), {**further, **choices}
         for key, word in entry.items() if isinstance(entry, dict) else ():
             chosen = key.removeprefix("override /")
-            if chosen == key or not chosen.startswith(("hydra/", *AXES)):
+            if chosen == key or chosen not in AXES:
                 raise ConfigError(f"{axis}={name}: defaults: '{key}' chooses nothing; {TO_CHOOSE}")
             choices = {**choices, chosen: str(word)}
     return merge(extended, content), choices

@@ -64,7 +64,6 @@ _INTEGER = re.compile(r"[+-]?(0|[1-9](_?\d)*)")
 _FLOAT = re.compile(r"[+-]?((\d+\.\d*|\.\d+)(e[+-]?\d+)?|\d+e[+-]?\d+|inf|nan)", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = {"true": True, "false": False, "null": None}
-_PLAIN = re.compile(r"[\w./:+-]*")  # Hydra reads such a text as we do
 _FUNCTION = re.compile(r"(choice|range|interval|glob|tag|shuffle|sort)\((.*)\)")
 
 
@@ -104,7 +103,7 @@ def _at_home(text: str) -> str:
 
 
 def as_typed(key: str, value: Any) -> str:
-    """Returns KEY=VALUE as a user types it. Both `parse` and Hydra read the same value back."""
+    """Returns KEY=VALUE as a user types it, from which `parse` reads the same value back."""
     return f"{key}={_text(value)}"
 
 
@@ -120,16 +119,6 @@ def _text(value: Any) -> str:
         text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2], value)
         return "'" + text.replace("'", "\\'") + "'"
     return str(value)
-
-
-def quote_for_hydra(text: str) -> str:
-    """Returns KEY=VALUE or KEY=A,B as Hydra's parser reads the same values."""
-    key, equals, value = text.partition("=")
-    if not equals or key.startswith("hydra") or _FUNCTION.fullmatch(value):
-        return text
-    parts = [value] if key == SEPARATOR else split(value)
-    plain = [part if _PLAIN.fullmatch(part) else _text(_read(key, part)) for part in parts]
-    return f"{key}={','.join(plain)}"
 
 
 # ------------------------------------------------------------------------------------ KEY=VALUE

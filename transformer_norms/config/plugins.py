@@ -16,7 +16,7 @@ from transformer_norms.names import AXES, PLUGIN, nearest, options, unknown
 from transformer_norms.storage.reading import parse_yaml, read_bytes, real_path
 
 # The axes whose files have keys of several groups, and the keys in them that no run has.
-ACROSS = {"preset": [], "recipe": ["recipe"], "launcher": ["launcher", "hydra"]}
+ACROSS = {"preset": [], "recipe": ["recipe"]}
 LONGEST = 500  # letters of an error that a line shows; its traceback has all
 TO_CHOOSE = "a file chooses under 'defaults:', as '- override /norm: layernorm'"
 
@@ -33,8 +33,7 @@ def check_plugins(text: str) -> Path | None:
         raise ConfigError(f"plugins={text}: it holds neither configs/ nor a Python file")
     for file in sorted((folder / "configs").glob("*/*.yaml")):
         axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
-        if axis in (*AXES, "hydra"):
-            # Before Hydra reads it: an alias may expand without end.
+        if axis in AXES:
             data, where = read_bytes(real_path(file)), f"{where}/{file.name}"
             content = parse_yaml(data, where, values_only=False)
             if fault := fault_of(axis, file.stem, data.decode("utf-8", "replace"), content):
