@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -51,15 +50,11 @@ def fault_of(axis: str, name: str, text: str, content: Any) -> str | None:
         return "a list is not allowed; it should be keys"
     if name in options(axis):
         return f"{axis}={name} is ours; name it otherwise"
-    content, header = content or {}, re.match(r"\s*#\s*@package +(\S+)", text)
-    package = header[1] if header else axis
+    content = content or {}
     if axis not in ACROSS:
-        listed = [] if package == axis else [f"# @package {package}"]
-        listed += [one for one in content.get("defaults") or () if not isinstance(one, str)]
+        choices = [one for one in content.get("defaults") or () if not isinstance(one, str)]
         keys = f"a file of {axis} has keys of {axis} only; a preset has those of several groups"
-        return f"{listed[0]}: {keys}" if listed else None
-    if content and package != "_global_":
-        return f"the first line of a {axis} is '# @package _global_'; {TO_CHOOSE}"
+        return f"{choices[0]}: {keys}" if choices else None
     of_run = [key for key in CHOSEN if key not in {*marked(Mark.COMMAND)}]
     for key, value in content.items():
         if key not in (known := ["defaults", *of_run, *ACROSS[axis]]):
