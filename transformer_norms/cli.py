@@ -113,10 +113,12 @@ def _run(arguments: Sequence[str]) -> int:
         make_parser(_plugins_folder(arguments)).print_help()
         return 0
     parser = make_parser()
-    if any(argument.startswith("-") for argument in arguments):
-        from transformer_norms.config.overrides import check_flags
+    for text in arguments:
+        if text.startswith("-") and text.partition("=")[0] not in parser.flags:
+            from transformer_norms.config.overrides import meant_setting
 
-        check_flags(arguments, parser.flags)
+            if near := meant_setting(text):
+                raise ConfigError(f"{text}: {near} a setting has no dashes")
     typed = parser.parse_intermixed_args(arguments)
     hydras, overrides = split_words(typed.overrides)
     if typed.package is not None and typed.cfg != "job":

@@ -103,12 +103,12 @@ def test_a_word_of_another_codebase_is_answered_with_ours_before_all_else(typed,
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        (["layernorm"], "'layernorm': did you mean 'norm=layernorm'? "),
-        (["norm", "rmsnorm"], "'norm': did you mean 'norm=rmsnorm'? "),
-        (["norm:", "rmsnorm"], "'norm:': did you mean 'norm=rmsnorm'? "),
-        (["--norm", "rmsnorm"], "--norm: did you mean 'norm=rmsnorm'? "),
+        (["layernorm"], "'layernorm' is no KEY=VALUE; did you mean 'norm=layernorm'?"),
+        (["norm", "rmsnorm"], "'norm' is no KEY=VALUE; did you mean 'norm=VALUE'?"),
+        (["norm:", "rmsnorm"], "'norm:' is no KEY=VALUE; did you mean 'norm=VALUE'?"),
+        (["--norm", "rmsnorm"], "--norm: did you mean 'norm=VALUE'? "),
         (["--learning-rate=1e-3"], "--learning-rate=1e-3: did you mean 'optimizer.lr=1e-3'? "),
-        (["-m", "norm", "rmsnorm"], "'norm': did you mean 'norm=rmsnorm'? "),
+        (["-m", "norm", "rmsnorm"], "'norm' is no KEY=VALUE; did you mean 'norm=VALUE'?"),
     ],
 )
 def test_a_setting_in_another_form_is_answered_with_ours(typed, line, capsys):

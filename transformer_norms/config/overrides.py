@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 from transformer_norms.config.option_content import option_content
@@ -131,8 +130,6 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
         such = [overrides if isinstance(overrides, str) else "norm=rmsnorm"]
         raise ConfigError(f"{overrides!r}: a list of KEY=VALUE is wanted, such as {such}")
     typed: dict[str, Typed] = {}
-    overrides = list(overrides)
-    check_pairs(overrides)
     for text in overrides:
         key, parts = read_several(text)
         if parts is None or is_several(text):
@@ -162,7 +159,9 @@ def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
     if not equals and os.path.isfile(f"{text}/config.yaml"):
         raise ConfigError(f"{text!r} is no KEY=VALUE; did you mean config={text}?")
     if not (key and equals):
-        raise ConfigError(f"{text!r} is no KEY=VALUE, such as norm=rmsnorm or optimizer.lr=1e-3")
+        near = meant_setting(text)
+        such = f"; {near}" if near else ", such as norm=rmsnorm or optimizer.lr=1e-3"
+        raise ConfigError(f"{text!r} is no KEY=VALUE{such}")
     if "${" in text:
         raise ConfigError(f"{text}: ${{...}} is not allowed in a value")
     if key == SEPARATOR:
@@ -194,35 +193,19 @@ def _read(key: str, text: Any) -> Any:
         raise ConfigError(f"{key}={text}: cannot be read") from None
 
 
-def check_pairs(words: Sequence[str]) -> None:
-    """Raises ConfigError for `norm rmsnorm`, `norm: rmsnorm` and `rmsnorm`, and says how a setting
-    is typed."""
-    for text, following in zip_longest(words, words[1:], fillvalue=""):
-        if isinstance(text, str) and "=" not in text and (near := _meant(text, str(following))):
-            raise ConfigError(f"{text!r}: {near}a setting is one word, KEY=VALUE")
-
-
-def check_flags(arguments: Sequence[str], flags: Iterable[str]) -> None:
-    """Raises ConfigError for a setting that is typed as a flag, such as `--norm rmsnorm`."""
-    for text, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        flag = text.partition("=")[0]
-        if flag.startswith("-") and flag not in flags and (near := _meant(text, following)):
-            raise ConfigError(f"{text}: {near}a setting has no dashes")
-
-
-def _meant(text: str, following: str) -> str:
-    """Returns the hint for a word that is a key, or the value of an axis; otherwise nothing."""
+def meant_setting(text: str) -> str:
+    """Returns the hint for `norm`, `--norm=dyt`, `norm:` and `rmsnorm`, words that are a key or the
+    value of an axis; otherwise nothing."""
     name, _, value = text.lstrip("-").replace(":", "=", 1).partition("=")
-    pairs = [f"{axis}={name}" for axis in AXES_OF_A_RUN if name in options(axis)]
     kinds = (*AXES_OF_A_RUN, "trainer.precision", "trainer.device")
+    pairs = [f"{axis}={name}" for axis in AXES_OF_A_RUN if name in options(axis)]
     pairs = pairs or [f"{kind}={own}" for kind in kinds for own in theirs(name, kind)]
-    if pairs and not value:
-        return did_you_mean(pairs if len(pairs) <= 3 else [])  # none is a value of most axes
-    keys = theirs(name) or [name.replace("-", "_")]
+    if not value and 0 < len(pairs) <= 3:  # none is a value of most axes
+        return did_you_mean(pairs).rstrip()
+    key = (theirs(name) or [name.replace("-", "_")])[0]
     known = (*AXES, "seed", "study", "plugins", "config", "final_norm", "embed")
-    if theirs(name) or keys[0] in known or re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", keys[0]):
-        after = "" if "=" in following or following.startswith("-") else following
-        return did_you_mean([f"{keys[0]}={value.strip() or after or 'VALUE'}"])
+    if theirs(name) or key in known or re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", key):
+        return did_you_mean([f"{key}={value or 'VALUE'}"]).rstrip()
     return ""
 
 

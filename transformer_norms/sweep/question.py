@@ -19,7 +19,6 @@ from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.overrides import (
     HORIZONS,
     as_typed,
-    check_pairs,
     is_several,
     parse,
     read_several,
@@ -108,8 +107,6 @@ class Request:
 def read_request(arguments: Iterable[str]) -> Request:
     """Reads KEY=VALUE and KEY=A,B of a command line; ConfigError if they contradict each other."""
     typed: dict[str, list[Any]] = {}
-    arguments = list(arguments)
-    check_pairs(arguments)
     for text in arguments:
         key, values = _read_values(text)
         if key.split(".")[0] in Question.__dataclass_fields__:
