@@ -56,7 +56,12 @@ def make_parser(plugins: Path | None = None) -> Parser:
     add("-m", "--multirun", action="store_true", help="trains every combination of KEY=A,B")
     add(POWER, action="store_true", help="says what a sweep's seeds can find; starts nothing")
     add("-c", "--cfg", choices=("job", "hydra"), help="prints the config; starts nothing")
-    add("-p", "--package", metavar="NODE", help="the part of the config that --cfg job prints")
+    add(
+        "-p",
+        "--package",
+        metavar="NODE",
+        help="the part to print, such as resolved.model",
+    )
     add("--version", action="version", version=version_text(), help="our version and torch's")
     return parser
 
@@ -220,7 +225,7 @@ def _print_config(typed: argparse.Namespace) -> int:
     """Prints the config as a run would have it, or what the runs of a sweep have in common."""
     from transformer_norms.config.compose import compose
     from transformer_norms.config.overrides import is_several
-    from transformer_norms.config.saved import to_commented_yaml
+    from transformer_norms.config.saved import to_yaml
 
     if typed.multirun:
         raise ConfigError("--cfg job: shows one config; leave -m out and type one value a key")
@@ -233,7 +238,7 @@ def _print_config(typed: argparse.Namespace) -> int:
             *common_settings(overrides),
         ]
         overrides = [text for text in overrides if not is_several(text)]
-    print_line(to_commented_yaml(compose(overrides), typed.package or "").rstrip())
+    print_line(to_yaml(compose(overrides), typed.package or "").removesuffix("...\n").rstrip())
     return 0
 
 

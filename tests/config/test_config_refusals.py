@@ -205,7 +205,8 @@ def test_hydras_settings_are_refused_besides_those_of_a_launcher_and_a_sweeper()
     typed = ["hydra={run:1}", "hydra.launcher._target_=abort", "hydra.launchers.n_jobs=2"]
     for text in [*hydras_settings(), *typed]:
         if text not in taken:
-            line = refused(split_words, [text])
+            assert split_words([text]) == ([], [text])
+            line = refused(compose, [text])
             assert line.startswith(f"{text}: Hydra's setting is not taken; "), line
 
 

@@ -118,15 +118,15 @@ def test_the_path_of_a_flag_may_begin_with_the_home_folder(monkeypatch):
     assert {str(action.type("~/x")) for action in paths} == {"/home/me/x"}
 
 
-def test_cfg_job_is_yaml_and_says_what_each_auto_comes_to(capsys):
+def test_cfg_job_is_the_config_of_a_run_with_what_each_auto_is_resolved_to(capsys):
     assert main("train --cfg job preset=gpt2 model=nano model.width=96".split()) == 0
     text = capsys.readouterr().out
     config = yaml.safe_load(text)
     assert config["choices"]["norm"] == "layernorm"
     assert config["model"]["mlp_width"] == "auto"
-    heads = config["model"]["heads"]
-    for line in ("mlp_width: auto  # 384", f"head_dim: auto  # {96 // heads}", "seed: auto  # 0"):
-        assert f"  {line}\n" in text  # 4 x width; width / heads; the run's seed
+    sizes, heads = config["resolved"]["model"], config["model"]["heads"]
+    assert (sizes["mlp_width"], sizes["head_dim"]) == (4 * 96, 96 // heads)
+    assert config["resolved"]["data"]["seed"] == 0  # the run's seed
     assert main("train --cfg job -p trainer sweep=quick seed=3..20".split()) == 0
     fixed = yaml.safe_load(option_files("sweep")["quick"].read_text())["fixed"]
     trainer = yaml.safe_load(capsys.readouterr().out)
@@ -134,7 +134,9 @@ def test_cfg_job_is_yaml_and_says_what_each_auto_comes_to(capsys):
     assert trainer["device"] == "auto"
 
 
-@pytest.mark.parametrize("typed", ["trainer.steps=-1", "norm=a norm=b", "-p modl", "-m seed=0"])
+@pytest.mark.parametrize(
+    "typed", ["trainer.steps=-1", "norm=a norm=b", "-p modl", "-p seed.x", "-m seed=0"]
+)
 def test_cfg_job_refuses_what_a_run_refuses(capsys, typed):
     assert main(["train", "--cfg", "job", *typed.split()]) == 2
     out, err = capsys.readouterr()

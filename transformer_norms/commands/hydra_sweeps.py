@@ -12,30 +12,17 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError, describe_error
 
-_CHOSEN = ("hydra/launcher", "hydra/sweeper")
-_SET = ("hydra.launcher.", "hydra.sweeper.")
-_INSTEAD = (
-    "type study=NAME for a folder of runs, config=RUN for a saved config, plugins=FOLDER for your "
-    "own files, hydra/launcher=NAME hydra.launcher.KEY=VALUE, or so of hydra/sweeper"
-)
+# Hydra's other settings are refused, as any key that a run does not have.
+_TAKEN = ("hydra/launcher=", "hydra/sweeper=", "hydra.launcher.", "hydra.sweeper.")
 _QUIET = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
 Work = Callable[[Any], Any]  # takes the config that Hydra composed for a job
 
 
 def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Returns the words for Hydra and the others. Raises ConfigError for a setting of Hydra's that
-    is neither a launcher's nor a sweeper's: it would write outside `runs/`, or nothing reads it."""
-    hydras: list[str] = []
-    others: list[str] = []
-    for text in words:
-        key = text.partition("=")[0].lstrip("+~").partition("@")[0]
-        if key != "hydra" and not key.startswith(("hydra.", "hydra/")):
-            others.append(text)
-        elif key in _CHOSEN or (key.startswith(_SET) and not key.endswith((".", "._target_"))):
-            hydras.append(text)
-        else:
-            raise ConfigError(f"{text}: Hydra's setting is not taken; {_INSTEAD}")
-    return hydras, others
+    """Returns the words for Hydra, which choose a launcher or a sweeper, and the others."""
+    words = list(words)
+    hydras = [text for text in words if text.startswith(_TAKEN) and "._target_=" not in text]
+    return hydras, [text for text in words if text not in hydras]
 
 
 def hydra_config(words: Sequence[str]) -> str:

@@ -34,6 +34,10 @@ HORIZONS = ("trainer.steps", "trainer.tokens")  # one of them is typed
 EQUATION = "placement.equation"
 SEPARATOR = "data.separator"  # whose value is text of any kind
 _CONTROL = str.maketrans({"\n": "\\n", "\t": "\\t", "\r": "\\r"})
+_INSTEAD = (
+    "type study=NAME for a folder of runs, plugins=FOLDER for your own files, or for a sweep -m "
+    "hydra/launcher=NAME hydra.launcher.KEY=VALUE, and so of hydra/sweeper"
+)
 _STD = ["default", *ROLES]  # what init.std may name
 # The keys of a file that another value would make untrue.
 _FIXED = ("type", "formula", "source", "unverified")
@@ -239,7 +243,7 @@ def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
     placed = copy.deepcopy(values)
     for pair in (pair for pair in pairs if pair.key not in AXES):
         if pair.key.split(".")[0].split("/")[0] == "hydra":
-            raise ConfigError(f"{pair}: Hydra's own keys are for sweeps (-m)")
+            raise ConfigError(f"{pair}: Hydra's setting is not taken; {_INSTEAD}")
         axis, _, own = pair.key.partition(".")
         above, _, last = pair.key.rpartition(".")
         node = _node_at(placed, above)
