@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from transformer_norms import processes
@@ -29,8 +28,6 @@ from transformer_norms.commands.terminal import (
     version_text,
 )
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import AXES, options
-from transformer_norms.text_tables import COLUMNS
 
 POWER = "--power"
 ENDED = ("finished", "diverged")
@@ -44,24 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     return run_command(partial(_run, arguments), stopped, CODES["preempted"])
 
 
-def make_parser(plugins: Path | None = None) -> Parser:
-    """The parser of `train`. Its help lists the options of each axis, those of `plugins` too."""
-    parser = Parser(
-        prog=f"{PROGRAM} train",
-        description=_ABOUT,
-        epilog=_EPILOG.format(options=_option_lines(plugins)),
-    )
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} train", description=_ABOUT, epilog=_EPILOG)
     add = parser.add_argument
     add("overrides", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
     add("-m", "--multirun", action="store_true", help="trains every combination of KEY=A,B")
     add(POWER, action="store_true", help="says what a sweep's seeds can find; starts nothing")
     add("-c", "--cfg", choices=("job", "hydra"), help="prints the config; starts nothing")
-    add(
-        "-p",
-        "--package",
-        metavar="NODE",
-        help="the part to print, such as resolved.model",
-    )
+    add("-p", "--package", metavar="NODE", help="the part to print, such as resolved.model")
     add("--version", action="version", version=version_text(), help="our version and torch's")
     return parser
 
@@ -89,10 +76,9 @@ One run in two processes:
 
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs. KEY=VALUE is such as
 model.depth=8 optimizer.lr=1e-3 trainer.steps=500 seed=1 study=mine. embed, final_norm, qk_norm
-and v_norm take auto, none, a norm or a word of their own, such as qk_norm=head.
-
-AXIS=CHOICE, one file of configs/ each:
-{options}
+and v_norm take auto, none, a norm or a word of their own, such as qk_norm=head. All choices are
+listed by: transformer-norms explain --list. Sweeps and launchers are the files of configs/sweep
+and configs/launcher.
 
 Exit codes: 0 done, 1 an unexpected error or a failed job of a sweep, 2 wrong config or input, 3 no
 usable checkpoint, 4 storage, 5 diverged, 75 preempted or busy: type the same command again.
@@ -100,23 +86,7 @@ Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save a checkpoint and end with 75. A second 
 """
 
 
-def _option_lines(plugins: Path | None) -> str:
-    return "\n".join(
-        fill(
-            ", ".join(options(axis, plugins)),
-            COLUMNS - 1,
-            initial_indent=f"  {axis:<12}",
-            subsequent_indent=" " * 14,
-            break_on_hyphens=False,
-        )
-        for axis in AXES
-    )
-
-
 def _run(arguments: Sequence[str]) -> int:
-    if any(argument in ("-h", "--help") for argument in arguments):
-        make_parser(_plugins_folder(arguments)).print_help()
-        return 0
     parser = make_parser()
     for text in arguments:
         if text.startswith("-") and text.partition("=")[0] not in parser.flags:
@@ -240,11 +210,3 @@ def _print_config(typed: argparse.Namespace) -> int:
         overrides = [text for text in overrides if not is_several(text)]
     print_line(to_yaml(compose(overrides), typed.package or "").removesuffix("...\n").rstrip())
     return 0
-
-
-def _plugins_folder(overrides: Sequence[str]) -> Path | None:
-    from transformer_norms.config.overrides import parse
-    from transformer_norms.config.plugins import check_plugins
-
-    typed = [pair.word for pair in parse(t for t in overrides if t.startswith("plugins="))]
-    return check_plugins(typed[0]) if typed else None

@@ -16,6 +16,8 @@ from transformer_norms.__main__ import main
 from transformer_norms.commands.dispatch import COMMANDS
 from transformer_norms.names import option_files
 
+WRONG = yaml.safe_load(Path(__file__).with_name("wrong_commands.yaml").read_text())
+
 
 def test_the_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
@@ -39,36 +41,7 @@ def test_the_version_is_ours_and_torchs(capsys):
     assert capsys.readouterr().out == expected
 
 
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        ("trian", "trian: did you mean train? there is no such command; there are train, report"),
-        ("norm=dyt", "norm=dyt: did you mean transformer-norms train norm=dyt? there is no such "),
-        ("-m", "-m: did you mean transformer-norms train -m? there is no such command; "),
-        ("analysis invariance", "invariance: did you mean invariances? there is no such analysis"),
-        ("train --cfg jb", "--cfg jb: did you mean 'job'? --cfg takes job, hydra\n"),
-        ("train --cfg", "argument -c/--cfg: expected one argument ("),
-        ("explain --cfg job", "--cfg: there is no such flag; there are --help, --svg, "),
-        ("runs --json=a", "argument --json: ignored explicit argument 'a' ("),
-        ("sample x --tokens a", "argument --tokens: invalid int value: 'a' ("),
-        ("sample x --temperature a", "argument --temperature: invalid float value: 'a' ("),
-        ("export x", "the following arguments are required: OUT ("),
-        ("train --out=~/x", "--out=~/x: did you mean 'study=~/x'?"),
-        ("train rmsnorm post", "'rmsnorm' is no KEY=VALUE; did you mean 'norm=rmsnorm'?"),
-        ("train fp16", "'fp16' is no KEY=VALUE; did you mean 'trainer.precision=bf16'?"),
-        ("train none", "'none' is no KEY=VALUE, such as "),
-        ("train --resume", "--resume: did you mean 'config=VALUE'?"),
-        ("train launcher.options=--a=b", "launcher.options=--a=b: type launcher=slurm too; "),
-        ("train equation=x+f(x)", "equation=x+f(x): did you mean 'placement.equation'? "),
-        (
-            "judge norm=none norm=dyt --with model.depth=2 seed=0",
-            "seed=0: is more than transformer-norms judge takes (several overrides of a flag",
-        ),
-        ("train --cf all", "--cf: did you mean --cfg? there is no such flag; there are --help, "),
-        ("train -p model", "--package: is a part of what --cfg job prints; type that, too"),
-        ("train --hepl", "--hepl: did you mean --help? there is no such flag; there are --help, "),
-    ],
-)
+@pytest.mark.parametrize(("typed", "message"), WRONG)
 def test_a_wrong_command_is_answered_by_the_nearest_one_and_the_list(capsys, typed, message):
     assert main(typed.split()) == 2
     out, err = capsys.readouterr()

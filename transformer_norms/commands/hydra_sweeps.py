@@ -15,7 +15,6 @@ from transformer_norms.errors import ConfigError, describe_error
 # Hydra's other settings are refused, as any key that a run does not have.
 _TAKEN = ("hydra/launcher=", "hydra/sweeper=", "hydra.launcher.", "hydra.sweeper.")
 _QUIET = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
-Work = Callable[[Any], Any]  # takes the config that Hydra composed for a job
 
 
 def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
