@@ -17,7 +17,8 @@ from run_folders import tree
 
 from transformer_norms import build_model, cli, prepare_tokens, train
 from transformer_norms.commands.hydra_sweeps import hydra_config, split_words
-from transformer_norms.config.compose import choose, compose
+from transformer_norms.config.choices import choose
+from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import flat
 from transformer_norms.errors import InputError
 from transformer_norms.names import AXES, NORM_WORDS, options
