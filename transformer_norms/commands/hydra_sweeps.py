@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.errors import ConfigError, describe_error
+from transformer_norms.errors import ConfigError
 
 # Hydra's other settings are refused, as any key that a run does not have.
 _TAKEN = ("hydra/launcher=", "hydra/sweeper=", "hydra.launcher.", "hydra.sweeper.")
@@ -55,7 +55,8 @@ class HydraLauncher:
                 config=config,
             )
             numbers = [[f"job={number}"] for number in range(len(jobs))]
-            return [_answer(one) for one in launcher.launch(numbers, initial_job_idx=0)]
+            returned = launcher.launch(numbers, initial_job_idx=0)
+            return [dict(one.return_value) for one in returned]
 
     def close(self) -> None:
         """Hydra's launchers keep nothing open between jobs."""
@@ -65,13 +66,6 @@ def _run_job(jobs: Sequence[Sequence[str]], config: Any) -> dict[str, Any]:
     from transformer_norms.sweep.launching import run_job
 
     return run_job(jobs[config.job])
-
-
-def _answer(returned: Any) -> dict[str, Any]:
-    try:
-        return dict(returned.return_value)
-    except BaseException as error:  # Hydra keeps what a job raised until its value is read
-        return {"status": "failed", "error": describe_error(error)}
 
 
 def run_search(
