@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from transformer_norms.config.building import build_model
+from transformer_norms.config.chosen_files import read_config_file
 from transformer_norms.config.compose import compose, options
-from transformer_norms.config.option_content import read_config_file
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf import families
 from transformer_norms.hf.clauses.rotation import ROTARY, WINDOW_OF_KINDS

@@ -11,9 +11,9 @@ from refusing import refused
 from typing_extensions import TypeAliasType
 
 from transformer_norms.config.checks.registered import USES
+from transformer_norms.config.chosen_files import option_content
 from transformer_norms.config.compose import compose
 from transformer_norms.config.launchers import LAUNCHERS, read_launcher
-from transformer_norms.config.option_content import option_content
 from transformer_norms.config.overrides import read_value
 from transformer_norms.config.tree import CHOSEN, base_of, owner_of
 from transformer_norms.kinds import Mark, short_text

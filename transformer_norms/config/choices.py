@@ -1,19 +1,47 @@
 """What is chosen for a run, before it is checked: the files of its options, what a recipe sets and
 what was typed, in the order in which one wins over the other."""
 
+import copy
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.config.chosen_files import check_option, compose_files, option_reader
-from transformer_norms.config.overrides import HORIZONS, Typed, merge, place
+from transformer_norms.config.chosen_files import (
+    check_option,
+    compose_files,
+    merge,
+    option_content,
+    option_reader,
+)
+from transformer_norms.config.overrides import HORIZONS, Typed
 from transformer_norms.config.tree import CHOSEN, TIED_SCALE, ReadOption
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.equation import READ, WRITE
-from transformer_norms.names import AXES, AXES_OF_A_RUN, options, unknown
+from transformer_norms.model.placement import Placement
+from transformer_norms.model.settings import ROLES
+from transformer_norms.names import (
+    AXES,
+    AXES_OF_A_RUN,
+    did_you_mean,
+    name_list,
+    nearest,
+    options,
+    theirs,
+    unknown,
+)
 from transformer_norms.text_tables import show
+from transformer_norms.validation import parameters
+
+EQUATION = "placement.equation"
+_INSTEAD = (
+    "type study=NAME for a folder of runs, plugins=FOLDER for your own files, or for a sweep -m "
+    "hydra/launcher=NAME hydra.launcher.KEY=VALUE, and so of hydra/sweeper"
+)
+_STD = ["default", *ROLES]  # what init.std may name
+# The keys of a file that another value would make untrue.
+_FIXED = ("type", "formula", "source", "unverified")
 
 
 @dataclass(frozen=True)
@@ -121,3 +149,79 @@ def _one_horizon(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, An
     if HORIZONS[0] in said:
         values = {**values, "trainer": {**values["trainer"], "tokens": "auto"}}
     return values
+
+
+# ------------------------------------------------------------------------- values in their places
+
+
+def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
+    """Returns the values with each KEY=VALUE in its place; those of axes have theirs already.
+    Raises ConfigError for a key that there is not."""
+    options_typed = {pair.key: pair for pair in pairs if pair.key in AXES}
+    placed = copy.deepcopy(values)
+    for pair in (pair for pair in pairs if pair.key not in AXES):
+        if pair.key.split(".")[0].split("/")[0] == "hydra":
+            raise ConfigError(f"{pair}: Hydra's setting is not taken; {_INSTEAD}")
+        axis, _, own = pair.key.partition(".")
+        above, _, last = pair.key.rpartition(".")
+        node = _node_at(placed, above)
+        if (node is None or last not in node) and not _is_optional(axis, own):
+            raise ConfigError(_no_such_key(pair, placed, options_typed))
+        if axis == "about" or (axis in AXES and own in _FIXED):
+            if axis == "about":
+                axis = "recipe" if own.startswith("recipe") else "preset"
+            raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
+        if node is None:  # of an optional key
+            node = placed[axis][own.partition(".")[0]] = {}
+        held, value = node.get(last), pair.value
+        if isinstance(held, dict) and pair.key != EQUATION:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
+            value = merge(held, value)
+        node[last] = value
+    return placed
+
+
+def _node_at(values: Mapping[str, Any], key: str) -> Any:
+    """Returns the group of keys at a dotted key, or None where there is none."""
+    node: Any = values
+    for part in key.split(".") if key else ():
+        node = node.get(part) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else None
+
+
+def _is_optional(axis: str, own: str) -> bool:
+    """Whether a key may be typed that its file leaves out."""
+    if axis == "init":
+        group, _, role = own.partition(".")
+        return own in ("stream", "stream_by", "truncate") or (group == "std" and role in _STD)
+    return axis == "placement" and own in parameters(Placement)
+
+
+def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed]) -> str:
+    """Returns what to say of a key that there is not, where the user typed the options `chosen`."""
+    parent, _, last = pair.key.rpartition(".")
+    if parent == "init.std":
+        return f"{pair}: {unknown('role', last, _STD)}"
+    names = options(parent) if parent in AXES else []
+    files = {name: option_content(parent, name) for name in names}
+    if having := [name for name, held in files.items() if last in held.get(parent, held)][:3]:
+        near = f"type {parent}={having[0]} too; " if len(having) == 1 else ""
+        near = "" if parent in chosen else near
+        lacks = f"{chosen[parent]} has no key" if parent in chosen else "there is no key"
+        has = f"{parent}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it"
+        return f"{pair}: {near}{lacks} '{pair.key}'; {has}"
+    fixed, allowed = _FIXED if parent in AXES else (), f"axes are {', '.join(AXES)}"
+    node = _node_at(values, parent) if parent else None
+    beside = [key for key in node or () if key not in fixed]
+    if node is not None:
+        shown = f"transformer-norms train --cfg job --package {parent} shows all"
+        listed = name_list(beside, shown)
+        allowed = f"keys of {parent} are {listed}" if listed else f"{parent} has no keys"
+    inner = {key: node if isinstance(node, dict) else {} for key, node in values.items()}
+    known = [one for key in inner for one in (key, *(f"{key}.{own}" for own in inner[key]))]
+    known += [*AXES, "config"]
+    same = [key for key in known if key.rpartition(".")[2] == last and key != pair.key][:1]
+    meant = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
+    meant = meant or ([] if node is not None else nearest(pair.key, known))
+    return f"{pair}: {did_you_mean(meant)}there is no key '{pair.key}'; {allowed}"

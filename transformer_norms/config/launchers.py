@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from transformer_norms.config.chosen_files import check_option
-from transformer_norms.config.option_content import option_content
-from transformer_norms.config.overrides import parse, place
+from transformer_norms.config.choices import place
+from transformer_norms.config.chosen_files import check_option, option_content
+from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Auto, Flag, Integer, Nothing, Number, Text, node
 from transformer_norms.names import Registry
