@@ -76,19 +76,7 @@ def test_every_word_that_the_table_offers_can_be_typed_and_no_word_of_others_is_
         assert not {*words} & {*options(key)} if value else not {*words} & held, ours
 
 
-ANSWERS = [
-    ("norm=ln", "'layernorm'"),
-    ("placement=prenorm", "'pre'"),
-    ("trainer.device=gpu", "'cuda'"),
-    ("trainer.precision=float16", "'bf16'?"),
-    ("optimizer=lion", "'adamw' or 'muon'?"),
-    ("mlp=glu", "'swiglu' or 'geglu'"),
-    ("model=gpt2-medium", "'350m'"),
-    ("n_layer=6", "'model.depth'"),
-    ("trainer.max_steps=9", "'trainer.steps'"),
-    ("optimizer.lr_factor.matrix=2", "'optimizer.lr_factor.matrices'"),
-    ("placement.equation=x + attn(ln(x))", "f for attn, norm for ln"),
-]
+ANSWERS = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())["other words"]
 
 
 @pytest.mark.parametrize(("typed", "answer"), ANSWERS)
