@@ -4,7 +4,6 @@
 checkpoint · 4 storage · 5 diverged · 75 preempted or busy: the same command again
 """
 
-import argparse
 import json
 import os
 from collections.abc import Sequence
@@ -101,10 +100,12 @@ def _run(arguments: Sequence[str]) -> int:
     if typed.cfg == "hydra":
         print_line(hydra_config(hydras).rstrip())
         return 0
-    if typed.cfg == "job":
-        return _print_config(typed)
     named = any(text.startswith("sweep=") and text != "sweep=none" for text in overrides)
     many = named or typed.multirun
+    if typed.cfg == "job":
+        if many:
+            raise ConfigError("--cfg job: shows one config, and this is a sweep of many")
+        return _print_config(typed.overrides, typed.package or "")
     if many and processes.launched():
         raise ConfigError(
             "torchrun starts one run in many processes, and this is a sweep; start it with python "
@@ -191,22 +192,10 @@ def _train_for_loss(overrides: Sequence[str]) -> float:
     return summary["val_loss"] if summary["status"] == "finished" else float("inf")
 
 
-def _print_config(typed: argparse.Namespace) -> int:
-    """Prints the config as a run would have it, or what the runs of a sweep have in common."""
+def _print_config(overrides: Sequence[str], node: str) -> int:
+    """Prints the config as a run would have it, or a node of it."""
     from transformer_norms.config.compose import compose
-    from transformer_norms.config.overrides import is_several
     from transformer_norms.config.saved import to_yaml
 
-    if typed.multirun:
-        raise ConfigError("--cfg job: shows one config; leave -m out and type one value a key")
-    overrides = typed.overrides
-    if any(text.startswith("sweep=") for text in overrides):
-        from transformer_norms.sweep.question import common_settings
-
-        overrides = [
-            *(text for text in overrides if text.partition("=")[0] not in ("sweep", "launcher")),
-            *common_settings(overrides),
-        ]
-        overrides = [text for text in overrides if not is_several(text)]
-    print_line(to_yaml(compose(overrides), typed.package or "").removesuffix("...\n").rstrip())
+    print_line(to_yaml(compose(overrides), node).removesuffix("...\n").rstrip())
     return 0

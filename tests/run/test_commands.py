@@ -14,7 +14,6 @@ import yaml
 from transformer_norms import __main__
 from transformer_norms.__main__ import main
 from transformer_norms.commands.dispatch import COMMANDS
-from transformer_norms.names import option_files
 
 WRONG = yaml.safe_load(Path(__file__).with_name("wrong_commands.yaml").read_text())
 
@@ -100,15 +99,21 @@ def test_cfg_job_is_the_config_of_a_run_with_what_each_auto_is_resolved_to(capsy
     sizes, heads = config["resolved"]["model"], config["model"]["heads"]
     assert (sizes["mlp_width"], sizes["head_dim"]) == (4 * 96, 96 // heads)
     assert config["resolved"]["data"]["seed"] == 0  # the run's seed
-    assert main("train --cfg job -p trainer sweep=quick seed=3..20".split()) == 0
-    fixed = yaml.safe_load(option_files("sweep")["quick"].read_text())["fixed"]
-    trainer = yaml.safe_load(capsys.readouterr().out)
-    assert trainer["steps"] == fixed["trainer.steps"]
-    assert trainer["device"] == "auto"
+    assert main("train --cfg job -p trainer.device".split()) == 0
+    assert capsys.readouterr().out == "auto\n"
 
 
 @pytest.mark.parametrize(
-    "typed", ["trainer.steps=-1", "norm=a norm=b", "-p modl", "-p seed.x", "-m seed=0"]
+    "typed",
+    [
+        "trainer.steps=-1",
+        "norm=a norm=b",
+        "-p modl",
+        "-p seed.x",
+        "-m seed=0",
+        "sweep=quick",
+        "hydra/launcher=basic",
+    ],
 )
 def test_cfg_job_refuses_what_a_run_refuses(capsys, typed):
     assert main(["train", "--cfg", "job", *typed.split()]) == 2

@@ -134,14 +134,6 @@ def read_request(arguments: Iterable[str]) -> Request:
     return Request(name, question, named=True, remarks=(*remarks, *left_out))
 
 
-def common_settings(arguments: Iterable[str]) -> list[str]:
-    """The settings that a sweep's file fixes and that were not typed, as KEY=VALUE."""
-    arguments = list(arguments)
-    typed = {text.partition("=")[0] for text in arguments}
-    fixed = read_request(arguments).question.fixed
-    return [as_typed(key, value) for key, value in fixed.items() if key not in typed]
-
-
 def read_question(name: str, plugins: str = "none") -> Question:
     """Reads configs/sweep/NAME.yaml; ConfigError names the key that is wrong."""
     files = option_files("sweep", check_plugins(plugins))
