@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from rounds import Steps, check, interleaved, ratios, steps_a_round, write
 from torch import Tensor, nn
 
-from transformer_norms.config.option_content import read_config_file
+from transformer_norms.config.chosen_files import read_config_file
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import distinct_norms, option_files, unknown
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS

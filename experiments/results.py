@@ -51,7 +51,8 @@ from transformer_norms.analysis.rendering import figure, tables, title
 from transformer_norms.comparison.power import smallest_difference
 from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
+from transformer_norms.names import options
 from transformer_norms.report.answer import sentence
 from transformer_norms.report.charts.panels import panel_files, panels
 from transformer_norms.report.figures import drawn_with

@@ -4,18 +4,21 @@
 checkpoint · 4 storage · 5 diverged · 75 preempted or busy: the same command again
 """
 
-import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from transformer_norms import processes
-from transformer_norms.commands.hydra_settings import check_hydra_settings
+from transformer_norms.commands.hydra_sweeps import (
+    HydraLauncher,
+    hydra_config,
+    run_search,
+    split_words,
+)
 from transformer_norms.commands.terminal import (
     PROGRAM,
     Parser,
@@ -24,8 +27,6 @@ from transformer_norms.commands.terminal import (
     version_text,
 )
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import AXES, folder_of_configs, options
-from transformer_norms.text_tables import COLUMNS
 
 POWER = "--power"
 ENDED = ("finished", "diverged")
@@ -39,31 +40,18 @@ def main(arguments: Sequence[str]) -> int:
     return run_command(partial(_run, arguments), stopped, CODES["preempted"])
 
 
-def make_parser(plugins: Path | None = None) -> Parser:
-    """The parser of `train`. Its help lists the options of each axis, those of `plugins` too."""
-    parser = Parser(
-        prog=f"{PROGRAM} train",
-        description=_ABOUT,
-        epilog=_EPILOG.format(options=_option_lines(plugins)),
-    )
+def make_parser() -> Parser:
+    parser = Parser(prog=f"{PROGRAM} train", description=_ABOUT, epilog=_EPILOG)
     add = parser.add_argument
     add("overrides", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
     add("-m", "--multirun", action="store_true", help="trains every combination of KEY=A,B")
     add(POWER, action="store_true", help="says what a sweep's seeds can find; starts nothing")
-    add("-c", "--cfg", choices=("job", "hydra", "all"), help="prints the config; starts nothing")
-    add("-p", "--package", metavar="NODE", help="the part of the config that --cfg prints")
-    add("--resolve", action="store_true", help="resolves ${...} in what --cfg prints")
+    add("-c", "--cfg", choices=("job", "hydra"), help="prints the config; starts nothing")
+    add("-p", "--package", metavar="NODE", help="the part to print, such as resolved.model")
     add("--version", action="version", version=version_text(), help="our version and torch's")
-    hydra = parser.add_argument_group("Hydra's own flags")
-    hydra.add_argument("-i", "--info", nargs="?", metavar="WHAT", help="how the config is found")
-    hydra.add_argument("--hydra-help", action="store_true", help="what else Hydra takes")
-    hydra.add_argument("-sc", "--shell-completion", action="store_true", help="Hydra's completion")
     return parser
 
 
-_HYDRA = frozenset("-c --cfg -i --info -p --package --resolve --hydra-help -sc".split()) | {
-    "--shell-completion"
-}
 _ABOUT = """
 Trains one run, or goes on with it; with -m or sweep=NAME many runs, and reports them. Runs go to
 ./runs/STUDY/RUN. The last line on stdout is JSON. `python train.py` is the same command in a clone.
@@ -87,10 +75,9 @@ One run in two processes:
 
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs. KEY=VALUE is such as
 model.depth=8 optimizer.lr=1e-3 trainer.steps=500 seed=1 study=mine. embed, final_norm, qk_norm
-and v_norm take auto, none, a norm or a word of their own, such as qk_norm=head.
-
-AXIS=CHOICE, one file of configs/ each:
-{options}
+and v_norm take auto, none, a norm or a word of their own, such as qk_norm=head. All choices are
+listed by: transformer-norms explain --list. Sweeps and launchers are the files of configs/sweep
+and configs/launcher.
 
 Exit codes: 0 done, 1 an unexpected error or a failed job of a sweep, 2 wrong config or input, 3 no
 usable checkpoint, 4 storage, 5 diverged, 75 preempted or busy: type the same command again.
@@ -98,41 +85,27 @@ Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save a checkpoint and end with 75. A second 
 """
 
 
-def _option_lines(plugins: Path | None) -> str:
-    return "\n".join(
-        fill(
-            ", ".join(options(axis, plugins)),
-            COLUMNS - 1,
-            initial_indent=f"  {axis:<12}",
-            subsequent_indent=" " * 14,
-            break_on_hyphens=False,
-        )
-        for axis in AXES
-    )
-
-
 def _run(arguments: Sequence[str]) -> int:
-    if any(argument in ("-h", "--help") for argument in arguments):
-        make_parser(_plugins_folder(arguments)).print_help()
-        return 0
     parser = make_parser()
-    check_hydra_settings(arguments)
-    if any(argument.startswith("-") for argument in arguments):
-        from transformer_norms.config.overrides import check_flags
+    for text in arguments:
+        if text.startswith("-") and text.partition("=")[0] not in parser.flags:
+            from transformer_norms.config.overrides import meant_setting
 
-        check_flags(arguments, parser.flags)
+            if near := meant_setting(text):
+                raise ConfigError(f"{text}: {near} a setting has no dashes")
     typed = parser.parse_intermixed_args(arguments)
-    if typed.cfg is None and (typed.resolve or typed.package is not None):
-        raise ConfigError(
-            f"{'--resolve' if typed.resolve else '--package'}: says how --cfg prints the config; "
-            "type --cfg job beside it"
-        )
-    if typed.cfg == "job":
-        return _print_config(typed)
-    if any(argument.partition("=")[0] in _HYDRA for argument in arguments):
-        return _run_hydra_flag(arguments)
-    named = any(text.startswith("sweep=") and text != "sweep=none" for text in typed.overrides)
+    hydras, overrides = split_words(typed.overrides)
+    if typed.package is not None and typed.cfg != "job":
+        raise ConfigError("--package: is a part of what --cfg job prints; type that, too")
+    if typed.cfg == "hydra":
+        print_line(hydra_config(hydras).rstrip())
+        return 0
+    named = any(text.startswith("sweep=") and text != "sweep=none" for text in overrides)
     many = named or typed.multirun
+    if typed.cfg == "job":
+        if many:
+            raise ConfigError("--cfg job: shows one config, and this is a sweep of many")
+        return _print_config(typed.overrides, typed.package or "")
     if many and processes.launched():
         raise ConfigError(
             "torchrun starts one run in many processes, and this is a sweep; start it with python "
@@ -141,9 +114,9 @@ def _run(arguments: Sequence[str]) -> int:
     if many and processes.has_agent():
         raise ConfigError("an agent of a W&B sweep starts single runs, and this is a sweep of ours")
     if typed.power:
-        return _print_power(typed.overrides, many)
+        return _print_power(overrides, many)
     if many:
-        return _run_sweep(typed.overrides)
+        return _run_sweep(hydras, overrides)
     summary = _train(typed.overrides)
     answer = {
         "run": os.path.relpath(summary["folder"]),
@@ -193,104 +166,36 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
     return 0
 
 
-def _run_sweep(overrides: Sequence[str]) -> int:
-    from transformer_norms.config.launchers import check_hydra_keys
-    from transformer_norms.config.overrides import quote_for_hydra
+def _run_sweep(hydras: Sequence[str], overrides: Sequence[str]) -> int:
+    """Runs a sweep, with a launcher or a sweeper of Hydra's where the words in `hydras` say so."""
+    if hydras:
+        hydra_config(hydras)  # a wrong word is answered before anything is planned
+    if any(text.startswith("hydra/sweeper=") for text in hydras):
+        return run_search(hydras, overrides, _train_for_loss)
+    from transformer_norms.sweep.drive import plan_sweep, run_sweep
 
-    overrides = [quote_for_hydra(text) for text in overrides]
-    command = ["-m", *overrides, *_search_path(overrides)]
-    if any(text.startswith("hydra/sweeper=") for text in overrides):
-        check_hydra_keys(text for text in overrides if text.startswith("hydra/"))
-        return _run_search(command)
-    from transformer_norms.sweep.drive import plan_sweep
+    jobs, _ = plan_sweep(tuple(overrides))
+    from transformer_norms.sweep.pilots import make_launcher
 
-    plan_sweep(tuple(overrides))  # a wrong sweep is answered before Hydra starts
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come back to run_command
-    return _run_hydra(command)
-
-
-def _run_search(command: Sequence[str]) -> int:
-    """Runs a sweeper that is not ours, such as Optuna's, and reports its study."""
-    from transformer_norms.config.compose import compose
-
-    study = compose([text for text in command if text.startswith("study=")]).study
-    _run_hydra(command)
-    from transformer_norms.sweep.ending import end_search
-
-    return end_search(Path("runs") / study)
-
-
-def _print_config(typed: argparse.Namespace) -> int:
-    """Prints the config as a run would have it, or what the runs of a sweep have in common."""
-    from transformer_norms.config.compose import compose
-    from transformer_norms.config.overrides import is_several
-    from transformer_norms.config.saved import to_commented_yaml
-
-    if typed.multirun:
-        raise ConfigError("--cfg job: shows one config; leave -m out and type one value a key")
-    overrides = typed.overrides
-    if any(text.startswith("sweep=") for text in overrides):
-        from transformer_norms.sweep.question import common_settings
-
-        overrides = [
-            *(text for text in overrides if text.partition("=")[0] not in ("sweep", "launcher")),
-            *common_settings(overrides),
-        ]
-        overrides = [text for text in overrides if not is_several(text)]
-    print_line(to_commented_yaml(compose(overrides), typed.package or "").rstrip())
+    study = jobs.request.study
+    launcher = HydraLauncher(hydras, study) if hydras else make_launcher(overrides)
+    with closing(launcher):
+        run_sweep(overrides, launcher)
     return 0
 
 
-def _run_hydra_flag(arguments: Sequence[str]) -> int:
-    """Answers --cfg all, --info and the like with Hydra."""
-    from transformer_norms.config.chosen_files import check_names
-    from transformer_norms.config.overrides import quote_for_hydra
-
-    overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
-    flags = [text for text in arguments if text not in overrides]  # Hydra wants KEY=VALUEs together
-    check_names(text for text in overrides if not text.startswith("hydra"))
-    return _run_hydra([*flags, *map(quote_for_hydra, overrides), *_search_path(overrides)])
-
-
-def _search_path(overrides: Sequence[str]) -> list[str]:
-    """Returns the override by which Hydra finds the files of a folder of plugins."""
-    from transformer_norms.config.overrides import as_typed
-
-    folder = _plugins_folder(overrides)
-    if folder is None or not (folder / "configs").is_dir():
-        return []
-    return [as_typed("hydra.searchpath", [f"file://{folder}/configs"])]
-
-
-def _plugins_folder(overrides: Sequence[str]) -> Path | None:
-    from transformer_norms.config.overrides import parse
-    from transformer_norms.config.plugins import check_plugins
-
-    typed = [pair.word for pair in parse(t for t in overrides if t.startswith("plugins="))]
-    return check_plugins(typed[0]) if typed else None
-
-
-def _run_hydra(arguments: Sequence[str]) -> int:
-    import hydra
-
-    sys.argv = [sys.argv[0], *arguments]
-    configs = str(folder_of_configs().resolve())
-    hydra.main(config_path=configs, config_name="train", version_base="1.3")(_run_job)()
-    return 0
-
-
-def _run_job(config: Any) -> Any:
-    """Runs one job of a sweep, in whichever process Hydra's launcher calls it. A sweeper that
-    optimizes receives the validation loss, and infinity for a run that diverged."""
-    from hydra.core.hydra_config import HydraConfig
-
-    from transformer_norms.sweep.launching import run_job, shorten
-
-    hydra = HydraConfig.get()
-    overrides = list(hydra.overrides.task)
-    if "transformer_norms" in str(hydra.sweeper.get("_target_")):
-        return run_job(overrides)
-    summary = _train([shorten(text) for text in overrides])
+def _train_for_loss(overrides: Sequence[str]) -> float:
+    """Trains a run and returns its validation loss, and infinity if it diverged."""
+    summary = _train(overrides)
     if summary["status"] == "preempted":
         raise SystemExit(CODES["preempted"])
     return summary["val_loss"] if summary["status"] == "finished" else float("inf")
+
+
+def _print_config(overrides: Sequence[str], node: str) -> int:
+    """Prints the config as a run would have it, or a node of it."""
+    from transformer_norms.config.compose import compose
+    from transformer_norms.config.saved import to_yaml
+
+    print_line(to_yaml(compose(overrides), node).removesuffix("...\n").rstrip())
+    return 0

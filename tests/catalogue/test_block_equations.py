@@ -24,7 +24,7 @@ from torch import nn
 from written_out import l2norm, own_rmsnorm
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
 from transformer_norms.model.attentions.heads import ForwardState
 from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.connections import CONNECTIONS
@@ -32,7 +32,7 @@ from transformer_norms.model.connections.attention_residuals import AttendingSum
 from transformer_norms.model.connections.hyper_connections import Gate
 from transformer_norms.model.placement import read_placement
 from transformer_norms.model.sites import INSIDE
-from transformer_norms.names import distinct_norms
+from transformer_norms.names import distinct_norms, options
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.training.causality import logits_under_noise, lookahead
 from transformer_norms.training.recomputation import recompute

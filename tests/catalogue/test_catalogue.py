@@ -9,10 +9,10 @@ from plugin_folders import write_plugins
 from tiny_models import VOCABULARY, some_tokens
 
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import distinct_norms
+from transformer_norms.names import distinct_norms, options
 from transformer_norms.run.identity import run_hash
 
 TINY = ("model=nano", "model.width=16", "model.heads=2", "model.depth=4", "model.context=8")

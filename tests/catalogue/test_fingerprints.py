@@ -19,10 +19,10 @@ from torch import nn
 from written_out import l2norm
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import options
 from transformer_norms.model.block import SubLayer
 from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.placement import CONNECTED, Placement
+from transformer_norms.names import options
 from transformer_norms.norms.rmsnorm import RMSNorm
 
 VOCAB = 29

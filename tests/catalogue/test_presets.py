@@ -6,15 +6,15 @@ import pytest
 import yaml
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options
-from transformer_norms.config.option_content import read_config_file
+from transformer_norms.config.chosen_files import read_config_file
+from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf import families
 from transformer_norms.hf.clauses.rotation import ROTARY, WINDOW_OF_KINDS
 from transformer_norms.hf.conversion import family_of
 from transformer_norms.hf.facts import differences, facts_of
 from transformer_norms.kinds import plain
-from transformer_norms.names import folder_of_configs, option_files
+from transformer_norms.names import folder_of_configs, option_files, options
 
 PRESETS = [name for name in options("preset") if name != "none"]
 VOCABULARY = 37

@@ -11,10 +11,11 @@ from combinations import combined
 from torch import nn
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.formula import Formula
 from transformer_norms.model import initialization
+from transformer_norms.names import options
 from transformer_norms.training.probes import high_losses
 
 WIDTH, VOCABULARY, CONTEXT, INNER = 128, 1024, 64, 512

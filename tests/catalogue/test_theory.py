@@ -17,10 +17,9 @@ from torch.func import functional_call
 from trainers import trainer_of
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import options
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.model.placement import Placement
-from transformer_norms.names import distinct_norms
+from transformer_norms.names import distinct_norms, options
 
 BOTH = ("attention", "mlp")
 DRAWN = "embedding query key value output up down".split()

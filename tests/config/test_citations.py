@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
 from transformer_norms.kinds import plain
+from transformer_norms.names import options
 from transformer_norms.report.paper.citations import bibliography, choices_of, keys_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"

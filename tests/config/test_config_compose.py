@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 from combinations import combined
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from transformer_norms.config.chosen_files import compose_files
 from transformer_norms.config.compose import compose, recompose
-from transformer_norms.config.overrides import parse
 from transformer_norms.config.saved import FORM, to_mapping, to_yaml
-from transformer_norms.config.tree import CHOSEN, Config, marked
+from transformer_norms.config.tree import Config, marked
 from transformer_norms.kinds import Mark, Values, plain, value_at
 from transformer_norms.names import AXES, NORM_WORDS, folder_of_configs, options
 from transformer_norms.run.identity import run_hash
@@ -78,35 +74,6 @@ def test_every_option_composes():
         choices = composed(*(f"{axis}={name}" for axis, name in names.items()), *allowed).choices
         for axis in names.keys() & choices.keys():
             assert names[axis] in (choices[axis], "auto")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "norm=layernorm placement=post data=stories",
-        "preset=gpt2 norm=dyt schedule=wsd",
-        "preset=gemma init=scaled norm=none",  # gemma writes into init
-        "recipe=gpt2_124m preset=none norm=none",
-        "recipe=mixln_71m tokenizer=byte model=nano",
-        *(
-            pytest.param(f"{first} {second}", marks=pytest.mark.nightly)
-            for first in ("recipe=gpt2_124m", "preset=gemma")
-            for second in ("", *(f"{axis}={name}" for axis in CHOSEN_BY_FILE
-                                 for name in options(axis) if axis not in first))
-        ),
-    ],
-)  # fmt: skip
-def test_files_are_composed_as_hydra_composes_them(words):
-    typed = words.split()
-    content, chosen = compose_files({pair.key: pair.word for pair in parse(typed)}, None)
-    with initialize_config_dir(str(folder_of_configs()), version_base="1.3"):
-        hydra = hydra_compose("train", typed, return_hydra_config=True)
-    theirs = OmegaConf.to_container(OmegaConf.masked_copy(hydra, CHOSEN))
-    assert {axis: hydra.hydra.runtime.choices[axis] for axis in CHOSEN_BY_FILE} == {
-        axis: chosen[axis] for axis in CHOSEN_BY_FILE
-    }
-    for key in CHOSEN:  # the order counts: a saved config has it
-        assert repr(content[key]) == repr(theirs[key]), key
 
 
 def test_every_yaml_belongs_to_an_axis():

@@ -11,9 +11,9 @@ from refusing import refused
 from typing_extensions import TypeAliasType
 
 from transformer_norms.config.checks.registered import USES
+from transformer_norms.config.chosen_files import option_content
 from transformer_norms.config.compose import compose
-from transformer_norms.config.launchers import LAUNCHERS, check_hydra_keys
-from transformer_norms.config.option_content import option_content
+from transformer_norms.config.launchers import LAUNCHERS, read_launcher
 from transformer_norms.config.overrides import read_value
 from transformer_norms.config.tree import CHOSEN, base_of, owner_of
 from transformer_norms.kinds import Mark, short_text
@@ -52,7 +52,7 @@ def declared() -> Iterator[Any]:
             yield compose, (), name, kind
     for name, settings in LAUNCHERS.items():
         for key, setting in parameters(settings).items():
-            yield check_hydra_keys, (f"launcher={name}",), f"launcher.{key}", setting.annotation
+            yield read_launcher, (f"launcher={name}",), f"launcher.{key}", setting.annotation
 
 
 def members(kind: Any) -> Iterator[tuple[Any, list[Any]]]:

@@ -16,8 +16,6 @@ from transformer_norms.config.plugins import TO_CHOOSE, fault_of
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.names import AXES, option_files, options
 
-GLOBAL = "# @package _global_\n"  # as each preset, recipe and launcher begins
-
 
 def composed(*overrides: str):
     return compose(overrides)
@@ -33,10 +31,10 @@ def own_files(folder: Path, texts: dict) -> str:
 
 def test_an_option_in_a_folder_of_plugins_extends_another_and_has_one_content(tmp_path):
     typed = own_files(tmp_path / "own", {
-        "norm/mine.yaml": "# @package norm\ndefaults: [rmsnorm, _self_]\neps: 3e-5\n",
-        "preset/mine.yaml": "# @package _global_\ndefaults:\n  - gpt2\n  - override /norm: mine\n"
+        "norm/mine.yaml": "defaults: [rmsnorm, _self_]\neps: 3e-5\n",
+        "preset/mine.yaml": "defaults:\n  - gpt2\n  - override /norm: mine\n"
         "seed: 48\narchitecture: {logit_cap: 30}\n",
-        "preset/tied.yaml": "# @package _global_\ndefaults:\n  - override /init: ngpt\n"
+        "preset/tied.yaml": "defaults:\n  - override /init: ngpt\n"
         "architecture: {tied: true}\n",
     })  # fmt: skip
     (tmp_path / "config.yaml").write_text(to_yaml(compose(["placement=post"])))
@@ -135,37 +133,11 @@ def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, tmp_path
     assert "loaded" not in line
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "fragment"),
-    [
-        ("broken.py", "1 / 0", "broken.py: ZeroDivisionError: division by zero"),
-        ("broken.py", "raise ValueError('a\\nb')", "broken.py: ValueError: a b"),
-        ("broken.py", "def", "broken.py: SyntaxError"),
-        ("broken.py", "raise SystemExit('bye')", "broken.py: SystemExit: bye"),
-        ("broken.py", NORM.format(name="rmsnorm"), "'rmsnorm' is taken"),
-        ("configs/norm/rmsnorm.yaml", "type: rmsnorm", "norm=rmsnorm is ours"),
-        ("configs/norms/new.yaml", "type: rmsnorm", "did you mean 'norm'"),
-        ("configs/norm/new.yaml", "a: [", "new.yaml"),
-        ("configs/norm/new.yaml", "\ufeffa: 1", "it begins with a byte order mark"),
-        ("configs/norm/new.yaml", "- a", "a list is not allowed"),
-        ("configs/norm/new.yaml", f"{GLOBAL}norm: {{type: none}}", "has keys of norm only"),
-        ("configs/mlp/new.yaml", "# @package seed\ntype: plain", "@package seed: a file of mlp"),
-        ("configs/placement/new.yaml", "defaults: [pre, override /norm: none]", "placement only"),
-        (
-            "configs/preset/new.yaml",
-            "norm: none\nnonsense: 3",
-            "the first line of a preset is '# @",
-        ),
-        ("configs/preset/new.yaml", f"# mine\n{GLOBAL}seed: 3", "the first line of a preset is"),
-        ("configs/preset/new.yaml", f"{GLOBAL}norm: none", "as '- override /norm: layernorm'"),
-        ("configs/preset/new.yaml", f"{GLOBAL}architectur: {{tied: true}}", "mean 'architecture'"),
-        ("configs/preset/new.yaml", f"{GLOBAL}again: true", "there is no key 'again'"),
-        ("configs/recipe/new.yaml", f"{GLOBAL}recipes: {{}}", "did you mean 'recipe'?"),
-        ("configs/recipe/new.yaml", "trainer: {steps: 3}", "the first line of a recipe is"),
-        ("configs/launcher/new.yaml", "workers: 3", "the first line of a launcher is"),
-        ("configs/sweep/new.yaml", "vary: &a {norm: *a}", "new.yaml: a config holds no anchors"),
-    ],
-)
+BROKEN = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())["plugins"]
+BROKEN += [["broken.py", NORM.format(name="rmsnorm"), "'rmsnorm' is taken"]]
+
+
+@pytest.mark.parametrize(("file", "text", "fragment"), BROKEN)
 def test_a_broken_plugin_is_one_line_that_names_its_file(file, text, fragment, tmp_path):
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +160,7 @@ def test_a_broken_plugin_is_one_line_that_names_its_file(file, text, fragment, t
 def test_a_preset_that_chooses_wrongly_is_one_line_that_says_how_to_choose(
     defaults, line, tmp_path
 ):
-    typed = own_files(tmp_path, {"preset/mine.yaml": f"{GLOBAL}defaults: [{{{defaults}}}]"})
+    typed = own_files(tmp_path, {"preset/mine.yaml": f"defaults: [{{{defaults}}}]"})
     assert refused(compose, [typed, "preset=mine"]).startswith(line)
 
 

@@ -176,7 +176,7 @@ def test_a_wrong_recipe_is_answered_in_one_line(tmp_path):
     folder = tmp_path / "configs" / "recipe"
     folder.mkdir(parents=True)
     for name, group in (("one", "optimiser: {lr: 1}"), ("two", "optimizer: {lr: 1, speed: 2}")):
-        (folder / f"{name}.yaml").write_text(f"# @package _global_\nrecipe: {{{group}}}\n")
+        (folder / f"{name}.yaml").write_text(f"recipe: {{{group}}}\n")
     with pytest.raises(ConfigError, match="did you mean 'optimizer'"):
         compose([f"plugins={tmp_path}", "recipe=one"])
     with pytest.raises(ConfigError, match="speed"):

@@ -4,7 +4,8 @@ the chosen files' contents put in their place before the whole is resolved and v
 from dataclasses import is_dataclass, replace
 from functools import cache
 
-from transformer_norms.config.compose import choose, complete, compose
+from transformer_norms.config.choices import choose
+from transformer_norms.config.compose import complete, compose
 from transformer_norms.config.overrides import Typed, parse
 from transformer_norms.kinds import Values
 from transformer_norms.names import distinct_norms, options

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = "transformer_norms configs hydra_plugins tests benchmarks docs examples train.py README.md"
+COPIED = "transformer_norms configs tests benchmarks docs examples train.py README.md"
 COPIED += " pyproject.toml constraints.txt Makefile .ci experiments/analyses"
 LONGEST = 400  # seconds of the tests of one bug; a test that hangs has noticed it
 

@@ -11,7 +11,7 @@ import torch
 from guide import PAGES, ROOT, SMALL, blocks, commands, shrink
 
 from transformer_norms import ConfigError, build_model, compose
-from transformer_norms.config.compose import AXES, options
+from transformer_norms.names import AXES, options
 
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 YOUR_OWN = ROOT / "docs" / "your_own.md"

@@ -265,7 +265,7 @@ def interrupt_when_begun(file):
 def checkouts():
     """Two copies of this project, the second with another line in rmsnorm.py."""
     for name in ("before", "after"):
-        for part in ("transformer_norms", "configs", "hydra_plugins"):
+        for part in ("transformer_norms", "configs"):
             skip = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / part, Path(name, part), ignore=skip)
     norm = Path("after/transformer_norms/norms/rmsnorm.py")

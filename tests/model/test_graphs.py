@@ -11,12 +11,11 @@ from new_process import run_python
 from torch._dynamo.utils import counters
 
 from transformer_norms import build_model, compose
-from transformer_norms.config.compose import options
 from transformer_norms.model.attentions import flex, kernels
 from transformer_norms.model.connections.attention_residuals import AttentionResidual
 from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import separate, straight
-from transformer_norms.names import distinct_norms
+from transformer_norms.names import distinct_norms, options
 from transformer_norms.norms import nothing
 from transformer_norms.training.recomputation import recompute
 

@@ -7,9 +7,10 @@ import torch
 from combinations import combined
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
 from transformer_norms.formula import Formula
 from transformer_norms.model.initialization import InitRule, draw, truncated
+from transformer_norms.names import options
 
 WIDE = ["model.width=256", "model.depth=3", "model.heads=4", "model.context=64"]
 DRAWN = ("query", "key", "value", "output", "up", "down", "embedding", "position", "head")

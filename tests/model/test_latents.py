@@ -9,8 +9,8 @@ from generating import from_a_cache
 from written_out import linear_of
 
 from transformer_norms import build_model, compose
-from transformer_norms.config.compose import options
 from transformer_norms.model.constraint import QKClip
+from transformer_norms.names import options
 from transformer_norms.training.causality import lookahead
 from transformer_norms.training.tensors import shard_like
 

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from transformer_norms.config.building import build_uninitialized
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
 from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.sites import INSIDE
+from transformer_norms.names import options
 from transformer_norms.norms import NORMS
 
 SMALL = ["model=nano", "model.width=32", "model.heads=2", "model.context=8", "trainer.device=cpu"]

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from plugin_folders import write_plugins
 
 from transformer_norms import norms
+from transformer_norms.config.chosen_files import read_config_file
 from transformer_norms.config.compose import compose
-from transformer_norms.config.option_content import read_config_file
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Epsilon
 from transformer_norms.names import folder_of_configs

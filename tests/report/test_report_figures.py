@@ -22,7 +22,7 @@ from run_folders import (
     tuning_study,
 )
 
-from transformer_norms.config.compose import options
+from transformer_norms.names import options
 from transformer_norms.report import curves, figures, rates
 from transformer_norms.report.curves import Curve, loss_range
 from transformer_norms.report.figures import (

@@ -47,7 +47,9 @@ def test_conditions_say_which_runs_are_listed_and_a_key_in_which_order(study, ca
     assert listed(capsys, "model.depth=3..") == listed(capsys, "status!=finished") == names("going")
     assert listed(capsys, "seed=1..5", "norm=rmsnorm") == names("second")
     assert listed(capsys, "optimizer.lr=3e-3", "study=other") == names("going")
-    assert listed(capsys, "placement=post", "seed=1") == []
+    assert listed(capsys, "placement=post", "seed=1") == listed(capsys, "norm=..") == []
+    assert listed(capsys, "val_loss=nan") == listed(capsys, "norm=1..") == []
+    assert listed(capsys, "val_loss=none") == names("going")
     dates = listed(capsys, "main", "--sort", "when")
     assert dates == names("pre", "post", "sandwich", "second")
     assert listed(capsys, "main", "--sort", "when", "--reverse") == dates[::-1]

@@ -9,7 +9,7 @@ from pausing import PAUSE
 from run_folders import skip_pictures
 from warm import TEXT, result, run_in_this_process, starting
 
-from transformer_norms import cli, compose, runs
+from transformer_norms import compose, runs
 from transformer_norms.kinds import plain
 from transformer_norms.run.folder import hold_run
 
@@ -97,13 +97,6 @@ def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study(
     }  # fmt: skip
     assert len([path for path in Path("runs/main").iterdir() if path.is_dir()]) == 2
     assert {path.name for path in Path.cwd().iterdir()} == {"corpus.txt", "runs"}
-
-
-def test_the_help_lists_the_options_of_plugins(capsys):
-    Path("mine/configs/norm").mkdir(parents=True)
-    Path("mine/configs/norm/ours.yaml").write_text("type: rmsnorm\n")
-    assert cli.main(["plugins=mine", "--help"]) == 0
-    assert " ours," in capsys.readouterr().out
 
 
 def test_where_is_swept_without_quotes_though_the_placements_file_has_none(run_here):

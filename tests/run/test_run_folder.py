@@ -13,9 +13,9 @@ import torch
 from short_runs import TEXT, go, here, rows, same, state, stop_at
 
 from transformer_norms import load
-from transformer_norms.config.compose import options
 from transformer_norms.data.batches import Batches
 from transformer_norms.errors import Busy, InputError
+from transformer_norms.names import options
 from transformer_norms.run import machine
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.record import Record

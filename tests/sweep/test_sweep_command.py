@@ -238,8 +238,8 @@ def test_hydras_basic_launcher_trains_in_the_process_of_the_command(monkeypatch)
     for typed in ([], ["hydra/launcher=basic"], ["launcher=pool", "launcher.workers=3"]):
         assert cli.main(["-m", "seed=0,1", *typed, *SHORT]) == 0
     one, own, three = launchers
-    assert type(own).__name__ == "BasicLauncher"
-    assert (one.at_once, three.at_once) == (1, 3)
+    assert type(own).__name__ == "HydraLauncher"
+    assert (one.at_once, own.at_once, three.at_once) == (1, 1, 3)
 
 
 @pytest.mark.nightly

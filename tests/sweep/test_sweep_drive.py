@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import hydra
 import pytest
 from run_folders import tree
 from sweeps import PLUGIN, SHORT, BasicLauncher, here, sweep, trained, write_norm, write_sweep
@@ -14,13 +13,11 @@ from transformer_norms import ConfigError, compose, train
 from transformer_norms import cli as command
 from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.errors import Busy, InputError, StorageError
-from transformer_norms.names import folder_of_configs
 from transformer_norms.run import run as running
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import drive
-from transformer_norms.sweep.launching import add_or_override
 
 
 def test_each_job_is_run_once_and_the_same_command_again_rewrites_nothing(capsys, trained):
@@ -134,10 +131,12 @@ def test_a_launcher_that_breaks_down_is_told_and_costs_the_job_that_breaks_it(ca
     """A launcher of Hydra's gets all jobs at once, and a process that dies may break it for all."""
 
     class Breaks(BasicLauncher):
-        def launch(self, job_overrides, initial_job_idx):
-            if any("norm=layernorm" in overrides for overrides in job_overrides):
+        at_once = 0
+
+        def run(self, jobs, stacks):
+            if any("norm=layernorm" in overrides for overrides in jobs):
                 raise error("the queue is gone")
-            return super().launch(job_overrides, initial_job_idx)
+            return super().run(jobs)
 
     launcher = Breaks()
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)
@@ -188,28 +187,19 @@ def test_a_bare_sweep_is_refused_while_another_one_trains_in_its_study(capsys, t
 def test_a_sweeper_that_optimizes_is_told_the_loss_or_infinity_and_ends_with_a_stopped_run(
     monkeypatch,
 ):
-    hydra = SimpleNamespace(overrides=SimpleNamespace(task=[]), sweeper={"_target_": "optuna"})
-    monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: hydra)
     summary = {"val_loss": 2.5}
     monkeypatch.setattr(command, "_train", lambda overrides: summary)
     for summary["status"], told in (("finished", 2.5), ("diverged", float("inf"))):
-        assert command._run_job(None) == told
+        assert command._train_for_loss([]) == told
     summary["status"] = "preempted"
     with pytest.raises(SystemExit, match="75"):
-        command._run_job(None)
+        command._train_for_loss([])
 
 
 def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):
     answer, code, err = sweep(capsys, "final_norm=auto,always")
     assert code == 0, err
     assert (answer["runs"], code, list(trained.values())) == (1, 0, [1])
-
-
-def test_a_key_that_an_options_file_leaves_out_is_composed_by_hydra_too():
-    configs = str(folder_of_configs())
-    for key in ("init.stream=0.1", "init.std.up=0.3", "placement.where=[]"):
-        with hydra.initialize_config_dir(configs, version_base="1.3"):
-            hydra.compose("train", add_or_override(["init=scaled", key]))
 
 
 def test_equations_are_swept_and_called_by_themselves(capsys):

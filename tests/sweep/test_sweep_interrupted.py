@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hydra.core.utils import JobReturn, JobStatus
 from sweeps import SHORT, BasicLauncher, begin_elsewhere, here, sweep, trained
 
 from transformer_norms.commands.runs import main as list_runs
@@ -105,10 +104,9 @@ def test_a_run_whose_worker_died_is_recorded_as_failed_with_the_cause(capsys):
     _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
 
     class Dies(BasicLauncher):
-        def launch(self, job_overrides, initial_job_idx):
+        def run(self, overrides, stacks):
             begin_elsewhere(jobs[0])[0].release()
-            answer = {"status": "failed", "error": "its worker was killed by SIGKILL"}
-            return [JobReturn(_return_value=answer, status=JobStatus.COMPLETED)]
+            return [{"status": "failed", "error": "its worker was killed by SIGKILL"}]
 
     answer, code, err = sweep(capsys, "norm=layernorm", launcher=Dies())
     assert (answer["failed"], code) == (1, 1)
@@ -122,16 +120,15 @@ def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, 
     """Also where the run that hears the signal comes to its end."""
 
     class Signalled(BasicLauncher):
-        def launch(self, job_overrides, initial_job_idx):
-            answers = super().launch(job_overrides, initial_job_idx)
+        def run(self, jobs, stacks):
+            answers = super().run(jobs)
             if not finishes:
-                return [JobReturn(_return_value={"status": "preempted"}, status=answers[0].status)]
+                return [{"status": "preempted"}]
             with Stopping() as inner:
                 inner.deferring = True
                 os.kill(os.getpid(), signal.SIGUSR1)
             return answers
 
-    Signalled.__name__ = "BasicLauncher"
     launcher = Signalled()
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm,dyt", launcher=launcher)
     assert (len(launcher.asked), code, answer["missing"], answer["report"]) == (1, 75, 2, None)

@@ -18,7 +18,7 @@ from transformer_norms.sweep.drive import plan_sweep
 from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Jobs
 from transformer_norms.sweep.power_table import count_comparisons, count_pairs
-from transformer_norms.sweep.question import common_settings, read_question, read_request
+from transformer_norms.sweep.question import read_question, read_request
 
 ROOT = Path(__file__).parents[2]
 READY = [name for name in options("sweep") if name != "none"]
@@ -247,12 +247,6 @@ def test_without_a_file_each_axis_first_value_is_the_baseline():
     ordered = read_request(["placement=pre,post", "data.seed=7,8", "seed=0,1"]).question
     assert ordered.baseline == {"placement": "pre"}  # in each order
     assert (count_pairs(ordered), count_comparisons(ordered)) == (2, 0)
-
-
-def test_what_a_sweeps_runs_have_in_common_can_be_shown(mine):
-    mine(BASE + "fixed: {trainer.steps: 600, model.depth: 4}\n")
-    shown = common_settings(["sweep=mine", "plugins=mine", "trainer.steps=7"])
-    assert shown == ["model.depth=4"]
 
 
 def test_each_variant_is_compared_with_itself_at_the_baselines_values():

@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def slurm(trainings, monkeypatch, tmp_path):
     monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", "USR1")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(pilots, "_LOOK_EVERY", 0)
-    monkeypatch.setattr(pilots, "PoolLauncher", Inside)
+    monkeypatch.setattr(pilots, "Pool", Inside)
     Path("queue").touch()
     Inside.settings.clear()
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -61,30 +62,22 @@ def slurm(trainings, monkeypatch, tmp_path):
 class Inside(BasicLauncher):
     """Stands for the pool of a pilot: runs the jobs in this process."""
 
-    settings: list[dict] = []
+    settings: list = []
 
-    def __init__(self, settings):
-        super().__init__()
-        self.settings.append(settings)
-
-    def setup(self, **_):
-        pass
+    @classmethod
+    def of(cls, settings):
+        cls.settings.append(settings)
+        return cls()
 
     def close(self):
         pass
 
 
-class Slurm:
-    """The launcher as Hydra makes it."""
-
-    def __init__(self, *command, **typed):
-        self.pilots = pilots.Pilots(SlurmSettings(**{**DEFAULTS, **typed}), command)
-
-
 def command(capsys, text=TWO, **typed):
     """The JSON line, the exit code and the lines of `train.py sweep=mine launcher=slurm`."""
     own = [*MADE_UP, *write_sweep(text)]
-    launcher = Slurm(*own, "launcher=slurm", "launcher.pilots=2", "hydra/launcher=slurm", **typed)
+    words = [*own, "launcher=slurm", "launcher.pilots=2"]
+    launcher = pilots.Pilots(SlurmSettings(**{**DEFAULTS, **typed}), words)
     return sweep(capsys, *own[len(MADE_UP) :], launcher=launcher)
 
 
@@ -121,7 +114,7 @@ def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm,
     run_pilots("0", 2)
     assert len(slurm.runs) == 6  # the second pilot found nothing to do
     pool = {"workers": "auto", "per_gpu": 1, "stacked": "none", "pools": 2}
-    assert Inside.settings == [pool, pool]
+    assert [asdict(one) for one in Inside.settings] == [pool, pool]
     answer, code, _ = command(capsys)
     assert (code, answer["finished"], answer["report"]) == (0, 6, "runs/mine/report.html")
     assert submissions() == ["job-0"]
@@ -208,10 +201,10 @@ def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monk
     (tmp_path / "bin" / "srun").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(ConfigError, match="there is no srun here"):
-        Slurm()
+        pilots.Pilots(SlurmSettings(**DEFAULTS), [])
     monkeypatch.setattr(pilots, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '.\[slurm\]'"):
-        Slurm()
+        pilots.Pilots(SlurmSettings(**DEFAULTS), [])
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from hydra.core.utils import JobReturn, JobStatus
 from sweeps import SHORT, BasicLauncher, here, sweep, write_norm
 
 from transformer_norms import ConfigError
-from transformer_norms.config.launchers import PoolSettings, check_hydra_keys
+from transformer_norms.config.launchers import PoolSettings, read_launcher
 from transformer_norms.run.record import Record
 from transformer_norms.sweep import launching
 from transformer_norms.sweep.drive import plan_sweep
@@ -40,15 +39,14 @@ class Asks(nn.Module):
 class StackingLauncher(BasicLauncher):
     """Runs what a worker of a pool would, in this process."""
 
-    at_once, stacked = 1, 4
+    stacked = 4
 
-    def launch(self, job_overrides, initial_job_idx, stacks):
+    def run(self, jobs, stacks):
         answers = {}
         for numbers in stacks:
-            self.asked.append([job_overrides[number] for number in numbers])
+            self.asked.append([jobs[number] for number in numbers])
             answers |= zip(numbers, launching.run_jobs(self.asked[-1]), strict=True)
-        made = [answers[number] for number in range(len(job_overrides))]
-        return [JobReturn(_return_value=one, status=JobStatus.COMPLETED) for one in made]
+        return [answers[number] for number in range(len(jobs))]
 
 
 def go(capsys, *typed, launcher=None):
@@ -196,7 +194,7 @@ def test_a_norm_that_vmap_refuses_is_trained_run_by_run_and_a_line_says_why(norm
 @pytest.mark.parametrize("typed", ["launcher.stacked=1", "launcher.stacked=all"])
 def test_a_stack_has_two_runs_at_least(typed):
     with pytest.raises(ConfigError, match=r"launcher\.stacked"):
-        check_hydra_keys(["launcher=pool", typed])
+        read_launcher(["launcher=pool", typed])
     assert PoolSettings(workers=1, per_gpu=1, stacked=2, pools=1).stacked == 2
 
 

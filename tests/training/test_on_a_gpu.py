@@ -6,8 +6,7 @@ from combinations import combined
 from new_process import run_python
 from trainers import SIZES, trainer_from, trainer_of
 
-from transformer_norms.config.compose import options
-from transformer_norms.names import distinct_norms
+from transformer_norms.names import distinct_norms, options
 from transformer_norms.run import machine
 from transformer_norms.training.graphs.ahead import StepsAhead
 

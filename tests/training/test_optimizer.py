@@ -8,8 +8,9 @@ import torch
 from refusing import refused
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import options
 from transformer_norms.training.optimizer import OPTIMIZERS, Muon, groups, orthogonal
 from transformer_norms.training.schedule import SCHEDULES
 

@@ -4,7 +4,7 @@ import pytest
 from combinations import combined
 from trainers import trainer_from
 
-from transformer_norms.config.compose import options
+from transformer_norms.names import options
 
 STEPS, VOCAB = 300, 11
 SIZES = ["model=nano", "model.width=32", "model.heads=2", "model.context=8", "trainer.clip=1"]

@@ -12,9 +12,8 @@ from torch import nn
 from written_out import by_hand, linear_of, rotated, same
 
 from transformer_norms.config.building import build_model, build_trainer
-from transformer_norms.config.compose import options
 from transformer_norms.model.attention import Softmax
-from transformer_norms.names import distinct_norms
+from transformer_norms.names import distinct_norms, options
 from transformer_norms.training import probes
 from transformer_norms.training.measures import MEASURES, key_of, place_of
 from transformer_norms.training.probes import SEQUENCES

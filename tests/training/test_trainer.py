@@ -7,8 +7,9 @@ from new_process import run_python
 from trainers import SIZES, losses, trainer_of
 
 from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose, options
+from transformer_norms.config.compose import compose
 from transformer_norms.data.batches import windows
+from transformer_norms.names import options
 
 
 def test_a_step_is_autograds_gradient_clipped_and_torchs_adamw():

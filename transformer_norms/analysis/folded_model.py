@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from transformer_norms.analysis.norm_folding import NormFold, gain_and_constant, move, plan_fold
 from transformer_norms.config.building import build_uninitialized
+from transformer_norms.config.chosen_files import read_config_file
 from transformer_norms.config.compose import recompose
-from transformer_norms.config.option_content import read_config_file
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import Tokenizer

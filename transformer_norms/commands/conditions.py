@@ -14,12 +14,12 @@ from transformer_norms.run.reader import CHOSEN, SavedRun, newest_attempts, run_
 from transformer_norms.text_tables import printable, show
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 LISTED = 6  # damaged folders, or keys, in a message
 _CONDITION = re.compile(r"([\w.]+?)\s*(<=|>=|!=|=|<|>)\s*(.*)", re.DOTALL)
 _RANGE = re.compile(r"([-+.\deE]*?)\.\.([-+.\deE]*)")
-_ORDERS: dict[str, Callable[[float, float], bool]] = {
+_ORDERS: dict[str, Callable[[Any, float], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -35,12 +35,20 @@ class Condition(NamedTuple):
     wanted: str
     typed: str
 
-    def fits(self, value: Any) -> bool:
-        """Returns whether a run's value is as wanted. An unknown loss is neither below nor above a
-        number."""
+    def fits(self, values: "Series") -> "Series":
+        """Returns whether each value is as wanted: a word, a number, one of several between commas,
+        or within a range such as 3..20, ..1.9 and 1e-3.. (ends included). An unknown loss is
+        neither below nor above a number."""
+        numbers = values.where(values.map(type).isin((int, float))).astype(float)
         if self.sign in _ORDERS:
-            return _is_number(value) and _ORDERS[self.sign](value, float(self.wanted))
-        return _is_one_of(value, self.wanted) == (self.sign == "=")
+            return _ORDERS[self.sign](numbers, float(self.wanted))
+        listed = [self.wanted, *map(str.strip, self.wanted.split(","))]
+        wanted = [number for number in map(_number, listed) if number is not None]
+        fit = values.map(_word).isin(listed) | (numbers.isin(wanted) & numbers.notna())
+        if (ends := _RANGE.fullmatch(self.wanted)) and ends[0] != "..":
+            low, high = _number(ends[1] or "-inf"), _number(ends[2] or "inf")
+            fit |= numbers.between(low, high) if None not in (low, high) else False
+        return fit if self.sign == "=" else ~fit
 
 
 def read_condition(text: str) -> Condition | None:
@@ -62,7 +70,7 @@ def select(table: "DataFrame", conditions: Sequence[Condition]) -> "DataFrame":
     for condition in conditions:
         check_key(condition.key, condition.typed, table)
     for condition in conditions if len(table) else ():
-        table = table[table[condition.key].map(condition.fits)]
+        table = table[condition.fits(table[condition.key])]
     return table
 
 
@@ -80,26 +88,8 @@ def check_key(key: str, typed: str, table: "DataFrame") -> None:
     )
 
 
-def _is_one_of(value: Any, wanted: str) -> bool:
-    """Whether a value is the word or number `wanted`, one of several between commas, or within a
-    range such as 3..20, ..1.9 and 1e-3.. (ends included)."""
-    if _is(value, wanted):
-        return True
-    ends = _RANGE.fullmatch(wanted)
-    if ends and (ends[1] or ends[2]):
-        low, high = _number(ends[1] or "-inf"), _number(ends[2] or "inf")
-        return None not in (low, high) and _is_number(value) and low <= value <= high
-    return "," in wanted and any(_is(value, one.strip()) for one in wanted.split(","))
-
-
-def _is(value: Any, word: str) -> bool:
-    if _is_number(value):
-        return bool(value == _number(word))
-    return word == ("none" if value is None else show(value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _word(value: Any) -> str:
+    return "none" if value is None else show(value)
 
 
 def _number(text: str) -> float | None:

@@ -140,6 +140,22 @@ def build_trainer(
     # Before there are replicas, which share what it reads.
     qk_clip = None if settings.qk_clip == "none" else QKClip(model, settings.qk_clip, shard_like)
     count = micro_batches or micro_batch_count(settings.accumulation, replicas, ranks.count)
+    in_shards = compilation.sharded
+    work = (ShardedMicroBatches if in_shards else MicroBatches)(
+        (ShardedLoss if in_shards else loss)(
+            model,
+            LOSSES.maker(config.loss)(),
+            device=settings.device,
+            precision=settings.precision,
+            compilation=compilation,
+            rows=settings.batch_size // count,
+        ),
+        count=count,
+        asked=settings.accumulation,
+        replicas=replicas,
+        ranks=ranks,
+        seed=config.seed,
+    )
     return Trainer(
         model,
         batches,
@@ -147,7 +163,7 @@ def build_trainer(
         build_optimizers(config, model),
         SCHEDULES.maker(config.schedule),
         settings,
-        micro_batches=_micro_batches(config, model, compilation, count, replicas, ranks, loss),
+        micro_batches=work,
         warmup=config.schedule.get("warmup", 0),
         qk_clip=qk_clip,
     )
@@ -166,32 +182,3 @@ def _prepare(model: Transformer, settings: TrainerSettings) -> tuple[Transformer
     if settings.activation_checkpointing:
         model.through = partial(recompute, run=model.through)
     return model, compilation
-
-
-def _micro_batches(
-    config: Config,
-    model: Transformer,
-    compilation: Compilation,
-    count: int,
-    replicas: int,
-    ranks: Ranks,
-    make: Callable[..., ModelLoss],
-) -> MicroBatches:
-    settings, criterion = config.trainer, LOSSES.maker(config.loss)()
-    kind = ShardedLoss if compilation.sharded else make
-    loss = kind(
-        model,
-        criterion,
-        device=settings.device,
-        precision=settings.precision,
-        compilation=compilation,
-        rows=settings.batch_size // count,
-    )
-    return (ShardedMicroBatches if compilation.sharded else MicroBatches)(
-        loss,
-        count=count,
-        asked=settings.accumulation,
-        replicas=replicas,
-        ranks=ranks,
-        seed=config.seed,
-    )

@@ -4,12 +4,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.config.option_content import option_content, read_config_file
-from transformer_norms.config.overrides import Typed, merge, parse
+from transformer_norms.config.overrides import Typed, parse
 from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins
 from transformer_norms.config.tree import CHOSEN, ReadOption, flat
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import AXES, folder_of_configs, options, unknown
+from transformer_norms.names import AXES, folder_of_configs, option_files, options, unknown
+from transformer_norms.storage.reading import read_yaml, real_path
+
+
+def option_content(axis: str, name: str, folder: Path | None = None) -> dict[str, Any]:
+    """Returns what configs/AXIS/NAME.yaml holds. `folder` is a folder of plugins."""
+    return read_config_file(option_files(axis, folder)[name])
+
+
+def read_config_file(file: Path) -> dict[str, Any]:
+    """Returns the keys of a file of configs/. Raises ConfigError where it is not YAML."""
+    content = read_yaml(real_path(file), values_only=False)
+    return {str(key): value for key, value in (content or {}).items()}
 
 
 def option_reader(folder: Path | None) -> ReadOption:
@@ -72,6 +83,15 @@ def compose_files(
     return values, {axis: chosen[axis] for axis in listed}
 
 
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of both, at every depth. Where both have a value, that of `above` wins."""
+    both = dict(below)
+    for key, value in above.items():
+        nested = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = merge(both[key], value) if nested else value
+    return both
+
+
 def _read_option(
     axis: str, name: str, folder: Path | None, above: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -89,7 +109,7 @@ def _read_option(
             extended, choices = merge(extended, below), {**further, **choices}
         for key, word in entry.items() if isinstance(entry, dict) else ():
             chosen = key.removeprefix("override /")
-            if chosen == key or not chosen.startswith(("hydra/", *AXES)):
+            if chosen == key or chosen not in AXES:
                 raise ConfigError(f"{axis}={name}: defaults: '{key}' chooses nothing; {TO_CHOOSE}")
             choices = {**choices, chosen: str(word)}
     return merge(extended, content), choices

@@ -1,18 +1,17 @@
-"""The settings of `launcher=pool` and `launcher=slurm`: how many runs go on at once, and where; and
-the part of a sweep's command that Hydra reads."""
+"""The settings of `launcher=pool` and `launcher=slurm`: how many runs go on at once, and where."""
 
 import shlex
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from transformer_norms.config.chosen_files import check_option
-from transformer_norms.config.option_content import option_content
-from transformer_norms.config.overrides import parse, place
+from transformer_norms.config.choices import place
+from transformer_norms.config.chosen_files import check_option, option_content
+from transformer_norms.config.overrides import parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Auto, Flag, Integer, Nothing, Number, Text, node
-from transformer_norms.names import Registry, folder_of_configs
+from transformer_norms.names import Registry
 from transformer_norms.validation import build
 
 LAUNCHERS = Registry("launcher")
@@ -102,17 +101,14 @@ class SlurmSettings:
         )
 
 
-def read_launcher(name: str, values: Mapping[str, Any]) -> Any:
-    """Returns the settings of a launcher of ours; None of one that has none. Raises ConfigError."""
-    return build(LAUNCHERS[name], "launcher", values) if name in LAUNCHERS else None
+_READ = ("launcher=", "launcher.", "parallel=")
 
 
-def check_hydra_keys(typed: Iterable[str]) -> None:
-    """Raises ConfigError where launcher=NAME, one of its keys, or a key of Hydra's own such as
-    hydra/launcher=NAME is wrong."""
-    typed = list(typed)
-    hydras = [text for text in typed if text.startswith("hydra")]
-    pairs = parse(text for text in typed if text not in hydras)
+def read_launcher(command: Iterable[str]) -> PoolSettings | SlurmSettings:
+    """Returns the settings that launcher=NAME and launcher.KEY=VALUE of a sweep's command choose.
+    launcher=basic is a pool of one worker: a run that ends its own process must not end the sweep.
+    Raises ConfigError."""
+    pairs = parse(text for text in command if text.startswith(_READ))
     for pair in (pair for pair in pairs if pair.key in ("launcher", "parallel")):
         check_option(pair, None)
         if pair.key == "parallel" and pair.word != "none":
@@ -121,34 +117,11 @@ def check_hydra_keys(typed: Iterable[str]) -> None:
                 "(launcher=pool runs several at a time)"
             )
     name = next((pair.word for pair in pairs if pair.key == "launcher"), "basic")
-    content = {"launcher": {}, **option_content("launcher", name)}
-    read_launcher(name, place({"launcher": content["launcher"]}, pairs)["launcher"])
-    for text in hydras:
-        plugin = text.removeprefix("hydra/launcher=")
-        if plugin in LAUNCHERS and plugin != name:
-            raise ConfigError(f"{text}: type launcher={plugin}")
-    if hydras:  # composing takes Hydra a tenth of a second
-        _compose_with_hydra(hydras)
-
-
-def _compose_with_hydra(typed: list[str]) -> None:
-    """Composes Hydra's own settings, apart from any Hydra that is running. Raises ConfigError."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from hydra.version import VersionBase
-    from omegaconf.errors import OmegaConfBaseException
-
-    enclosing, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(folder_of_configs().resolve()), version_base="1.3"):
-            compose("train", typed, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(f"{' '.join(typed)}: {' '.join(str(error).split())}") from None
-    finally:
-        GlobalHydra.instance().hydra = enclosing
-        VersionBase.instance().version_base = version
+    values = place({"launcher": option_content("launcher", name)}, pairs)["launcher"]
+    if name == "basic":
+        return PoolSettings(workers=1, per_gpu=1, stacked="none", pools=1)
+    settings: PoolSettings | SlurmSettings = build(LAUNCHERS[name], "launcher", values)
+    return settings
 
 
 def _refuse_two_numbers(workers: int | str, per_gpu: int) -> None:

@@ -1,43 +1,30 @@
-"""Reads what is typed, such as `norm=rmsnorm optimizer.lr=1e-3`, and puts it in its place.
+"""Reads what is typed, such as `norm=rmsnorm optimizer.lr=1e-3`.
 
 A value is a number, true, false, a list in [ ], a group of keys in { }, or a word. An equation is a
 word, and needs no quotes. A text in quotes stays as it is. Commas outside of brackets divide the
 values of a sweep.
 """
 
-import copy
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
-from transformer_norms.config.option_content import option_content
 from transformer_norms.errors import ConfigError
-from transformer_norms.model.placement import Placement
-from transformer_norms.model.settings import ROLES
 from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,
     did_you_mean,
-    name_list,
-    nearest,
     option_name,
     options,
     theirs,
-    unknown,
 )
-from transformer_norms.validation import parameters
 
 HORIZONS = ("trainer.steps", "trainer.tokens")  # one of them is typed
-EQUATION = "placement.equation"
 SEPARATOR = "data.separator"  # whose value is text of any kind
 _CONTROL = str.maketrans({"\n": "\\n", "\t": "\\t", "\r": "\\r"})
-_STD = ["default", *ROLES]  # what init.std may name
-# The keys of a file that another value would make untrue.
-_FIXED = ("type", "formula", "source", "unverified")
 
 
 @dataclass(frozen=True)
@@ -64,7 +51,6 @@ _INTEGER = re.compile(r"[+-]?(0|[1-9](_?\d)*)")
 _FLOAT = re.compile(r"[+-]?((\d+\.\d*|\.\d+)(e[+-]?\d+)?|\d+e[+-]?\d+|inf|nan)", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = {"true": True, "false": False, "null": None}
-_PLAIN = re.compile(r"[\w./:+-]*")  # Hydra reads such a text as we do
 _FUNCTION = re.compile(r"(choice|range|interval|glob|tag|shuffle|sort)\((.*)\)")
 
 
@@ -104,7 +90,7 @@ def _at_home(text: str) -> str:
 
 
 def as_typed(key: str, value: Any) -> str:
-    """Returns KEY=VALUE as a user types it. Both `parse` and Hydra read the same value back."""
+    """Returns KEY=VALUE as a user types it, from which `parse` reads the same value back."""
     return f"{key}={_text(value)}"
 
 
@@ -122,16 +108,6 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def quote_for_hydra(text: str) -> str:
-    """Returns KEY=VALUE or KEY=A,B as Hydra's parser reads the same values."""
-    key, equals, value = text.partition("=")
-    if not equals or key.startswith("hydra") or _FUNCTION.fullmatch(value):
-        return text
-    parts = [value] if key == SEPARATOR else split(value)
-    plain = [part if _PLAIN.fullmatch(part) else _text(_read(key, part)) for part in parts]
-    return f"{key}={','.join(plain)}"
-
-
 # ------------------------------------------------------------------------------------ KEY=VALUE
 
 
@@ -142,8 +118,6 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
         such = [overrides if isinstance(overrides, str) else "norm=rmsnorm"]
         raise ConfigError(f"{overrides!r}: a list of KEY=VALUE is wanted, such as {such}")
     typed: dict[str, Typed] = {}
-    overrides = list(overrides)
-    check_pairs(overrides)
     for text in overrides:
         key, parts = read_several(text)
         if parts is None or is_several(text):
@@ -173,7 +147,9 @@ def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
     if not equals and os.path.isfile(f"{text}/config.yaml"):
         raise ConfigError(f"{text!r} is no KEY=VALUE; did you mean config={text}?")
     if not (key and equals):
-        raise ConfigError(f"{text!r} is no KEY=VALUE, such as norm=rmsnorm or optimizer.lr=1e-3")
+        near = meant_setting(text)
+        such = f"; {near}" if near else ", such as norm=rmsnorm or optimizer.lr=1e-3"
+        raise ConfigError(f"{text!r} is no KEY=VALUE{such}")
     if "${" in text:
         raise ConfigError(f"{text}: ${{...}} is not allowed in a value")
     if key == SEPARATOR:
@@ -205,35 +181,19 @@ def _read(key: str, text: Any) -> Any:
         raise ConfigError(f"{key}={text}: cannot be read") from None
 
 
-def check_pairs(words: Sequence[str]) -> None:
-    """Raises ConfigError for `norm rmsnorm`, `norm: rmsnorm` and `rmsnorm`, and says how a setting
-    is typed."""
-    for text, following in zip_longest(words, words[1:], fillvalue=""):
-        if isinstance(text, str) and "=" not in text and (near := _meant(text, str(following))):
-            raise ConfigError(f"{text!r}: {near}a setting is one word, KEY=VALUE")
-
-
-def check_flags(arguments: Sequence[str], flags: Iterable[str]) -> None:
-    """Raises ConfigError for a setting that is typed as a flag, such as `--norm rmsnorm`."""
-    for text, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        flag = text.partition("=")[0]
-        if flag.startswith("-") and flag not in flags and (near := _meant(text, following)):
-            raise ConfigError(f"{text}: {near}a setting has no dashes")
-
-
-def _meant(text: str, following: str) -> str:
-    """Returns the hint for a word that is a key, or the value of an axis; otherwise nothing."""
+def meant_setting(text: str) -> str:
+    """Returns the hint for `norm`, `--norm=dyt`, `norm:` and `rmsnorm`, words that are a key or the
+    value of an axis; otherwise nothing."""
     name, _, value = text.lstrip("-").replace(":", "=", 1).partition("=")
-    pairs = [f"{axis}={name}" for axis in AXES_OF_A_RUN if name in options(axis)]
     kinds = (*AXES_OF_A_RUN, "trainer.precision", "trainer.device")
+    pairs = [f"{axis}={name}" for axis in AXES_OF_A_RUN if name in options(axis)]
     pairs = pairs or [f"{kind}={own}" for kind in kinds for own in theirs(name, kind)]
-    if pairs and not value:
-        return did_you_mean(pairs if len(pairs) <= 3 else [])  # none is a value of most axes
-    keys = theirs(name) or [name.replace("-", "_")]
+    if not value and 0 < len(pairs) <= 3:  # none is a value of most axes
+        return did_you_mean(pairs).rstrip()
+    key = (theirs(name) or [name.replace("-", "_")])[0]
     known = (*AXES, "seed", "study", "plugins", "config", "final_norm", "embed")
-    if theirs(name) or keys[0] in known or re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", keys[0]):
-        after = "" if "=" in following or following.startswith("-") else following
-        return did_you_mean([f"{keys[0]}={value.strip() or after or 'VALUE'}"])
+    if theirs(name) or key in known or re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", key):
+        return did_you_mean([f"{key}={value or 'VALUE'}"]).rstrip()
     return ""
 
 
@@ -246,88 +206,3 @@ def _refuse_unusable(key: str, value: Any, text: str) -> None:
         raise ConfigError(f"{text}: {word} is not allowed; write none where a key takes none")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{text}: {key} must be finite")
-
-
-# ------------------------------------------------------------------------- values in their places
-
-
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of both, at every depth. Where both have a value, that of `above` wins."""
-    both = dict(below)
-    for key, value in above.items():
-        nested = isinstance(value, dict) and isinstance(both.get(key), dict)
-        both[key] = merge(both[key], value) if nested else value
-    return both
-
-
-def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
-    """Returns the values with each KEY=VALUE in its place; those of axes have theirs already.
-    Raises ConfigError for a key that there is not."""
-    options_typed = {pair.key: pair for pair in pairs if pair.key in AXES}
-    placed = copy.deepcopy(values)
-    for pair in (pair for pair in pairs if pair.key not in AXES):
-        if pair.key.split(".")[0].split("/")[0] == "hydra":
-            raise ConfigError(f"{pair}: Hydra's own keys are for sweeps (-m)")
-        axis, _, own = pair.key.partition(".")
-        above, _, last = pair.key.rpartition(".")
-        node = _node_at(placed, above)
-        if (node is None or last not in node) and not _is_optional(axis, own):
-            raise ConfigError(_no_such_key(pair, placed, options_typed))
-        if axis == "about" or (axis in AXES and own in _FIXED):
-            if axis == "about":
-                axis = "recipe" if own.startswith("recipe") else "preset"
-            raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
-        if node is None:  # of an optional key
-            node = placed[axis][own.partition(".")[0]] = {}
-        held, value = node.get(last), pair.value
-        if isinstance(held, dict) and pair.key != EQUATION:
-            if not isinstance(value, dict):
-                raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
-            value = merge(held, value)
-        node[last] = value
-    return placed
-
-
-def _node_at(values: Mapping[str, Any], key: str) -> Any:
-    """Returns the group of keys at a dotted key, or None where there is none."""
-    node: Any = values
-    for part in key.split(".") if key else ():
-        node = node.get(part) if isinstance(node, dict) else None
-    return node if isinstance(node, dict) else None
-
-
-def _is_optional(axis: str, own: str) -> bool:
-    """Whether a key may be typed that its file leaves out."""
-    if axis == "init":
-        group, _, role = own.partition(".")
-        return own in ("stream", "stream_by", "truncate") or (group == "std" and role in _STD)
-    return axis == "placement" and own in parameters(Placement)
-
-
-def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed]) -> str:
-    """Returns what to say of a key that there is not, where the user typed the options `chosen`."""
-    parent, _, last = pair.key.rpartition(".")
-    if parent == "init.std":
-        return f"{pair}: {unknown('role', last, _STD)}"
-    names = options(parent) if parent in AXES else []
-    files = {name: option_content(parent, name) for name in names}
-    if having := [name for name, held in files.items() if last in held.get(parent, held)][:3]:
-        near = f"type {parent}={having[0]} too; " if len(having) == 1 else ""
-        near = "" if parent in chosen else near
-        lacks = f"{chosen[parent]} has no key" if parent in chosen else "there is no key"
-        has = f"{parent}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it"
-        return f"{pair}: {near}{lacks} '{pair.key}'; {has}"
-    fixed, allowed = _FIXED if parent in AXES else (), f"axes are {', '.join(AXES)}"
-    node = _node_at(values, parent) if parent else None
-    beside = [key for key in node or () if key not in fixed]
-    if node is not None:
-        shown = f"transformer-norms train --cfg job --package {parent} shows all"
-        listed = name_list(beside, shown)
-        allowed = f"keys of {parent} are {listed}" if listed else f"{parent} has no keys"
-    inner = {key: node if isinstance(node, dict) else {} for key, node in values.items()}
-    known = [one for key in inner for one in (key, *(f"{key}.{own}" for own in inner[key]))]
-    known += [*AXES, "config"]
-    same = [key for key in known if key.rpartition(".")[2] == last and key != pair.key][:1]
-    meant = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
-    meant = meant or ([] if node is not None else nearest(pair.key, known))
-    return f"{pair}: {did_you_mean(meant)}there is no key '{pair.key}'; {allowed}"

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from transformer_norms.names import AXES, PLUGIN, nearest, options, unknown
 from transformer_norms.storage.reading import LONGEST_YAML, parse_yaml, read_bytes, real_path
 
 # The axes whose files have keys of several groups, and the keys in them that no run has.
-ACROSS = {"preset": [], "recipe": ["recipe"], "launcher": ["launcher", "hydra"]}
+ACROSS = {"preset": [], "recipe": ["recipe"]}
 LONGEST = 500  # letters of an error that a line shows; its traceback has all
 TO_CHOOSE = "a file chooses under 'defaults:', as '- override /norm: layernorm'"
 
@@ -33,8 +32,7 @@ def check_plugins(text: str) -> Path | None:
         raise ConfigError(f"plugins={text}: it holds neither configs/ nor a Python file")
     for file in sorted((folder / "configs").glob("*/*.yaml")):
         axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
-        if axis in (*AXES, "hydra"):
-            # Before Hydra reads it: an alias may expand without end.
+        if axis in AXES:
             data, where = read_bytes(real_path(file), LONGEST_YAML), f"{where}/{file.name}"
             content = parse_yaml(data, where, values_only=False)
             if fault := fault_of(axis, file.stem, data.decode("utf-8", "replace"), content):
@@ -52,15 +50,11 @@ def fault_of(axis: str, name: str, text: str, content: Any) -> str | None:
         return "a list is not allowed; it should be keys"
     if name in options(axis):
         return f"{axis}={name} is ours; name it otherwise"
-    content, header = content or {}, re.match(r"\s*#\s*@package +(\S+)", text)
-    package = header[1] if header else axis
+    content = content or {}
     if axis not in ACROSS:
-        listed = [] if package == axis else [f"# @package {package}"]
-        listed += [one for one in content.get("defaults") or () if not isinstance(one, str)]
+        choices = [one for one in content.get("defaults") or () if not isinstance(one, str)]
         keys = f"a file of {axis} has keys of {axis} only; a preset has those of several groups"
-        return f"{listed[0]}: {keys}" if listed else None
-    if content and package != "_global_":
-        return f"the first line of a {axis} is '# @package _global_'; {TO_CHOOSE}"
+        return f"{choices[0]}: {keys}" if choices else None
     of_run = [key for key in CHOSEN if key not in {*marked(Mark.COMMAND)}]
     for key, value in content.items():
         if key not in (known := ["defaults", *of_run, *ACROSS[axis]]):

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
-from transformer_norms.config.tree import CHOSEN, Config, flat
+from transformer_norms.config.tree import CHOSEN, Config
 from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
@@ -40,44 +39,23 @@ class Saved:
         return self.resolved["norms"].get(name) if axis.startswith("norm") else None
 
 
-def to_yaml(config: Config) -> str:
-    """Returns the text of config.yaml: what OmegaConf.to_yaml writes, which copies all values twice
-    before. A text that reads as a number is in quotes."""
+def to_yaml(config: Config, node: str = "") -> str:
+    """Returns the text of config.yaml, or of one node of it: what OmegaConf.to_yaml writes, which
+    copies all values twice before. A text that reads as a number is in quotes. Raises ConfigError
+    where there is no such node."""
+    content: Any = {"form": FORM, **to_mapping(config)}
+    for part in node.split(".") if node else ():
+        known = content if isinstance(content, dict) else {}
+        if part not in known:
+            raise ConfigError(f"--package {node}: {unknown('node', part, known)}")
+        content = known[part]
     return yaml.dump(
-        {"form": FORM, **to_mapping(config)},
+        content,
         Dumper=get_omega_conf_dumper(),
         default_flow_style=False,
         allow_unicode=True,
         sort_keys=False,
     )
-
-
-def to_commented_yaml(config: Config, node: str = "") -> str:
-    """Returns what was chosen as YAML, or one node of it. A comment behind each `auto` says what it
-    comes to. Raises ConfigError where there is no such node."""
-    resolved = to_mapping(config)
-    chosen = {key: value for key, value in resolved.items() if key != "resolved"}
-    resolved = resolved["resolved"]
-    for part in node.split(".") if node else ():
-        if not isinstance(chosen, dict) or part not in chosen:
-            raise ConfigError(f"--package {node}: {unknown('node', part, chosen)}")
-        chosen, resolved = chosen[part], resolved.get(part, {})
-    if not isinstance(chosen, dict):
-        return f"{chosen}{_comment(chosen, resolved)}"
-    lines, path = [], [""]
-    values = flat(resolved)
-    for line in OmegaConf.to_yaml(OmegaConf.create(chosen)).splitlines():
-        depth = (len(line) - len(line.lstrip())) // 2
-        key, _, value = line.strip().partition(": ")
-        path[depth:] = [key.rstrip(":")]
-        lines.append(line + _comment(value, values.get(".".join(path))))
-    return "\n".join(lines)
-
-
-def _comment(value: object, resolved: object) -> str:
-    if value != "auto":
-        return ""
-    return f"  # {'the run decides' if resolved in ('auto', None) else resolved}"
 
 
 def to_mapping(config: Config) -> dict[str, Any]:

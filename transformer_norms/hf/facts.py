@@ -10,7 +10,7 @@ from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from transformer_norms.config.option_content import option_content, read_config_file
+from transformer_norms.config.chosen_files import option_content, read_config_file
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config, flat
 from transformer_norms.formula import Formula

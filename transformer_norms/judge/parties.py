@@ -152,7 +152,7 @@ def code_hash(root: Path, arguments: Sequence[str]) -> str:
     of the same code finds the same runs."""
     named = [pair.word for pair in parse(arguments) if pair.key == "plugins"]
     plugins = [Path(word) for word in named if word != "none"]
-    parts = [root / name for name in ("transformer_norms", "configs", "hydra_plugins")]
+    parts = [root / name for name in ("transformer_norms", "configs")]
     return _digest(*map(_content, (*parts, *plugins)))
 
 

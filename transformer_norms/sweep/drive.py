@@ -23,7 +23,7 @@ from transformer_norms.comparison.sweep_record import (
     add_looks,
     distinct,
 )
-from transformer_norms.config.launchers import check_hydra_keys
+from transformer_norms.config.launchers import read_launcher
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings
 from transformer_norms.signals import AGAIN, Preempted, Stopping
@@ -44,7 +44,6 @@ from transformer_norms.sweep.record_file import RecordFile
 from transformer_norms.sweep.tuning import Tuner
 from transformer_norms.tracking.mirror import Mirror
 
-_HYDRAS = ("hydra/", "hydra.", "launcher=", "launcher.", "parallel=")
 _folder = attrgetter("folder")  # of a job
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has
 # After so many looks a run is tried in earnest. Its process may be on another machine, where it
@@ -56,9 +55,8 @@ _MOST_LOOKS = 300
 def plan_sweep(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
     """The checked jobs of a command line. Raises ConfigError or InputError, before anything is
     written, if one of the jobs cannot be run, and Busy if another sweep has the study's record."""
-    check_hydra_keys([text for text in arguments if text.startswith(_HYDRAS)])
-    own = (text for text in arguments if not text.startswith(("hydra/", "hydra.")))
-    jobs = Jobs(read_request(own))
+    read_launcher(arguments)
+    jobs = Jobs(read_request(arguments))
     first = jobs.first_stage()
     RecordFile(jobs.study, jobs.request).check(first)
     return jobs, first
@@ -66,7 +64,7 @@ def plan_sweep(arguments: tuple[str, ...]) -> tuple[Jobs, list[Job]]:
 
 def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
     """Runs the sweep of a command line and prints its JSON line. Raises SystemExit with its exit
-    code, if that is not 0. Hydra calls it for `-m`."""
+    code, if that is not 0."""
     jobs, first = plan_sweep(tuple(arguments))
     with closing(Mirror(first[0].tracking, lambda line: sweep.board.say(line))) as mirror:
         sweep = Sweep(jobs, launcher, mirror.follow)
@@ -77,13 +75,13 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
         if any(row.began for row in sweep.board.rows):
             mirror.follow(jobs.study)  # for its report
     if hasattr(launcher, "pilots") and sweep.goes_on:
-        launcher.pilots.forget(jobs.study, jobs.request.name)
+        launcher.forget(jobs.study, jobs.request.name)
     if code:
         raise SystemExit(code)
 
 
 class Sweep:
-    """Runs the jobs of one question. `planner` makes them, `launcher` is Hydra's, and `follow` is
+    """Runs the jobs of one question. `planner` makes them, `launcher` runs them, and `follow` is
     called with each folder whose run has begun."""
 
     def __init__(self, planner: Jobs, launcher: Any, follow: Callable[[Path], None]) -> None:

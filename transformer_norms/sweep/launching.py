@@ -36,7 +36,7 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
     """The jobs that the launcher gets at once. A launcher that runs one at a time gets one at a
     time: its end is told before the next one begins, a signal ends the sweep after it, and runs
     that another command has finished since are seen."""
-    if getattr(launcher, "at_once", 0) == 1 or type(launcher).__name__ == "BasicLauncher":
+    if getattr(launcher, "at_once", 0) == 1:
         return [[jobs[number] for number in numbers] for numbers in stacks(jobs, launcher)]
     return [jobs] if jobs else []
 
@@ -58,31 +58,15 @@ def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], Non
     if all(job.ended for job in batch):
         return [{"status": "finished"}] * len(batch)
     if hasattr(launcher, "pilots"):
-        return launcher.pilots.run(batch, sweep, say)
+        answers: list[Answer] = launcher.run(batch, sweep, say)
+        return answers
     try:
-        more = {"stacks": stacks(batch, launcher)} if hasattr(launcher, "stacked") else {}
-        overrides = [add_or_override(job.overrides) for job in batch]
-        returned = launcher.launch(overrides, initial_job_idx=0, **more)
+        return list(launcher.run([job.overrides for job in batch], stacks(batch, launcher)))
     except (Exception, SystemExit) as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
         lost = {"status": "lost", "error": line}
         return [{"status": "finished"} if job.ended else lost for job in batch]
-    return [_unpack(one) for one in returned]
-
-
-def add_or_override(overrides: Sequence[str]) -> list[str]:
-    """The arguments of a job as Hydra's launchers take them: the file of an option may leave out a
-    key that is typed, as that of a placement or of an init, and Hydra composes such a key only
-    behind `++`."""
-    return [f"++{text}" if "." in text.partition("=")[0] else text for text in overrides]
-
-
-def _unpack(returned: Any) -> Answer:
-    try:
-        return dict(returned.return_value)
-    except BaseException as error:  # Hydra keeps what a job raised until its value is read
-        return {"status": "failed", "error": describe_error(error)}
 
 
 def run_job(overrides: Sequence[str]) -> Answer:
@@ -103,7 +87,7 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
     in_driver, stop = signals.current_work() is not None, Stopping()
     try:
         with stop, contextlib.redirect_stderr(io.StringIO()):
-            configs = [compose([text.removeprefix("++") for text in job]) for job in jobs]
+            configs = [compose(job) for job in jobs]
             works = [partial(train, c, weights_only=not c.trainer.keep_optimizer) for c in configs]
             if len(jobs) > 1:
                 return _train_stack(configs, works, stop)

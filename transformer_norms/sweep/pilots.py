@@ -18,9 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hydra_plugins.transformer_norms import PoolLauncher
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
+from transformer_norms.config.launchers import (
+    PoolSettings,
+    SlurmSettings,
+    read_launcher,
+    read_options,
+)
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.run.folder import path_text
 from transformer_norms.signals import AGAIN, Stopping
@@ -30,12 +34,13 @@ from transformer_norms.storage.reading import is_there, read_typed
 from transformer_norms.sweep.drive import run_sweep
 from transformer_norms.sweep.launching import Answer
 from transformer_norms.sweep.planning import Job
+from transformer_norms.sweep.pool import Pool
 
 FOLDER = "slurm"  # in the study's folder: the pilots' logs, and what was submitted
 SIGNAL = "USR1"  # from Slurm, before the time limit; a run that gets it saves itself
 _LOOK_EVERY = 10.0  # seconds
 _MOST_REQUEUES = 1000  # at the time limit; a preempted pilot does not count
-_OURS = ("launcher=", "launcher.", "hydra/", "hydra.")
+_OURS = ("launcher=", "launcher.")
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Pilots:
 
     def __init__(self, settings: SlurmSettings, command: Sequence[str]) -> None:
         _check_slurm()
-        self.settings = settings
+        self.settings, self.pilots = settings, settings.pilots
         self.command = tuple(text for text in command if not text.startswith(_OURS))
         self.at_once = settings.pool.count(settings.gpus) * settings.pilots
 
@@ -129,6 +134,9 @@ class Pilots:
         that failed, or that are added."""
         _record_of(study, name).unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """The pilots go on without this command."""
+
 
 @dataclass
 class Pilot:
@@ -142,9 +150,7 @@ class Pilot:
         from submitit import JobEnvironment
 
         os.chdir(self.folder)
-        launcher = PoolLauncher(asdict(self.pool))
-        launcher.setup(hydra_context=None, task_function=None, config=None)
-        code = 0
+        launcher, code = Pool.of(self.pool), 0
         try:
             run_sweep(self.command, launcher)
         except SystemExit as exit:
@@ -167,6 +173,12 @@ class Pilot:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
+
+
+def make_launcher(command: Sequence[str]) -> Pool | Pilots:
+    """Returns the launcher that a sweep's command chooses."""
+    settings = read_launcher(command)
+    return Pilots(settings, command) if isinstance(settings, SlurmSettings) else Pool.of(settings)
 
 
 def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: str) -> Submission:

@@ -82,8 +82,10 @@ class Pool:
     """`workers` processes, spawned when first needed and ended by `close`. They share `gpus` GPUs.
     `at_once` is how many runs all pools train that work on one sweep."""
 
-    def __init__(self, workers: int, gpus: int = 0, pools: int = 1) -> None:
-        self.workers, self.gpus = workers, gpus
+    def __init__(
+        self, workers: int, gpus: int = 0, pools: int = 1, stacked: int | str = "none"
+    ) -> None:
+        self.workers, self.gpus, self.stacked = workers, gpus, stacked
         self.at_once = workers * pools
         self.living: dict[int, Worker] = {}
         self.folder: Any = None  # while it is open
@@ -95,7 +97,7 @@ class Pool:
         gpus = torch.cuda.device_count()
         if settings.per_gpu > 1 and not gpus:
             raise ConfigError(f"launcher.per_gpu={settings.per_gpu}: there is no GPU here to share")
-        return cls(settings.count(gpus), gpus, settings.pools)
+        return cls(settings.count(gpus), gpus, settings.pools, settings.stacked)
 
     def run(self, jobs: Sequence[Job], stacks: Stacks | None = None) -> list[Answer]:
         """Runs the jobs and returns their answers. A signal lets the workers save their runs. A

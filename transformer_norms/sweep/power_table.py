@@ -123,7 +123,7 @@ def _reach(question: Question, noise: Spread) -> str:
 
 def power_table(arguments: Sequence[str]) -> list[str]:
     """The lines of --power. Raises ConfigError if there is no such sweep."""
-    jobs = Jobs(read_request(t for t in arguments if not t.startswith(("hydra/", "hydra."))))
+    jobs = Jobs(read_request(arguments))
     question = jobs.request.question
     if not (compared := count_comparisons(question)):
         raise ConfigError("--power: this sweep compares nothing: it has one variant")

@@ -19,7 +19,6 @@ from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.overrides import (
     HORIZONS,
     as_typed,
-    check_pairs,
     is_several,
     parse,
     read_several,
@@ -108,8 +107,6 @@ class Request:
 def read_request(arguments: Iterable[str]) -> Request:
     """Reads KEY=VALUE and KEY=A,B of a command line; ConfigError if they contradict each other."""
     typed: dict[str, list[Any]] = {}
-    arguments = list(arguments)
-    check_pairs(arguments)
     for text in arguments:
         key, values = _read_values(text)
         if key.split(".")[0] in Question.__dataclass_fields__:
@@ -135,14 +132,6 @@ def read_request(arguments: Iterable[str]) -> Request:
     question, left_out = _with_known_contrasts(question)
     check_question(f"sweep={name}", question)
     return Request(name, question, named=True, remarks=(*remarks, *left_out))
-
-
-def common_settings(arguments: Iterable[str]) -> list[str]:
-    """The settings that a sweep's file fixes and that were not typed, as KEY=VALUE."""
-    arguments = list(arguments)
-    typed = {text.partition("=")[0] for text in arguments}
-    fixed = read_request(arguments).question.fixed
-    return [as_typed(key, value) for key, value in fixed.items() if key not in typed]
 
 
 def read_question(name: str, plugins: str = "none") -> Question:

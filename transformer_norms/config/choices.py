@@ -1,0 +1,227 @@
+"""What is chosen for a run, before it is checked: the files of its options, what a recipe sets and
+what was typed, in the order in which one wins over the other."""
+
+import copy
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformer_norms.config.chosen_files import (
+    check_option,
+    compose_files,
+    merge,
+    option_content,
+    option_reader,
+)
+from transformer_norms.config.overrides import HORIZONS, Typed
+from transformer_norms.config.tree import CHOSEN, TIED_SCALE, ReadOption
+from transformer_norms.errors import ConfigError
+from transformer_norms.model.equation import READ, WRITE
+from transformer_norms.model.placement import Placement
+from transformer_norms.model.settings import ROLES
+from transformer_norms.names import (
+    AXES,
+    AXES_OF_A_RUN,
+    did_you_mean,
+    name_list,
+    nearest,
+    options,
+    theirs,
+    unknown,
+)
+from transformer_norms.text_tables import show
+from transformer_norms.validation import parameters
+
+EQUATION = "placement.equation"
+_INSTEAD = (
+    "type study=NAME for a folder of runs, plugins=FOLDER for your own files, or for a sweep -m "
+    "hydra/launcher=NAME hydra.launcher.KEY=VALUE, and so of hydra/sweeper"
+)
+_STD = ["default", *ROLES]  # what init.std may name
+# The keys of a file that another value would make untrue.
+_FIXED = ("type", "formula", "source", "unverified")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices before they are checked: the content of every node, the name chosen on each
+    axis, and how the file of another name is read."""
+
+    values: dict[str, Any]
+    axes: dict[str, str]
+    option: ReadOption
+
+    def choose(self, axis: str, name: str) -> "Choices":
+        """Returns the choices with another option of an axis."""
+        values = {**self.values, axis: self.option(axis, name)}
+        axes = {**self.axes, axis: name} if axis in AXES_OF_A_RUN else self.axes
+        return replace(self, values=values, axes=axes)
+
+
+def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
+    """Returns the defaults with what was typed. Checks the names, without torch."""
+    groups = [pair for pair in typed if pair.key in AXES]
+    for pair in groups:
+        check_option(pair, folder)
+        if pair.key in ("sweep", "launcher") and pair.word not in ("none", "basic"):
+            raise ConfigError(f"{pair}: is about many runs, and this is one (-m and sweep=NAME)")
+    content, chosen = compose_files({pair.key: pair.word for pair in groups}, folder)
+    # The rest of the content is about commands, and describes no run.
+    values = {key: content[key] for key in CHOSEN}
+    axes = {axis: chosen[axis] for axis in AXES_OF_A_RUN}
+    choices = Choices(values, axes, option_reader(folder))
+    keys = {pair.key for pair in typed}  # a preset may state its own init and its own head
+    if values["architecture"]["tied"] is True and "architecture.tied" not in keys:
+        choices = _untie(choices) if keys & {"init", "placement", "norm"} else choices
+    recipe, axes_typed = content.get("recipe") or {}, {pair.key for pair in groups}
+    return put_typed(_put_recipe(choices, recipe, axes_typed), typed)
+
+
+def _untie(choices: Choices) -> Choices:
+    """Returns the choices without a preset's tied head if that does not fit the init. The init
+    brings a separate head, or a scale of the logits that is not the preset's."""
+    values, name, init = choices.values, choices.axes["init"], choices.values["init"]
+    if name == "auto":
+        name = init.get("otherwise")
+        for brings in (values[axis].get("brings") for axis in ("norm", "placement")):
+            name = brings.get("init", name) if isinstance(brings, dict) else name
+        init = choices.option("init", name) if name in options("init") else {}
+    brings, scale = init.get("brings"), values["architecture"]["logit_scale"]
+    if not isinstance(brings, dict):
+        return choices
+    separate = brings.get("tied") is False
+    if not separate and scale in ("auto", brings.get(TIED_SCALE, scale)):
+        return choices
+    tied = "auto" if separate else False
+    return replace(choices, values=merge(values, {"architecture": {"tied": tied}}))
+
+
+def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Collection[str]) -> Choices:
+    """Returns the choices with the values of a recipe, but for the axes that are typed, whose files
+    have all their values. The values of architecture belong to the recipe's preset."""
+    name = choices.axes["recipe"]
+    about = {f"recipe_{key}": recipe.pop(key, "none") for key in ("source", "unverified")}
+    for node, held in recipe.items():
+        if not isinstance(choices.values.get(node), dict) or not isinstance(held, dict):
+            groups = [key for key, value in choices.values.items() if isinstance(value, dict)]
+            raise ConfigError(f"recipe={name}: {unknown('group of keys', node, groups)}")
+    kept = {
+        node: held
+        for node, held in recipe.items()
+        if ("preset" if node == "architecture" else node) not in typed
+    }
+    nodes = {node: {**choices.values[node], **held} for node, held in kept.items()}
+    about = {"about": {**choices.values["about"], **about}}
+    return replace(choices, values={**choices.values, **about, **nodes})
+
+
+def put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
+    """Returns the choices with typed values. A typed equation makes a placement of its own, which
+    keeps of the chosen file only the learned coefficients and the connection that the equation
+    names."""
+    pairs = [pair for pair in typed if pair.key not in AXES]
+    values, axes = place(_one_horizon(choices.values, pairs), typed), dict(choices.axes)
+    own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
+    if "equation" in own:
+        placement = {key: item for key, item in values["placement"].items() if key in own}
+        named = set(re.findall(r"\w+", str([placement["equation"], placement.get("where")])))
+        learned = values["placement"].get("learned", {})
+        if isinstance(learned, dict):  # else it is refused where the placement is read
+            learned = {name: spec for name, spec in learned.items() if name in named}
+        if learned:
+            placement["learned"] = learned
+        if {READ, WRITE} & named and "connection" in values["placement"]:
+            placement["connection"] = values["placement"]["connection"]
+        values["placement"], axes["placement"] = placement, show(placement["equation"])
+    return replace(choices, values=values, axes=axes)
+
+
+def _one_horizon(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
+    """Returns the values without tokens of a file where steps are typed. Raises ConfigError where
+    both are typed."""
+    said = {pair.key: pair for pair in typed if pair.key in HORIZONS and pair.value != "auto"}
+    if len(said) > 1:
+        raise ConfigError(
+            f"{' and '.join(map(str, said.values()))}: both are the horizon; type one"
+        )
+    if HORIZONS[0] in said:
+        values = {**values, "trainer": {**values["trainer"], "tokens": "auto"}}
+    return values
+
+
+# ------------------------------------------------------------------------- values in their places
+
+
+def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
+    """Returns the values with each KEY=VALUE in its place; those of axes have theirs already.
+    Raises ConfigError for a key that there is not."""
+    options_typed = {pair.key: pair for pair in pairs if pair.key in AXES}
+    placed = copy.deepcopy(values)
+    for pair in (pair for pair in pairs if pair.key not in AXES):
+        if pair.key.split(".")[0].split("/")[0] == "hydra":
+            raise ConfigError(f"{pair}: Hydra's setting is not taken; {_INSTEAD}")
+        axis, _, own = pair.key.partition(".")
+        above, _, last = pair.key.rpartition(".")
+        node = _node_at(placed, above)
+        if (node is None or last not in node) and not _is_optional(axis, own):
+            raise ConfigError(_no_such_key(pair, placed, options_typed))
+        if axis == "about" or (axis in AXES and own in _FIXED):
+            if axis == "about":
+                axis = "recipe" if own.startswith("recipe") else "preset"
+            raise ConfigError(f"{pair}: {own} is what the file is; choose another, {axis}=NAME")
+        if node is None:  # of an optional key
+            node = placed[axis][own.partition(".")[0]] = {}
+        held, value = node.get(last), pair.value
+        if isinstance(held, dict) and pair.key != EQUATION:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
+            value = merge(held, value)
+        node[last] = value
+    return placed
+
+
+def _node_at(values: Mapping[str, Any], key: str) -> Any:
+    """Returns the group of keys at a dotted key, or None where there is none."""
+    node: Any = values
+    for part in key.split(".") if key else ():
+        node = node.get(part) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else None
+
+
+def _is_optional(axis: str, own: str) -> bool:
+    """Whether a key may be typed that its file leaves out."""
+    if axis == "init":
+        group, _, role = own.partition(".")
+        return own in ("stream", "stream_by", "truncate") or (group == "std" and role in _STD)
+    return axis == "placement" and own in parameters(Placement)
+
+
+def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed]) -> str:
+    """Returns what to say of a key that there is not, where the user typed the options `chosen`."""
+    parent, _, last = pair.key.rpartition(".")
+    if parent == "init.std":
+        return f"{pair}: {unknown('role', last, _STD)}"
+    names = options(parent) if parent in AXES else []
+    files = {name: option_content(parent, name) for name in names}
+    if having := [name for name, held in files.items() if last in held.get(parent, held)][:3]:
+        near = f"type {parent}={having[0]} too; " if len(having) == 1 else ""
+        near = "" if parent in chosen else near
+        lacks = f"{chosen[parent]} has no key" if parent in chosen else "there is no key"
+        has = f"{parent}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it"
+        return f"{pair}: {near}{lacks} '{pair.key}'; {has}"
+    fixed, allowed = _FIXED if parent in AXES else (), f"axes are {', '.join(AXES)}"
+    node = _node_at(values, parent) if parent else None
+    beside = [key for key in node or () if key not in fixed]
+    if node is not None:
+        shown = f"transformer-norms train --cfg job --package {parent} shows all"
+        listed = name_list(beside, shown)
+        allowed = f"keys of {parent} are {listed}" if listed else f"{parent} has no keys"
+    inner = {key: node if isinstance(node, dict) else {} for key, node in values.items()}
+    known = [one for key in inner for one in (key, *(f"{key}.{own}" for own in inner[key]))]
+    known += [*AXES, "config"]
+    same = [key for key in known if key.rpartition(".")[2] == last and key != pair.key][:1]
+    meant = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
+    meant = meant or ([] if node is not None else nearest(pair.key, known))
+    return f"{pair}: {did_you_mean(meant)}there is no key '{pair.key}'; {allowed}"
