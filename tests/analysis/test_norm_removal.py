@@ -267,14 +267,14 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(capsys, t
 
 def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(capsys, tmp_path, monkeypatch):
     runs = [str(run_of(seed)) for seed in (0, 1)]
-    tune_both = Tunable.tune_both
+    tune = Tunable.tune
 
     def interrupted(self, *given):
         if self.config.seed == 1:
             raise KeyboardInterrupt
-        return tune_both(self, *given)
+        return tune(self, *given)
 
-    monkeypatch.setattr(Tunable, "tune_both", interrupted)
+    monkeypatch.setattr(Tunable, "tune", interrupted)
     assert main([*runs, *TYPED, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
     rows = read_rows((tmp_path / "norm_removal.csv").read_text())

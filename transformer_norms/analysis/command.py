@@ -2,19 +2,30 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from transformer_norms.analysis.outcome import Analysis, Outcome, Row
 from transformer_norms.analysis.rendering import check_folder, facts, terminal, write_outcome
-from transformer_norms.analysis.trained.over_seeds import outcome_of
-from transformer_norms.analysis.trained.subjects import Loaded, read_subjects
+from transformer_norms.analysis.trained.over_seeds import compare_numbers
+from transformer_norms.analysis.trained.subjects import (
+    Load,
+    Subject,
+    Unmeasured,
+    load_measured,
+    read_subjects,
+)
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
+from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell
 
-# Measures one model. Yields its rows, and sentences that the outcome shall end with. The tell is
-# called with what is being done, how much of it is done, and how much there is.
-Measure = Callable[[Loaded, Tell, Namespace], Iterable[Row | str]]
+# Measures one model. Yields its rows, sentences that the outcome shall end with, and folders that
+# it wrote. The tell is called with what is being done, how much of it is done, and how much there
+# is.
+Measure = Callable[[Any, Tell, Namespace], Iterable[Row | str | Path]]
+Said = dict[str, dict[str, None]]  # sentences, and the variants of which each is said
 _ENDING = """
 Example:
   %(prog)s {example}
@@ -91,23 +102,66 @@ def run_on_models(
     return run_analysis(parser, arguments, partial(measure_models, analysis, measure))
 
 
-def measure_models(analysis: Analysis, measure: Measure, typed: Namespace, tell: Tell) -> Outcome:
-    """The rows of all models that are typed, with the differences of variants."""
+def measure_models(
+    analysis: Analysis,
+    measure: Measure,
+    typed: Namespace,
+    tell: Tell,
+    load: Load = load_measured,
+) -> Outcome:
+    """Loads one model after the other, and measures it. Returns the rows of all, with the
+    differences of variants.
 
-    def measure_one(loaded: Loaded, tell: Tell) -> tuple[list[Row | str], int]:
-        return list(measure(loaded, tell, typed)), loaded.tokens_read
-
-    subjects, found = read_subjects(typed, tell).measure(tell, measure_one)
+    A model for which `measure` raises Unmeasured is left out; ConfigError if none is left. What
+    ends this early leaves the outcome of the models before it in the folder `--out`.
+    """
+    subjects = read_subjects(typed, tell, load)
     rows: list[Row] = []
-    said: dict[str, dict[str, None]] = {}  # the variants of which a sentence is said
+    sentences: Said = {}
+    texts: Said = {}  # how much text was read
     origins: list[str] = []
-    for subject, (measured, tokens) in zip(subjects.members, found, strict=True):
-        rows += [{**subject.columns, **row} for row in measured if not isinstance(row, str)]
-        for sentence in (each for each in measured if isinstance(each, str)):
-            said.setdefault(sentence, {})[subject.name] = None
-        origins.append(f"{subject.origin}; measured on {tokens} tokens")
-    remarks = [
-        sentence if len(names) == len(subjects.names) else f"{', '.join(names)}: {sentence}"
-        for sentence, names in said.items()
+    saved: list[str] = []
+    reasons: dict[int, str] = {}
+
+    def outcome() -> Outcome:
+        measured = subjects.without(reasons)
+        notices = [*measured.notices, *_with_names(texts, measured.names)]
+        remarks = [*_with_names(sentences, measured.names), *subjects.notes]
+        compared = compare_numbers(measured, rows, analysis.numbers)
+        return Outcome(analysis, rows, measured.words, notices, remarks, origins, compared, saved)
+
+    try:
+        for place, subject in enumerate(subjects.members):
+            of_all = f" ({place + 1}/{len(subjects.members)})" * (len(subjects.members) > 1)
+            tell(f"loading {subject.title}{of_all}", 0, 0)
+            loaded = subject.load()
+            try:
+                measured = list(measure(loaded, _titled(tell, subject), typed))
+            except Unmeasured as error:
+                reasons[place] = str(error)
+                continue
+            rows += [{**subject.columns, **row} for row in measured if isinstance(row, Mapping)]
+            saved += [str(folder) for folder in measured if isinstance(folder, Path)]
+            for sentence in (each for each in measured if isinstance(each, str)):
+                sentences.setdefault(sentence, {})[subject.name] = None
+            texts.setdefault(loaded.text_line, {})[subject.name] = None
+            origins.append(f"{subject.origin}; {loaded.text_line}")
+    except BaseException:
+        if typed.out and rows:
+            write_outcome(outcome(), typed.out)
+        raise
+    if len(reasons) == len(subjects.members):
+        raise ConfigError(f"{subjects.members[0].folder}: {reasons[0]}")
+    return outcome()
+
+
+def _titled(tell: Tell, subject: Subject) -> Tell:
+    return lambda what, done, total: tell(f"{subject.title}: {what}", done, total)
+
+
+def _with_names(said: Said, names: Sequence[str]) -> list[str]:
+    """The sentences, each after its variants unless it is said of all."""
+    return [
+        sentence if len(own) == len(names) else f"{', '.join(own)}: {sentence}"
+        for sentence, own in said.items()
     ]
-    return outcome_of(analysis, subjects, rows, remarks, origins)

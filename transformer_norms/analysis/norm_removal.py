@@ -14,16 +14,16 @@ from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 
-from transformer_norms.analysis.command import models_parser, run_analysis
+from transformer_norms.analysis.command import measure_models, models_parser, run_analysis
 from transformer_norms.analysis.norm_freezing import AT_ONCE, FIRST, STAGES, prepare_removal
 from transformer_norms.analysis.norm_tuning import BEFORE
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome
-from transformer_norms.analysis.trained.tunable import OF_TUNINGS
+from transformer_norms.analysis.trained.tunable import OF_TUNINGS, read_tunable
 from transformer_norms.analysis.trained.tuned_models import (
-    change_models,
     draw_differences,
     draw_stages,
     end_numbers,
+    measure_change,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
@@ -86,9 +86,9 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     for name in ("start", "gap"):
         if getattr(typed, name) < 1:
             raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
-    setting = f"a norm is frozen every {typed.gap} steps from step {typed.start} on"
     prepare = partial(prepare_removal, start=typed.start, gap=typed.gap)
-    return change_models(ANALYSIS, typed, tell, "folded", prepare, setting)
+    measure = partial(measure_change, "folded", prepare)
+    return measure_models(ANALYSIS, measure, typed, tell, read_tunable)
 
 
 if __name__ == "__main__":

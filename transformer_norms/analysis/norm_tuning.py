@@ -53,27 +53,3 @@ def tune(trainer: Trainer, timetable: Timetable, tell: Callable[[int, int], None
         tuning.training.append(trainer.last_loss)
     tuning.validate(TUNED, trainer)
     return tuning
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of changing a model's norms: the tuning in which they change, and the control.
-
-    `rounding` is the largest difference between logits before and after folding, in float64, over
-    the largest logit. It is None where nothing was folded.
-    """
-
-    changed: Tuning
-    control: Tuning
-    rounding: float | None = None
-
-    @property
-    def steps(self) -> dict[str, int]:
-        """The step of each stage that was reached, in their order."""
-        return {BEFORE: 0, **self.changed.steps, **self.control.steps}
-
-    @property
-    def gap(self) -> float | None:
-        """Nats per token above the control, at the end of both."""
-        ends = [tuning.validation.get(TUNED) for tuning in (self.changed, self.control)]
-        return None if ends[0] is None or ends[1] is None else ends[0] - ends[1]

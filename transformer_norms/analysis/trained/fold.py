@@ -37,7 +37,7 @@ from transformer_norms.analysis.outcome import (
     View,
     of_kind,
 )
-from transformer_norms.analysis.rendering import check_folder
+from transformer_norms.analysis.rendering import check_new
 from transformer_norms.analysis.trained.subjects import (
     find_model,
     is_checkpoint,
@@ -134,9 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def analyse(typed: Namespace, tell: Tell) -> Outcome:
     if typed.save is not None:
-        check_folder(typed.save)
-        if typed.save.exists():
-            raise ConfigError(f"--save {typed.save}: is there already; name a new folder")
+        check_new(typed.save)
     folder = find_model(typed.model)
     tell(f"loading {typed.model}", 0, 0)
     words = None if typed.save is None else tokenizer_of(folder)

@@ -5,15 +5,11 @@ differences of one command. A variant with a run that did not finish has no diff
 runs that are left are not a sample of all.
 """
 
-from collections.abc import Sequence
-
 from transformer_norms.analysis.outcome import (
     DIVERGED,
     MODEL,
     SEED,
-    Analysis,
     Numbers,
-    Outcome,
     Rows,
     ended,
     of_kind,
@@ -22,20 +18,6 @@ from transformer_norms.analysis.outcome import (
 from transformer_norms.analysis.trained.subjects import Subjects
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.verdict import Comparison, Rules, Sides, compare, pair
-
-
-def outcome_of(
-    analysis: Analysis,
-    subjects: Subjects,
-    rows: Rows,
-    remarks: Sequence[str],
-    origins: Sequence[str],
-    saved: Sequence[str] = (),
-) -> Outcome:
-    """The outcome of an analysis of trained models, with the differences of variants."""
-    said, compared = [*remarks, *subjects.notes], compare_numbers(subjects, rows, analysis.numbers)
-    words, notices = subjects.words, subjects.notices
-    return Outcome(analysis, rows, words, notices, said, origins, compared, saved)
 
 
 def compare_numbers(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from transformer_norms.analysis.command import models_parser, run_analysis
+from transformer_norms.analysis.command import measure_models, models_parser, run_analysis
 from transformer_norms.analysis.norm_swapping import (
     check_places,
     compose_swapped,
@@ -20,14 +20,13 @@ from transformer_norms.analysis.norm_swapping import (
 )
 from transformer_norms.analysis.norm_tuning import BEFORE, stay
 from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, View
-from transformer_norms.analysis.trained.tunable import OF_TUNINGS, Tunable
+from transformer_norms.analysis.trained.tunable import OF_TUNINGS, Tunable, read_tunable
 from transformer_norms.analysis.trained.tuned_models import (
     Change,
-    Changed,
-    change_models,
     draw_differences,
     draw_stages,
     end_numbers,
+    measure_change,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
@@ -93,8 +92,8 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     if not swap:
         raise ConfigError("type the norm that comes in, such as norm=dyt or final_norm=layernorm")
     typed.where = [word for word in typed.where if word not in swap]
-    prepare = partial(prepare_swap, typed=swap)
-    return change_models(ANALYSIS, typed, tell, SWAPPED, prepare, " ".join(swap))
+    measure = partial(measure_change, SWAPPED, partial(prepare_swap, typed=swap))
+    return measure_models(ANALYSIS, measure, typed, tell, read_tunable)
 
 
 def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:
@@ -102,17 +101,11 @@ def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:
     swapped."""
     config, saved = (compose_swapped(own, typed) for own in (tunable.config, tunable.own))
     check_places(tunable.model, config)
-
-    def swap(title: str, tell: Tell) -> Changed:
-        swapped, swaps = swap_norms(tunable.model, config)
-        timetable, words = stay({0: SWAPPED}), (title, "swapped")
-        cost, model = tunable.tune_both(
-            swapped, config, lambda _: timetable, {0: BEFORE}, words, tell
-        )
-        alike = [{KIND: "norm", "norms": count, **vars(s)} for s, count in Counter(swaps).items()]
-        return Changed(cost, model, saved, alike)
-
-    return swap
+    model, swaps = swap_norms(tunable.model, config)
+    alike = [{KIND: "norm", "norms": count, **vars(s)} for s, count in Counter(swaps).items()]
+    swapped = stay({0: SWAPPED})
+    words = " ".join(typed)
+    return Change(model, config, lambda _: swapped, {0: BEFORE}, saved, words, rows=alike)
 
 
 if __name__ == "__main__":

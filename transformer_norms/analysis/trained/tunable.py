@@ -3,7 +3,6 @@
 It is a finished run, or a folder that transformers wrote, whose text is typed.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 import torch
 
 from transformer_norms.analysis.folded_model import save_model
-from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Timetable, Tuning, stay, tune
+from transformer_norms.analysis.norm_tuning import Timetable, Tuning, tune
 from transformer_norms.analysis.trained.subjects import (
     WINDOWS,
     check_file,
     check_keys,
-    check_text,
     check_vocabulary,
     context_of,
     is_checkpoint,
@@ -37,7 +35,6 @@ from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell
-from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
 from transformer_norms.run.summary import read_summary
 from transformer_norms.training.loss import Batch
@@ -100,23 +97,6 @@ class Tunable:
         tuning = tune(trainer, timetable(trainer.model), lambda a, b: tell(what, a, b))
         return tuning, trainer.model
 
-    def tune_both(
-        self,
-        changed: Transformer,
-        config: Config,
-        timetable: Callable[[Transformer], Timetable],
-        stages: Mapping[int, str],
-        words: tuple[str, str],
-        tell: Tell,
-    ) -> tuple[Cost, Transformer]:
-        """Tunes a changed model as `tune` does, and as the control a copy of this model as it is,
-        which is validated at the stages. Returns the cost, and the changed model."""
-        title, change = words
-        tuning, model = self.tune(changed, config, timetable, f"{title}, {change}", tell)
-        own, unchanged = copy.deepcopy(self.model), stay(stages)
-        control, _ = self.tune(own, self.config, lambda _: unchanged, f"{title}, {CONTROL}", tell)
-        return Cost(tuning, control), model
-
     def trainer(self, model: Transformer, config: Config) -> Trainer:
         """A trainer that reads on where the model's own training stopped."""
         size = config.trainer.batch_size
@@ -152,49 +132,35 @@ def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
     """
     of_checkpoint = is_checkpoint(folder)
     check_keys(typed, "a tuning", [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())])
-    if of_checkpoint:
-        return _of_checkpoint(folder, typed, text)
-    if text is not None:
+    if text is not None and not of_checkpoint:
         raise ConfigError(f"--text {text}: {folder} is a run, which is tuned on its own text")
-    return _of_run(folder, typed)
-
-
-def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
-    plugins = next((word for word in typed if word.startswith("plugins=")), "plugins=none")
-    model = load(folder, plugins.removeprefix("plugins="))
-    summary = read_summary(folder)
-    if summary is None or summary.status != "finished":
-        status = summary.status if summary else "no run of train.py"
-        raise ConfigError(f"{folder}: is {status}, not finished")
-    own = compose([as_typed("config", str(folder / "config.yaml")), plugins])
-    rate = {"optimizer.lr": f"{own.optimizer.lr * RATE:g}"}
-    config = recompose(own, with_defaults(typed, {**DEFAULTS, **rate, **FIXED}))
-    tokens = prepare_tokens(config)
-    tokens.check(own.model.context)
-    if tokens.fingerprint != summary.data.fingerprint:
-        raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
-    context, read = own.model.context, summary.step * own.trainer.batch_size
-    text, counts = summary.data.identity, (summary.step, read, summary.threads or 1)
-    return Tunable(folder, model, own, config, tokens, tokenizer(folder), context, text, *counts)
-
-
-def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tunable:
-    check_text(folder, typed, text)
     kept, context = split_context([*_words_of_text(typed, text), *typed])
-    model = load_model(folder)
-    texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
-    own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
-    rate = {"optimizer.lr": f"{CHECKPOINT_RATE:g}"}
-    config = recompose(own, with_defaults(kept, {**DEFAULTS, **rate, **FIXED, **OF_CHECKPOINTS}))
-    context = context_of(context, model, folder)
-    tokens = prepare_tokens(config)
+    plugins = next((word for word in typed if word.startswith("plugins=")), "plugins=none")
+    model, summary = load_model(folder, plugins.removeprefix("plugins=")), read_summary(folder)
+    if of_checkpoint:
+        texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
+        own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
+        usual = {"optimizer.lr": f"{CHECKPOINT_RATE:g}", **OF_CHECKPOINTS}
+    else:
+        if summary is None or summary.status != "finished":
+            status = summary.status if summary else "no run of train.py"
+            raise ConfigError(f"{folder}: is {status}, not finished")
+        own = compose([as_typed("config", str(folder / "config.yaml")), plugins])
+        usual = {"optimizer.lr": f"{own.optimizer.lr * RATE:g}"}
+    config = recompose(own, with_defaults(kept, {**DEFAULTS, **usual, **FIXED}))
+    tokens, context = prepare_tokens(config), context_of(context, model, folder)
     tokens.check(context)
+    if summary is not None and tokens.fingerprint != summary.data.fingerprint:
+        raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
     largest = max(int(part.max()) for part in (tokens.train, tokens.val))
     check_vocabulary(folder, largest, model)
     model = model.double() if config.trainer.precision == "fp64" else model
     words = with_ids_of(model, tokens.tokenizer)
-    corpus = identity_of(CORPORA.maker(config.data)())
-    return Tunable(folder, model, own, config, tokens, words, context, corpus)
+    begun: tuple[Any, ...] = (identity_of(CORPORA.maker(config.data)()),)
+    if summary is not None:
+        read = summary.step * own.trainer.batch_size
+        begun = summary.data.identity, summary.step, read, summary.threads or 1
+    return Tunable(folder, model, own, config, tokens, words, context, *begun)
 
 
 def _words_of_text(typed: Sequence[str], text: Path | None) -> list[str]:

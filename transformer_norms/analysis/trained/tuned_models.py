@@ -3,37 +3,31 @@
 The changes are those of swap and of norm_removal.
 """
 
+import copy
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from transformer_norms.analysis.norm_tuning import BEFORE, CONTROL, TUNED, Cost
+from transformer_norms.analysis.norm_tuning import BEFORE, CONTROL, TUNED, Timetable, Tuning, stay
 from transformer_norms.analysis.outcome import (
     DIVERGED,
     KIND,
     MODEL,
     SEED,
-    Analysis,
     Number,
     Numbers,
-    Outcome,
     Row,
     Rows,
     of_kind,
 )
-from transformer_norms.analysis.rendering import check_folder, write_outcome
-from transformer_norms.analysis.trained.over_seeds import outcome_of
-from transformer_norms.analysis.trained.subjects import read_subjects
-from transformer_norms.analysis.trained.tunable import (
-    TYPED,
-    TYPED_OF_CHECKPOINTS,
-    Tunable,
-    read_tunable,
-)
+from transformer_norms.analysis.rendering import check_new
+from transformer_norms.analysis.trained.subjects import Unmeasured, typed_keys
+from transformer_norms.analysis.trained.tunable import Tunable
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
@@ -54,94 +48,67 @@ def end_numbers(digits: str) -> Numbers:
     }
 
 
-class Changed(NamedTuple):
-    """The cost of a change of a model's norms, and the model that it ends with, which is saved with
-    `config` unless its tuning diverged. `rows` say more of the change."""
+@dataclass(frozen=True)
+class Change:
+    """A change of a model's norms, in which the model is tuned on.
 
-    cost: Cost
+    `model` is tuned with `config`, as the timetable says, which is made once the model's optimizer
+    is there. The control is the model as it was, validated at the steps of `stages`. `finish`
+    makes of the tuned model the one that is saved with the config `saved`, and tells the rounding
+    of that. `words` and `rows` say more of the change.
+    """
+
     model: Transformer
     config: Config
+    timetable: Callable[[Transformer], Timetable]
+    stages: Mapping[int, str]
+    saved: Config
+    words: str
+    finish: Callable[[Transformer], tuple[Transformer, float | None]] = lambda model: (model, None)
     rows: Rows = ()
 
 
-# Changes the norms of one model, whose title is given, and tunes it on.
-Change = Callable[[str, Tell], Changed]
+def measure_change(
+    name: str, prepare: Callable[[Tunable], Change], tunable: Tunable, tell: Tell, typed: Namespace
+) -> Iterator[Row | str | Path]:
+    """Changes the norms of a model, tunes it on, and saves it where --save was typed. Yields what
+    was measured and written. `name` is that of the change. Raises Unmeasured where `prepare`
+    raises ConfigError."""
+    out = typed.save and typed.save / f"{tunable.folder.resolve().name}-{name}"
+    if out:
+        check_new(out)
+    try:
+        change = prepare(tunable)
+    except ConfigError as error:
+        raise Unmeasured(str(error)) from None
+    changed, model = tunable.tune(change.model, change.config, change.timetable, name, tell)
+    unchanged, stays = copy.deepcopy(tunable.model), stay(change.stages)
+    control, _ = tunable.tune(unchanged, tunable.config, lambda _: stays, CONTROL, tell)
+    yield " ".join([change.words, *typed_keys(typed)])
+    rounding = None
+    if not changed.diverged:
+        model, rounding = change.finish(model)
+        if out:
+            tunable.save(model, change.saved, out, name)
+            yield out
+    yield from rows_of(changed, control, rounding, name)
+    yield from change.rows
 
 
-def change_models(
-    analysis: Analysis,
-    typed: Namespace,
-    tell: Tell,
-    name: str,
-    prepare: Callable[[Tunable], Change],
-    setting: str,
-) -> Outcome:
-    """Changes the norms of each model that is typed, tunes it on, and writes what was found.
-
-    `name` is that of the change. A model for which `prepare` raises ConfigError is left out; the
-    error is raised if none is left.
-    """
-    subjects = read_subjects(typed, tell, [*TYPED, *TYPED_OF_CHECKPOINTS])
-    check_saved(typed.save, [subject.folder for subject in subjects.members], name)
-    keys = [word for word in typed.where if "=" in word and not Path(word).exists()]
-    changes: list[tuple[Tunable, Change]] = []
-    reasons: dict[int, str] = {}
-    for place, subject in enumerate(subjects.members):
-        tunable = read_tunable(subject.folder, keys, typed.text)
-        try:
-            changes.append((tunable, prepare(tunable)))
-        except ConfigError as error:
-            reasons[place] = str(error)
-    if not changes:
-        raise ConfigError(reasons[0])
-    read = dict.fromkeys(tunable.text_line for tunable, _ in changes)
-    subjects = subjects.without(reasons, [f"{setting}{' ' * bool(keys)}{' '.join(keys)}", *read])
-    rows: list[Row] = []
-    saved: list[str] = []
-    origins = [subject.origin for subject in subjects.members]
-    for subject, (tunable, change) in zip(subjects.members, changes, strict=True):
-        cost, model, config, more = change(subject.title, tell)
-        rows += [{**subject.columns, **row} for row in (*rows_of(cost, name), *more)]
-        if typed.save and not cost.changed.diverged:
-            out = saved_folder(typed.save, tunable.folder, name)
-            tunable.save(model, config, out, name)
-            saved.append(str(out))
-        outcome = outcome_of(analysis, subjects, rows, (), origins, saved)
-        write_outcome(outcome, typed.out)
-    return outcome
-
-
-def saved_folder(home: Path, folder: Path, name: str) -> Path:
-    """The folder in `home` for what a change makes of the model in `folder`."""
-    return home / f"{folder.resolve().name}-{name}"
-
-
-def check_saved(home: Path | None, folders: Sequence[Path], name: str) -> None:
-    """Raises ConfigError if a model cannot be written into the folder that --save names."""
-    if home is None:
-        return
-    check_folder(home)
-    outs = [saved_folder(home, folder, name) for folder in folders]
-    for out in outs:
-        if out.exists() or outs.count(out) > 1:
-            why = "is there already" if out.exists() else "would be written twice"
-            raise ConfigError(f"--save {home}: {out} {why}; name another folder")
-
-
-def rows_of(cost: Cost, name: str) -> Iterator[Row]:
+def rows_of(changed: Tuning, control: Tuning, rounding: float | None, name: str) -> Iterator[Row]:
     """The losses of a model, those of each stage, and those of each step. `name` is that of the
     change."""
-    changed, control = cost.changed, cost.control
     reasons = {name: changed.diverged, CONTROL: control.diverged}
-    ends = {BEFORE: control.validation.get(BEFORE), CONTROL: control.validation.get(TUNED)}
+    tuned, end = (tuning.validation.get(TUNED) for tuning in (changed, control))
     yield {
         **changed.validation,
-        **ends,
-        "gap": cost.gap,
-        "rounding": cost.rounding,
+        BEFORE: control.validation.get(BEFORE),
+        CONTROL: end,
+        "gap": None if tuned is None or end is None else tuned - end,
+        "rounding": rounding,
         DIVERGED: "; ".join(f"{which}: {why}" for which, why in reasons.items() if why),
     }
-    for stage, step in cost.steps.items():
+    for stage, step in {BEFORE: 0, **changed.steps, **control.steps}.items():
         losses = (tuning.validation.get(stage) for tuning in (changed, control))
         yield {KIND: "stage", "stage": stage, "step": step, **_pair("val_loss", *losses)}
     for step, both in enumerate(zip_longest(changed.training, control.training), start=1):
