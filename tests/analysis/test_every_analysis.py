@@ -182,7 +182,7 @@ REFUSED = [
     ("swap UNFINISHED norm=dyt", "no run in it is finished; runs are preempted"),
     ("swap MOVED norm=dyt", "its tokens are others than those it was trained on"),
     ("swap RUN norm=dyt --save SAVED", "-swapped: is there already; name another folder"),
-    ("norm_removal RUN trainer.steps=9", "trainer.steps=9: the last norm goes at step 7"),
+    ("norm_removal RUN trainer.steps=9", "trainer.steps=9: the last norm goes at step"),
     ("norm_removal RUN trainer.stepz=9", "did you mean 'trainer.steps'"),
     ("norm_removal RUN trainer.probe_every=1", "there is no key of a"),
     ("norm_removal RUN --save SAVED", "-folded: is there already; name another folder"),
