@@ -4,7 +4,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -16,11 +15,11 @@ from torch.optim import Optimizer
 from transformer_norms.analysis.command import analysis_parser, run_analysis
 from transformer_norms.analysis.outcome import (
     Analysis,
+    Lines,
     Number,
     Outcome,
     Rows,
     View,
-    set_decades,
 )
 from transformer_norms.analysis.untrained_models import (
     VOCABULARY,
@@ -38,7 +37,6 @@ from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell, tell_nobody, track
-from transformer_norms.report.figures import FONT, line_style
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 
@@ -200,34 +198,14 @@ def _slope(law: Law | None) -> str:
     return f"{law.slope:+.2f}" + ("" if law.half is None else f" ± {law.half:.2f}")
 
 
-def draw_changes(part: str, axes: Any, rows: Rows) -> None:
-    """A logarithmic panel of a part: each seed is a dot, their geometric mean a line."""
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", nonpositive="mask")
-    for place, name in enumerate(dict.fromkeys(row["model"] for row in rows)):
-        colour, dashes = line_style(place)
-        widths, exact = changes_of(rows, name, part)
-        # Processors differ in the last digits, and the same figure is to be the same bytes.
-        changes = np.vectorize(lambda value: float(f"{value:.4g}"))(exact)
-        x = np.repeat(widths, changes.shape[1])
-        axes.plot(x, changes.ravel(), marker="o", linestyle="", markersize=2, color=colour)
-        with np.errstate(divide="ignore"):
-            mean = np.exp(np.log(changes).mean(1))
-        axes.plot(widths, mean, color=colour, linestyle=dashes, linewidth=1.2, label=name)
-    axes.set_xticks(widths, list(map(str, widths)), minor=False)
-    axes.xaxis.minorticks_off()
-    axes.set_title(part, fontsize=FONT)
-    axes.set(xlabel="width d")
-    set_decades(axes)
-    if part == PARTS[0]:
-        axes.set(ylabel="change, rms over coordinates")
-
-
 ANALYSIS = Analysis(
     "coordinate_check",
     "What a few steps change, by width",
     views=(View(slopes, ("model",), {part: Number(part) for part in PARTS}),),
-    panels=[partial(draw_changes, part) for part in PARTS],
+    panels=[
+        Lines("model", "width", part, "width d", f"change of {part}, rms", log="xy")
+        for part in PARTS
+    ],
     limits=(
         "One batch of random tokens, seen again at every step: what is learned from text is "
         "another change.",

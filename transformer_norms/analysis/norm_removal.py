@@ -20,8 +20,7 @@ from transformer_norms.analysis.norm_tuning import BEFORE
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome
 from transformer_norms.analysis.trained.tunable import OF_TUNINGS, read_tunable
 from transformer_norms.analysis.trained.tuned_models import (
-    draw_differences,
-    draw_stages,
+    PANELS,
     end_numbers,
     measure_change,
 )
@@ -50,7 +49,7 @@ ANALYSIS = Analysis(
         ),
     },
     legend="Validation losses in nats per token.",
-    panels=(draw_stages, draw_differences),
+    panels=PANELS,
     size=lambda rows: (9.6, 3.4),
 )
 EPILOG = f"""

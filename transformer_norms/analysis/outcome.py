@@ -120,7 +120,7 @@ class Lines:
 
     def __call__(self, axes: Any, rows: Rows) -> None:
         own = [row for row in select(self.rows, rows) if row.get(self.y) is not None]
-        for place, name in enumerate(dict.fromkeys(row[MODEL] for row in rows)):
+        for place, name in enumerate(dict.fromkeys(row[MODEL] for row in (*rows, *own))):
             seeds: dict[Any, dict[Any, float]] = {}
             for row in own:
                 if row[MODEL] == name:
@@ -133,9 +133,13 @@ class Lines:
 
     def _set_axes(self, axes: Any, own: Rows) -> None:
         axes.set(xlabel=self.xlabel, ylabel=self.ylabel)
+        places = sorted({row[self.x] for row in own if isinstance(row[self.x], int)})
         if "x" in self.log:
             axes.set_xscale("log")
-        elif own and isinstance(own[0][self.x], int):
+            if places:
+                axes.set_xticks(places, map(str, places))
+                axes.xaxis.minorticks_off()
+        elif places:
             axes.xaxis.get_major_locator().set_params(integer=True)
         if self.linear is not None:
             axes.set_yscale("symlog", linthresh=self.linear)

@@ -22,9 +22,8 @@ from transformer_norms.analysis.norm_tuning import BEFORE, stay
 from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, View
 from transformer_norms.analysis.trained.tunable import OF_TUNINGS, Tunable, read_tunable
 from transformer_norms.analysis.trained.tuned_models import (
+    PANELS,
     Change,
-    draw_differences,
-    draw_stages,
     end_numbers,
     measure_change,
 )
@@ -54,7 +53,7 @@ ANALYSIS = Analysis(
             "All other weights are those that were trained.",
         ),
     ),
-    panels=(draw_stages, draw_differences),
+    panels=PANELS,
     limits=(
         "A norm that a model was trained with from the start may do better or worse than one that "
         "it was tuned to.",

@@ -19,6 +19,7 @@ from transformer_norms.analysis.outcome import (
     KIND,
     MODEL,
     SEED,
+    Lines,
     Number,
     Numbers,
     Row,
@@ -32,7 +33,6 @@ from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell
-from transformer_norms.report.figures import GREY, line_style
 
 SMOOTH = 15  # steps, of what is drawn of a step's differences
 
@@ -122,52 +122,46 @@ def _pair(name: str, changed: float | None, control: float | None) -> Row:
 # ------------------------------------------------------------------------------------ the figure
 
 
-def draw_stages(axes: Any, rows: Rows) -> None:
-    """The validation loss at each stage: dots while the norms change, crosses for the control."""
-    stages = list(dict.fromkeys(row["stage"] for row in of_kind(rows, "stage")))
-    for place, (name, seeds) in enumerate(_models(rows, "stage").items()):
-        colour, _ = line_style(place + 1)
-        for own in seeds:
-            for key, mark, line, words in (
-                ("val_loss", "o", "-", "changed"),
-                (f"val_loss_{CONTROL}", "x", "--", CONTROL),
-            ):
-                there = {row["stage"]: row[key] for row in own if row.get(key) is not None}
-                axes.plot(
-                    [stages.index(stage) for stage in there], [*there.values()], mark,
-                    linestyle=line, color=colour, markersize=3.5, linewidth=0.9,
-                    label=f"{name}, {words}" if own is seeds[0] else None,
-                )  # fmt: skip
-    axes.set_xticks(range(len(stages)), stages, rotation=20)
-    axes.set(ylabel="validation loss, nats per token")
+def stage_losses(rows: Rows) -> Rows:
+    """The validation loss of each variant at each stage, and that of its control. Before the first
+    stage the two are one model."""
+    control = f"val_loss_{CONTROL}"
+    sides = (("val_loss", ""), (control, f", {CONTROL}"))
+    return [
+        {
+            **row,
+            MODEL: f"{row[MODEL]}{words}",
+            "loss": row.get(control if row["stage"] == BEFORE else key),
+        }
+        for key, words in sides
+        for row in of_kind(rows, "stage")
+    ]
 
 
-def draw_differences(axes: Any, rows: Rows) -> None:
-    """How far each step's training loss lies above the control's, on the same batch: a thin line a
-    seed, a thick one a variant's mean."""
-    for place, (name, seeds) in enumerate(_models(rows, "step").items()):
-        colour, dashes = line_style(place + 1)
-        lines = []
-        for own in seeds:
-            pairs = [(row.get("train_loss"), row.get("train_loss_control")) for row in own]
-            apart = np.array([a - b for a, b in pairs if a is not None and b is not None])
-            if len(apart) >= SMOOTH:
-                lines.append(np.convolve(apart, np.ones(SMOOTH) / SMOOTH, "valid"))
-                each = np.arange(len(lines[-1])) + SMOOTH
-                axes.plot(each, lines[-1], color=colour, linewidth=0.4)
-        if lines:
-            mean = np.mean([line[: min(map(len, lines))] for line in lines], axis=0)
-            axes.plot(
-                np.arange(len(mean)) + SMOOTH, mean, color=colour, linestyle=dashes, linewidth=1.6,
-                label=name,
-            )  # fmt: skip
-    axes.set(xlabel="step", ylabel=f"training loss - control's, nats\n(mean of {SMOOTH} steps)")
-    axes.axhline(0, color=GREY, linewidth=0.8)
+def loss_differences(rows: Rows) -> Rows:
+    """How far the training loss lies above the control's on the same batch, as the mean of SMOOTH
+    steps."""
+    models: dict[tuple[str, Any], list[float]] = {}
+    for row in of_kind(rows, "step"):
+        changed, control = row.get("train_loss"), row.get(f"train_loss_{CONTROL}")
+        if changed is not None and control is not None:
+            models.setdefault((row[MODEL], row.get(SEED)), []).append(changed - control)
+    means = {
+        model: np.convolve(each, np.ones(SMOOTH) / SMOOTH, "valid").tolist()
+        for model, each in models.items()
+        if len(each) >= SMOOTH
+    }
+    return [
+        {MODEL: name, SEED: seed, "step": step, "difference": mean}
+        for (name, seed), each in means.items()
+        for step, mean in enumerate(each, start=SMOOTH)
+    ]
 
 
-def _models(rows: Rows, kind: str) -> Mapping[str, list[Rows]]:
-    """The rows of a kind of each model, by variant."""
-    models: dict[str, dict[Any, list[Row]]] = {}
-    for row in of_kind(rows, kind):
-        models.setdefault(row[MODEL], {}).setdefault(row.get(SEED), []).append(row)
-    return {name: list(seeds.values()) for name, seeds in models.items()}
+PANELS = (
+    Lines(stage_losses, "stage", "loss", "", "validation loss, nats per token"),
+    Lines(
+        loss_differences, "step", "difference", "step",
+        f"training loss - control's, nats\n(mean of {SMOOTH} steps)", level=0.0,
+    ),
+)  # fmt: skip
