@@ -202,16 +202,16 @@ REASONS = [
     ("residual_dual", "rmsnorm", "final", "Join may do more with it before the head"),
     ("hyper_connections", "layernorm", "attention.pre", "a connection joins the streams"),
     ("layerscale", "layernorm", "mlp.pre", "a learned vector or matrix multiplies the stream"),
-    ("subln", "layernorm", "mlp.mid", "its input is not written by matrices alone"),
+    (
+        "subln",
+        "layernorm",
+        "mlp.mid",
+        "it reads neither the stream before a sub-layer nor a latent",
+    ),
     ("pre", "dyt", "mlp.pre", "it has no form without its parameters"),
     ("qkv", "layernorm", "attention.q", "its parameters stay: no matrix reads it"),
-    (
-        "post",
-        "layernorm",
-        "mlp.post",
-        "attention of block 1 reads the stream's mean through no norm",
-    ),
-    ("sandwich", "layernorm", "final", "the norm behind attention has a gain or a bias"),
+    ("sandwich", "layernorm", "final", "a norm after attention writes to the stream"),
+    ("qkv", "rmsnorm", "attention.v", "a norm of heads keeps its parameters"),
     ("qkv", "layernorm", "final", "attention of block 1 reads the stream's mean through no norm"),
 ]
 

@@ -67,7 +67,7 @@ def _biases(model: Transformer, folds: list[NormFold]) -> set[str]:
     roles: set[str] = set()
     for fold in folds:
         if fold.into:
-            _, constant = gain_and_constant(model, fold.place, fold.paths)
+            _, constant = gain_and_constant(model, fold.paths[0])
             if constant is not None and bool(constant.any()):
                 roles |= {name.rpartition(".")[2] for name in fold.into}
     return roles

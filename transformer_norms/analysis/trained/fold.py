@@ -58,11 +58,12 @@ from transformer_norms.run.summary import read_summary
 EPILOG = f"""
 MODEL is a run, by its folder or a part of its name below ./runs, a folded run, or
 a folder that transformers wrote. A gain and a bias go into the matrices that read
-the norm, where matrices alone read it. A LayerNorm becomes an RMSNorm where its
-input is written by matrices and tables alone, whose outputs are then centred.
-What stays is named, with the reason. A tied head that takes in a gain becomes a
-matrix of its own. The logits before and after are compared in float64 on tokens
-at random: if they differ by more than {EXACT:g} of the largest, nothing is written.
+the norm, where matrices alone read it. A LayerNorm on a latent, or on the stream
+before a sub-layer or the head, becomes an RMSNorm where matrices and tables alone
+write its input: their outputs are then centred. What stays is named, with the
+reason. A tied head that takes in a gain becomes a matrix of its own. The logits
+before and after are compared in float64 on tokens at random: if they differ by
+more than {EXACT:g} of the largest, nothing is written.
 """
 
 
