@@ -1,6 +1,5 @@
 """How much a few steps of training change what a model computes, at each width."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -231,7 +230,3 @@ def outcome(rows: Rows, steps: int, keys: Sequence[str] = ()) -> Outcome:
         remarks.append("none: a change is zero or not finite, and has no logarithm.")
     about = f"Models in float64, one batch of random tokens. The keys: {' '.join(keys)}"
     return Outcome(ANALYSIS, rows, "", [about] * bool(keys), remarks)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

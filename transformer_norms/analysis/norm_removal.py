@@ -9,7 +9,6 @@
 # token keeps a length of its own for a while, as the first token does here too; and some of their
 # models had an auxiliary loss on the last lengths.
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
@@ -88,7 +87,3 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     prepare = partial(prepare_removal, start=typed.start, gap=typed.gap)
     measure = partial(measure_change, "folded", prepare)
     return measure_models(ANALYSIS, measure, typed, tell, read_tunable)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,7 +5,6 @@
 # functions what is left of a norm that no longer divides.
 
 import copy
-import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from os.path import expanduser
@@ -200,7 +199,3 @@ def differences(model: Transformer, folded: Folded) -> Row:
         for one in (model, folded.model)
     )
     return {"rounding": folded.rounding, "saved": after, "unfolded": before}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

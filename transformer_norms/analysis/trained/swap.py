@@ -5,7 +5,6 @@
 # arXiv:2503.10622) and Derf (Chen et al. 2025, arXiv:2512.10938) were trained from the start; what
 # is measured here is whether a model that learned with one norm can go on with another.
 
-import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
@@ -105,7 +104,3 @@ def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:
     swapped = stay({0: SWAPPED})
     words = " ".join(typed)
     return Change(model, config, lambda _: swapped, {0: BEFORE}, saved, words, rows=alike)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
