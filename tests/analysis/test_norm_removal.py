@@ -22,9 +22,8 @@ from transformer_norms.analysis.norm_freezing import (
     remove_in_order,
 )
 from transformer_norms.analysis.norm_removal import main
-from transformer_norms.analysis.norm_tuning import stay, tune
 from transformer_norms.analysis.outcome import of_kind, read_rows
-from transformer_norms.analysis.trained.tunable import Tunable, read_tunable
+from transformer_norms.analysis.trained.tunable import Tunable, read_tunable, stay, tune
 from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.norms import NORMS

@@ -10,11 +10,10 @@ from combinations import combined
 from transformer_norms import load
 from transformer_norms.analysis.norm_removal import main as remove_norms
 from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
-from transformer_norms.analysis.norm_tuning import Tuning, stay
 from transformer_norms.analysis.outcome import Outcome, of_kind, read_rows
 from transformer_norms.analysis.rendering import page
 from transformer_norms.analysis.trained.swap import ANALYSIS, main, prepare_swap
-from transformer_norms.analysis.trained.tunable import read_tunable
+from transformer_norms.analysis.trained.tunable import Tuning, read_tunable, stay
 from transformer_norms.analysis.trained.tuned_models import rows_of
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.building import build_trainer

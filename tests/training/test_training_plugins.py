@@ -12,10 +12,9 @@ import trainers
 from generating import from_a_cache
 from plugin_folders import write_plugins
 from trainers import VOCABULARY, tokens
-from warm import Command
 from written_out import by_hand
 
-from transformer_norms import ConfigError, compose, load
+from transformer_norms import ConfigError, compose, load, train
 from transformer_norms.config.building import build_model
 from transformer_norms.model.mlp import MLP
 from transformer_norms.report.__main__ import main as report
@@ -357,13 +356,9 @@ def test_a_run_with_all_of_them_trains_is_loaded_sampled_and_reported(mine, tmp_
     typed = ["model=nano", "data=text", "data.paths=corpus.txt", "tracking=none", *ALL]
     typed += ["trainer.batch_size=32", "trainer.steps=40", "trainer.threads=2"]
     typed += ["attention.window=9", "model.context=32", "data.val_tokens=99"]
-    command = Command([f"plugins={mine}", *typed])
-    out, err = command.communicate()
-    assert command.returncode == 0, err
-    last = json.loads(out.splitlines()[-1])
-    folder = Path(last["run"])
-    summary = json.loads((folder / "summary.json").read_text())
-    assert (last["status"], summary["replicas"]) == ("finished", 2)
+    summary = train(compose([f"plugins={mine}", *typed]))
+    folder = Path(summary["folder"])
+    assert (summary["status"], summary["replicas"]) == ("finished", 2)
     assert [summary["choices"][text.partition("=")[0]] for text in ALL] == [
         text.partition("=")[2] for text in ALL
     ]

@@ -1,15 +1,14 @@
 """How much a few steps of training change what a model computes, at each width."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from transformer_norms.analysis.command import analysis_parser, run_analysis
 from transformer_norms.analysis.outcome import (
@@ -31,13 +30,12 @@ from transformer_norms.analysis.untrained_models import (
 )
 from transformer_norms.commands.terminal import Parser
 from transformer_norms.comparison.sweep_record import Values
-from transformer_norms.config.building import build_model
+from transformer_norms.config.building import build_model, build_optimizers
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell, tell_nobody, track
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
-from transformer_norms.training.optimizer import OPTIMIZERS
 
 HEADS, HEAD_DIM = "model.heads", 32
 DEFAULTS = {
@@ -118,8 +116,7 @@ def measure(variants: Mapping[str, Sequence[Config]], steps: int, tell: Tell = t
 def measure_changes(config: Config, steps: int) -> dict[str, float]:
     """Returns the change of each of PARTS after `steps` steps at the config's rate, in float64."""
     model, tokens = build_model(config, VOCABULARY).double(), draw_tokens(config)
-    made = OPTIMIZERS.maker(config.optimizer)(model)
-    optimizers: list[Optimizer] = [made] if isinstance(made, Optimizer) else made
+    optimizers = build_optimizers(config, model)
     loss = ModelLoss(model, CrossEntropy(), device="cpu", precision="fp64")
     before = compute_parts(model, tokens[:, :-1])
     with torch.random.fork_rng(devices=[]):
@@ -139,30 +136,19 @@ def measure_changes(config: Config, steps: int) -> dict[str, float]:
 def compute_parts(model: Transformer, tokens: Tensor) -> dict[str, Tensor]:
     """Returns what each of PARTS computes, flat: of all blocks one after the other."""
     model.eval()
-    with _listening(model) as outputs:
+    outputs: dict[str, list[Tensor]] = {"attention": [], "mlp": []}
+    with ExitStack() as stack:
+        for block, part in product(model.blocks, outputs):
+            layer: Any = getattr(block, part)
+            hook = layer.f.register_forward_hook(
+                lambda _module, _inputs, output, part=part: outputs[part].append(output.flatten())
+            )
+            stack.callback(hook.remove)
         states = model.states(tokens)
     parts = {name: torch.cat(tensors) for name, tensors in outputs.items()}
     logits = model.logits(states)
     model.train()
     return {**parts, "states": states.flatten(), "logits": logits.flatten()}
-
-
-@contextmanager
-def _listening(model: Transformer) -> Iterator[dict[str, list[Tensor]]]:
-    """Collects the outputs of every attention and every mlp."""
-    outputs: dict[str, list[Tensor]] = {"attention": [], "mlp": []}
-    blocks: list[Any] = list(model.blocks)
-    handles = [
-        getattr(block, part).f.register_forward_hook(
-            lambda _module, _inputs, output, part=part: outputs[part].append(output.flatten())
-        )
-        for block, part in product(blocks, outputs)
-    ]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 # ------------------------------------------------------------------------------- the outcome

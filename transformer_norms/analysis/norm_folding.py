@@ -173,7 +173,15 @@ def stream_writers(model: Transformer) -> list[str]:
     a writer that is neither matrix nor table keeps a mean, or a reader meets the mean."""
     if model.smear is not nothing:
         raise CannotFold("a gate reads the embedded tokens (architecture.smear)")
-    names = _token_writers(model)
+    if model.rows is not nothing:
+        raise CannotFold(ROWS)
+    if model.embed is not nothing:
+        raise CannotFold("a norm on the embedded tokens writes to the stream")
+    if isinstance(model.position, Sinusoidal):
+        raise CannotFold("sinusoidal positions have a mean")
+    if isinstance(model.scale, Learned) and model.scale.gain.numel() > 1:
+        raise CannotFold("a learned vector multiplies the embedded tokens")
+    names = ["embedding"] + ["position.position"] * isinstance(model.position, LearnedPosition)
     for i, block in enumerate(model.blocks):
         if type(block) not in (SerialBlock, ParallelBlock):
             raise CannotFold("a connection joins the streams")
@@ -193,20 +201,6 @@ def stream_writers(model: Transformer) -> list[str]:
     if not isinstance(_bare(model.final), LayerNorm):
         raise CannotFold("the head reads the stream's mean")
     return names
-
-
-def _token_writers(model: Transformer) -> list[str]:
-    """The tables whose rows make the embedded tokens."""
-    if model.rows is not nothing:
-        raise CannotFold(ROWS)
-    if model.embed is not nothing:
-        raise CannotFold("a norm on the embedded tokens writes to the stream")
-    if isinstance(model.position, Sinusoidal):
-        raise CannotFold("sinusoidal positions have a mean")
-    if isinstance(model.scale, Learned) and model.scale.gain.numel() > 1:
-        raise CannotFold("a learned vector multiplies the embedded tokens")
-    learned = isinstance(model.position, LearnedPosition)
-    return ["embedding"] + ["position.position"] * learned
 
 
 def _bare(whole: Any) -> Any:

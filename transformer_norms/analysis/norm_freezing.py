@@ -16,8 +16,7 @@ from transformer_norms.analysis.folded_model import (
     largest_difference,
 )
 from transformer_norms.analysis.norm_folding import READERS, absorb, readers
-from transformer_norms.analysis.norm_tuning import BEFORE, Timetable, stay
-from transformer_norms.analysis.trained.tunable import Tunable
+from transformer_norms.analysis.trained.tunable import BEFORE, Timetable, Tunable, stay
 from transformer_norms.analysis.trained.tuned_models import Change
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose

@@ -15,9 +15,8 @@ from functools import partial
 
 from transformer_norms.analysis.command import measure_models, models_parser, run_analysis
 from transformer_norms.analysis.norm_freezing import AT_ONCE, FIRST, STAGES, prepare_removal
-from transformer_norms.analysis.norm_tuning import BEFORE
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome
-from transformer_norms.analysis.trained.tunable import OF_TUNINGS, read_tunable
+from transformer_norms.analysis.trained.tunable import BEFORE, OF_TUNINGS, read_tunable
 from transformer_norms.analysis.trained.tuned_models import (
     PANELS,
     end_numbers,

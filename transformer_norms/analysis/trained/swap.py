@@ -17,9 +17,14 @@ from transformer_norms.analysis.norm_swapping import (
     is_swap,
     swap_norms,
 )
-from transformer_norms.analysis.norm_tuning import BEFORE, stay
 from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, View
-from transformer_norms.analysis.trained.tunable import OF_TUNINGS, Tunable, read_tunable
+from transformer_norms.analysis.trained.tunable import (
+    BEFORE,
+    OF_TUNINGS,
+    Tunable,
+    read_tunable,
+    stay,
+)
 from transformer_norms.analysis.trained.tuned_models import (
     PANELS,
     Change,

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_norms.analysis.norm_tuning import BEFORE, CONTROL, TUNED, Timetable, Tuning, stay
 from transformer_norms.analysis.outcome import (
     DIVERGED,
     KIND,
@@ -28,7 +27,15 @@ from transformer_norms.analysis.outcome import (
 )
 from transformer_norms.analysis.rendering import check_new
 from transformer_norms.analysis.trained.subjects import Unmeasured, typed_keys
-from transformer_norms.analysis.trained.tunable import Tunable
+from transformer_norms.analysis.trained.tunable import (
+    BEFORE,
+    CONTROL,
+    TUNED,
+    Timetable,
+    Tunable,
+    Tuning,
+    stay,
+)
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
