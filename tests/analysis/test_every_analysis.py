@@ -169,7 +169,7 @@ REFUSED = [
     ("mean_drift CHECKPOINT", "CHECKPOINT: has no text of its own; type --text FILE, or a corpus"),
     ("mean_drift CHECKPOINT COPY data=stories", "exported: two folders have this name"),
     ("mean_drift EMPTY --text TEXT", "EMPTY: "),
-    ("mean_drift TEXT", "text.txt: is a file; name a run, a study of several runs, or a folder"),
+    ("mean_drift TEXT", "text.txt: there is no model in it, config.yaml of a run or config.json"),
     ("mean_drift RUN --text BLANK", "blank.txt: is empty"),
     ("mean_drift BARE --text TEXT", "has no tokenizer.json; save the model's tokenizer into it"),
     ("mean_drift RUN --baseline norm=dyt", "--baseline dyt: no variant is that"),
@@ -189,7 +189,7 @@ REFUSED = [
     ("norm_removal RUN --gap 0", "--gap 0: at least 1"),
     ("fold RUN --save SAVED", "is there already; name another folder"),
     ("fold EMPTY", "EMPTY: "),
-    ("fold TEXT", "text.txt: is a file; name a run, or a folder that transformers wrote"),
+    ("fold TEXT", "text.txt: there is no model in it, config.yaml of a run or config.json"),
     ("fold BARE --save NEW", "has no tokenizer.json; save the model's tokenizer into"),
 ]  # fmt: skip
 

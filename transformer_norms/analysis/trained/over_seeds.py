@@ -46,4 +46,6 @@ def _outcomes(subjects: Subjects, rows: Rows, name: str, key: str) -> Outcomes:
     failed = {row[SEED]: f"diverged ({row[DIVERGED]})" for row in own if row.get(DIVERGED)}
     values = {row[SEED]: row[key] for row in own if row[SEED] not in failed}
     missing = {**subjects.missing.get(name, {}), **failed}
-    return Outcomes(values, missing, subjects.waiting.get(name, frozenset()))
+    study = subjects.study
+    results = study.variant(name).results if study else []
+    return Outcomes(values, missing, frozenset(run.seed for run in results if not run.ended))

@@ -137,7 +137,6 @@ class Subjects:
     members: Sequence[Subject]
     study: Study | None = None
     missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    waiting: Mapping[str, frozenset[int]] = field(default_factory=dict)
     notices: Sequence[str] = ()
 
     @property
@@ -245,12 +244,13 @@ def check_model(word: str, more: str = "") -> None:
     """Raises ConfigError if `word` names a file or folder in which there is no model. `more` names
     what would do besides."""
     path = Path(os.path.expanduser(word))
-    wanted = f"name a run, {more}or a folder that transformers wrote"
-    if os.path.isfile(path) and path.suffix != ".json" and not is_run(path.parent):
-        raise ConfigError(f"{word}: is a file; {wanted}")
-    if os.path.isdir(path) and not any(map(is_run, (path, *path.glob("*/"), *path.glob("*/*/")))):
-        why = f"{CONFIG} of a run or config.json of transformers is missing"
-        raise ConfigError(f"{word}: there is no model in it, {why}; {wanted}")
+    file = path.is_file() and path.suffix != ".json"
+    folders = [path.parent] if file else [path, *path.glob("*/"), *path.glob("*/*/")]
+    if (file or path.is_dir()) and not any(map(is_run, folders)):
+        raise ConfigError(
+            f"{word}: there is no model in it, {CONFIG} of a run or config.json of transformers is "
+            f"missing; name a run, {more}or a folder that transformers wrote"
+        )
 
 
 def check_tokenizer(folder: Path) -> None:
@@ -411,7 +411,6 @@ def _subjects_of(
     """The finished runs of a study, and the models that are no runs."""
     members: list[Subject] = []
     missing: dict[str, dict[int, str]] = {}
-    waiting: dict[str, frozenset[int]] = {}
     for variant in study.variants:
         for member in variant.results:
             if member.run is not None and member.status == "finished":
@@ -426,10 +425,7 @@ def _subjects_of(
                 members.append(subject(name, member.seed, member.folder, origin))
             elif member.ended:
                 missing.setdefault(variant.name, {})[member.seed] = member.status
-        waits = frozenset(member.seed for member in variant.results if not member.ended)
-        if waits:
-            waiting[variant.name] = waits
     if not members and not alone:
         states = sorted({member.status for v in study.variants for member in v.results})
         raise ConfigError(f"{study.home}: no run in it is finished; runs are {', '.join(states)}")
-    return Subjects([*members, *alone], study, missing, waiting)
+    return Subjects([*members, *alone], study, missing)
