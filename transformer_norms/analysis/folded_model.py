@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from transformer_norms.analysis.norm_folding import NormFold, gain_and_constant, move, plan_fold
+from transformer_norms.analysis.norm_folding import NormFold, move, plan_fold
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.option_content import read_config_file
@@ -57,20 +57,10 @@ def fold_gains(model: Transformer, tokens: Tensor) -> Folded:
     source = copy.deepcopy(model).double().cpu().eval()
     plans = [plan_fold(source, fold) for fold in norm_folds(source)]
     folds = keep_norms_in_config(plans)
-    folded = empty_model(folded_config(source, folds, _biases(source, folds)), source)
+    biases = {name.rpartition(".")[2] for fold in folds if fold.constant for name in fold.into}
+    folded = empty_model(folded_config(source, folds, biases), source)
     move(folded, source, folds)
     return Folded(folded, folds, largest_difference(source, folded, tokens))
-
-
-def _biases(model: Transformer, folds: list[NormFold]) -> set[str]:
-    """The roles of the matrices that take in more than zeros."""
-    roles: set[str] = set()
-    for fold in folds:
-        if fold.into:
-            _, constant = gain_and_constant(model, fold.paths[0])
-            if constant is not None and bool(constant.any()):
-                roles |= {name.rpartition(".")[2] for name in fold.into}
-    return roles
 
 
 @torch.no_grad()

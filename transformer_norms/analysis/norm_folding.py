@@ -214,8 +214,9 @@ def _bare(whole: Any) -> Any:
 @dataclass(frozen=True)
 class NormFold:
     """The norms at one site, and what becomes of them: `into` names the matrices that take in their
-    gain and bias, `centred` those that are centred. `why` says what stays, and why. `before` and
-    `after` are the settings of the norm, as in its YAML, and `word` is how the config names it."""
+    gain and bias, `constant` says whether the bias is more than zeros, and `centred` names the
+    matrices that are centred. `why` says what stays, and why. `before` and `after` are the settings
+    of the norm, as in its YAML, and `word` is how the config names it."""
 
     place: NormPlace
     paths: tuple[str, ...]
@@ -223,6 +224,7 @@ class NormFold:
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     into: tuple[str, ...] = ()
+    constant: bool = False
     centred: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
 
@@ -249,7 +251,8 @@ def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
             without = [name for name in into if name.rpartition(".")[2] not in BIASED]
             if constant is not None and without:
                 raise CannotFold(f"{without[0].rpartition('.')[2]} can have no bias")
-            fold = replace(fold, into=tuple(into))
+            moves_constant = constant is not None and bool(constant.any())
+            fold = replace(fold, into=tuple(into), constant=moves_constant)
             after |= {"gain": "none", "bias": False}
         except CannotFold as reason:
             why.append(f"its parameters stay: {reason}")

@@ -1,6 +1,7 @@
 """Whether a model looks ahead or reads several rows of a batch, measured before it trains."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -95,17 +96,18 @@ class Comparison(NamedTuple):
 def compare_passes(model: Transformer, one: Tensor, other: Tensor, kept: Tensor) -> Comparison:
     """Compares the logits of two batches in training mode, at the places of the mask `kept`.
     Dropout and buffers are the same both times, and noise shows what a block hides that begins as
-    nothing. The model and torch's generators are left as they were."""
-    seen: list[tuple[Tensor, bool, bool]] = []
+    nothing. Where logits under noise are not finite, those of the model without noise count. The
+    model and torch's generators are left as they were."""
 
-    def logits_of_both() -> tuple[Tensor, Tensor]:
-        passes = seeded_pass(model, one), seeded_pass(model, other)
-        seen.extend(passes)
-        return passes[0][0], passes[1][0]
+    def both_passes() -> list[tuple[Tensor, bool, bool]]:
+        return [seeded_pass(model, tokens) for tokens in (one, other)]
 
-    logits, logits_of_other = logits_under_noise(model, logits_of_both)
+    with noise_in(model):
+        passes = both_passes()
+    if not all(logits.isfinite().all() for logits, _, _ in passes):
+        passes = both_passes()
+    (logits, logits_of_other), drawn, counted = zip(*passes, strict=True)
     distance = (logits_of_other - logits)[kept].abs().max() / logits.std().clamp_min(1e-12)
-    _, drawn, counted = zip(*seen, strict=True)
     return Comparison(distance.item(), any(drawn), any(counted))
 
 
@@ -120,13 +122,10 @@ def examine_rows(model: Transformer) -> Comparison:
     return compare_passes(model, one, other, torch.tensor([True, False]))
 
 
-def logits_under_noise(
-    model: Transformer, logits: Callable[[], tuple[Tensor, Tensor]]
-) -> tuple[Tensor, ...]:
-    """Returns `logits()` of the model with noise in every vector, and in every matrix that is all
-    zero: a block that an initialization has switched off would hide what it does. Where those
-    logits are not finite, returns those of the model without noise. Afterwards the model is as it
-    was."""
+@contextmanager
+def noise_in(model: Transformer) -> Iterator[None]:
+    """Inside it the model has noise in every vector, and in every matrix that is all zero: a block
+    that an initialization has switched off would hide what it does."""
     generator = torch.Generator().manual_seed(0)
     switched_off = (p for p in model.parameters() if p.dim() < 2 or not whole(p.any()))
     kept = [(p, p.detach().clone()) for p in switched_off]
@@ -135,11 +134,10 @@ def logits_under_noise(
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
             fan_in = value.shape[-1] if value.dim() > 1 else 1
             parameter.data += shard_like(noise.to(value.device) / fan_in**0.5, parameter)
-        under_noise = logits()
+        yield
     finally:
         for parameter, value in kept:
             parameter.data.copy_(value)
-    return under_noise if all(tensor.isfinite().all() for tensor in under_noise) else logits()
 
 
 def seeded_pass(model: Transformer, tokens: Tensor) -> tuple[Tensor, bool, bool]:
