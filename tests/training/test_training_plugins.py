@@ -15,14 +15,11 @@ from trainers import VOCABULARY, tokens
 from written_out import by_hand
 
 from transformer_norms import ConfigError, compose, load, train
-from transformer_norms.config.building import build_model
 from transformer_norms.model.mlp import MLP
 from transformer_norms.report.__main__ import main as report
 from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.causality import pass_warnings
-from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.parallel.replicas import replica_count
 from transformer_norms.training.probes import STREAM_PROBES
 
 WINDOW, CONTEXT, HEAD = 3, 16, 16
@@ -137,11 +134,6 @@ def signs(model, *, lr: Rate) -> list[torch.optim.Optimizer]:
     """w - lr * sign(gradient)      Bernstein et al. 2018, arXiv:1802.04434"""
     return [Signs(model.parameters(), {"lr": lr})]
 
-
-@OPTIMIZERS("whole", all_threads=True)
-def whole(model, *, lr: Rate) -> list[torch.optim.Optimizer]:
-    """signs, as if its step were made of products"""
-    return signs(model, lr=lr)
 '''
 YAMLS = {
     "attention/window": f"type: window\nwindow: {WINDOW}\n",
@@ -152,7 +144,6 @@ YAMLS = {
     "schedule/root": "type: root\n",
     "schedule/bounded": "type: bounded\nwarmup: 20\ndecay: none\n",
     "optimizer/signs": "type: signs\nlr: 1e-3\n",
-    "optimizer/whole": "type: whole\nlr: 1e-3\n",
 }
 ALL = ["attention=window", "loss=z_loss", "schedule=root", "optimizer=signs"]
 SIZES = ["model=nano", f"model.context={CONTEXT}", "trainer.batch_size=4", "trainer.threads=1"]
@@ -331,14 +322,6 @@ def test_a_schedule_without_a_warm_up_and_an_optimizer_act_as_their_formulas(tra
             size = (new - old).abs()[(new - old).abs() > 1e-9]
             assert size.numel() > 0
             torch.testing.assert_close(size, torch.full_like(size, rate), rtol=1e-2, atol=1e-6)
-
-
-@pytest.mark.parametrize(("optimizer", "replicas"), [("adamw", 2), ("signs", 2), ("whole", 1)])
-def test_an_optimizer_says_whether_replicas_gain_time(optimizer, replicas, mine):
-    typed = [*SIZES[:2], "trainer.batch_size=64", "trainer.device=cpu", f"optimizer={optimizer}"]
-    config = compose([f"plugins={mine}", *typed])
-    model = build_model(config, VOCABULARY)
-    assert replica_count(config.trainer, model, 2, OPTIMIZERS[optimizer]) == replicas
 
 
 def test_an_mlp_has_settings_of_its_own(trainer_of):
