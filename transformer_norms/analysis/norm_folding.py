@@ -20,13 +20,6 @@ from torch import Tensor, nn
 from transformer_norms.model.attention import Sinks, Softmax
 from transformer_norms.model.block import ParallelBlock, SerialBlock
 from transformer_norms.model.coefficient import Learned, Scaled, ScaledNorm
-from transformer_norms.model.connections.altup import MeanOfProjections
-from transformer_norms.model.connections.attention_residuals import AttendAndNorm
-from transformer_norms.model.connections.backout import LessKept
-from transformer_norms.model.connections.geodesic import Final
-from transformer_norms.model.connections.hyper_connections import GatedSum, Sum
-from transformer_norms.model.connections.layer_inputs import StreamAlone
-from transformer_norms.model.connections.two_streams import JoinNormed
 from transformer_norms.model.initialization import BIASED, FromLatent
 from transformer_norms.model.mlp import MLP, GatedMLP
 from transformer_norms.model.position import Learned as LearnedPosition
@@ -47,8 +40,6 @@ READERS = {
     "mlp": ["up", "gate"],
 }
 WRITERS = {"attention": "output", "mlp": "down"}  # the matrix that a sub-layer ends with
-# The ends of several streams, or of one and inputs, that end with the norm.
-ENDS = (Sum, GatedSum, AttendAndNorm, JoinNormed, LessKept, MeanOfProjections, StreamAlone, Final)
 # The matrix that writes a latent, and those that read it.
 LATENTS = {"q_latent": ("query_down", ("query",)), "kv_latent": ("kv_down", ("key", "value"))}
 STAYS = {
@@ -82,7 +73,7 @@ def readers(model: Transformer, place: NormPlace) -> list[str]:
         if model.rows is not nothing:
             raise CannotFold(ROWS)
         joins = isinstance(model.final, nn.Module) and not hasattr(model.final, "norm_place")
-        if place.site == "final" and joins and not isinstance(model.final, ENDS):
+        if place.site == "final" and joins:
             raise CannotFold(f"{type(model.final).__name__} may do more with it before the head")
         return ["head"]
     if (site := place.site.partition(" ")[0]) in STAYS:
