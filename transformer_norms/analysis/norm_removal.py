@@ -58,7 +58,7 @@ sub-layers and before the head (placement=pre, parallel, lns, ...).
 average length instead of each token's own: those before the mlps, then those
 before attention, then the one before the head; the sequence's first token last.
 The control is the same model, tuned on the same batches with its norms. Losses
-are validation losses in nats per token. Files are written after each run.
+are validation losses in nats per token. Files are written as runs are done.
 """
 
 

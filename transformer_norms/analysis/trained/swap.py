@@ -76,7 +76,7 @@ keys. One site is typed as in a config: final_norm=NEW, qk_norm=NEW, or
   placement.equation="{{attention: x + f(norm(x)), mlp: x + f(NEW(x))}}"
 in which nothing changes but names of norms. Gain and bias are carried over,
 other parameters of the new norm are at their own start.
-{OF_TUNINGS}Files are written after each model.
+{OF_TUNINGS}Files are written as models are done.
 """
 
 
