@@ -29,7 +29,7 @@ from transformer_norms.analysis.untrained_models import (
     with_defaults,
 )
 from transformer_norms.commands.terminal import Parser
-from transformer_norms.comparison.sweep_record import Values
+from transformer_norms.comparison.sweep_record import Values, grouped
 from transformer_norms.config.building import build_model, build_optimizers
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
@@ -162,11 +162,10 @@ def law_of(rows: Rows, name: str, part: str) -> Law | None:
 
 def changes_of(rows: Rows, name: str, part: str) -> tuple[list[int], np.ndarray]:
     """The widths, and the changes of a part, [width, seed]."""
-    by_width: dict[int, list[float]] = {}
-    for row in rows:
-        if row["model"] == name:
-            by_width.setdefault(row["width"], []).append(row[part])
-    return list(by_width), np.array([*by_width.values()])
+    own = [row for row in rows if row["model"] == name]
+    by_width = grouped(own, lambda row: row["width"])
+    changes = np.array([[row[part] for row in seeds] for seeds in by_width])
+    return [seeds[0]["width"] for seeds in by_width], changes
 
 
 def slopes(rows: Rows) -> Rows:

@@ -11,6 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from transformer_norms.analysis.norm_folding import NormFold, move, plan_fold
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.option_content import read_config_file
@@ -21,7 +22,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.hf.facts import biasable_roles, facts_of
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import biased
-from transformer_norms.model.sites import NormPlace, place_of
+from transformer_norms.model.sites import place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import option_files
 from transformer_norms.run import checkpoint
@@ -133,12 +134,9 @@ def content_of(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def norm_folds(model: Transformer) -> list[NormFold]:
     """The norms of a model by site, before anything is moved."""
-    at: dict[tuple[int | None, str, str], list[tuple[str, NormPlace]]] = {}
-    for path, norm in model.norms():
-        place = place_of(norm)
-        at.setdefault((place.block, place.sub_layer, place.site), []).append((path, place))
+    norms = [(path, place_of(norm)) for path, norm in model.norms()]
     folds = []
-    for own in at.values():
+    for own in grouped(norms, lambda one: (one[1].block, one[1].sub_layer, one[1].site)):
         place = own[0][1]
         word = "norm" if place.site == "connection" else place.norm
         node = model.config.norm if word == "norm" else model.config.norms.get(word, {})

@@ -46,6 +46,7 @@ from transformer_norms.analysis.trained.subjects import (
     with_ids_of,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.compose import recompose
 from transformer_norms.data import Tokenizer
 from transformer_norms.errors import ConfigError
@@ -69,14 +70,13 @@ more than {EXACT:g} of the largest, nothing is written.
 def alike(rows: Rows, *keys: str) -> Rows:
     """A row for the norms of a site that have the same values of `keys`, with their blocks. Norms
     without the last of these are left out."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for row in of_kind(rows, "norm"):
-        if row.get(keys[-1]):
-            blocks = groups.setdefault((row["site"], *(row.get(key) or "-" for key in keys)), [])
-            blocks.extend([row["block"]] if row.get("block") else [])
+    told = [row for row in of_kind(rows, "norm") if row.get(keys[-1])]
     return [
-        {"blocks": ranges(blocks), **dict(zip(("site", *keys), values, strict=True))}
-        for values, blocks in groups.items()
+        {
+            "blocks": ranges(row["block"] for row in own if row.get("block")),
+            **{key: own[0].get(key) or "-" for key in ("site", *keys)},
+        }
+        for own in grouped(told, lambda row: [row.get(key) for key in ("site", *keys)])
     ]
 
 
