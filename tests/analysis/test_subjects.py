@@ -9,9 +9,10 @@ import pytest
 import small_studies as small
 import torch
 
-from transformer_norms.analysis.command import measure_models, models_parser
+from transformer_norms.analysis.command import models_parser
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome, csv_of, read_rows
 from transformer_norms.analysis.rendering import Table, difference_rows, tables
+from transformer_norms.analysis.trained.measuring import measure_models
 from transformer_norms.analysis.trained.over_seeds import compare_numbers
 from transformer_norms.analysis.trained.subjects import Unmeasured, read_subjects
 from transformer_norms.errors import ConfigError

@@ -13,9 +13,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 
-from transformer_norms.analysis.command import measure_models, models_parser, run_analysis
+from transformer_norms.analysis.command import models_parser, run_analysis
 from transformer_norms.analysis.norm_freezing import AT_ONCE, FIRST, STAGES, prepare_removal
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome
+from transformer_norms.analysis.trained.measuring import measure_models
 from transformer_norms.analysis.trained.tunable import BEFORE, OF_TUNINGS, read_tunable
 from transformer_norms.analysis.trained.tuned_models import (
     PANELS,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from transformer_norms.analysis.command import measure_models, models_parser, run_analysis
+from transformer_norms.analysis.command import models_parser, run_analysis
 from transformer_norms.analysis.norm_swapping import (
     check_places,
     compose_swapped,
@@ -18,6 +18,7 @@ from transformer_norms.analysis.norm_swapping import (
     swap_norms,
 )
 from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, View
+from transformer_norms.analysis.trained.measuring import measure_models
 from transformer_norms.analysis.trained.tunable import (
     BEFORE,
     OF_TUNINGS,
