@@ -1,4 +1,4 @@
-"""What a norm does beside dividing, moved into the matrices behind it and before it.
+"""Moves gains, biases and centring of norms into the matrices after them and before them.
 
     W (gain * n + bias) + b = (W diag(gain)) n + (W bias + b)          the matrices that read n
     layernorm(x) = rmsnorm(x - mean(x))                                those that write x

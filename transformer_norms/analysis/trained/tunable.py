@@ -57,12 +57,7 @@ and {RATE:.2g} of the run's own peak rate, its optimizer afresh. A folder of
 transformers is tuned on --text FILE or on the corpus of typed data keys, in
 windows of model.context tokens, with optimizer.lr={CHECKPOINT_RATE:g} if none is typed.
 """
-
-
-BEFORE, TUNED = "before", "tuned"
-CONTROL = "control"
-
-
+BEFORE, TUNED, CONTROL = "before", "tuned", "control"
 # Does to the model that is tuned on what is due before a step. Yields the name of each stage in
 # which the model is to be validated, while it is in it.
 Timetable = Callable[[int], Iterable[str]]
@@ -113,8 +108,8 @@ class Tunable:
     """A trained model, in eval mode on the CPU, that is tuned on.
 
     `own` is the config that a folder of the model has, `config` that of the tuning; its optimizer
-    starts afresh. Training has made `step` steps and read `sequences` of `tokens`, and reads on
-    behind them, `context` tokens at a time.
+    starts afresh. Training has made `step` steps and read `sequences` of `tokens`; the tuning reads
+    those after them, `context` tokens at a time.
     """
 
     folder: Path
