@@ -16,6 +16,7 @@ from transformer_norms.config.compose import compose, options
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.formula import Formula
 from transformer_norms.model import initialization
+from transformer_norms.training.probes import high_losses
 
 WIDTH, VOCABULARY, CONTEXT, INNER = 128, 1024, 64, 512
 SIZES = [f"model.width={WIDTH}", "model.heads=4", f"model.context={CONTEXT}", "mlp=gelu"]
@@ -317,6 +318,25 @@ def test_no_model_starts_far_above_the_loss_of_chance_unless_its_authors_model_d
     for preset, init in presets:
         high[preset, init] = too_high(compose([*typed, f"preset={preset}", f"init={init}"]))
     assert {names: loss for names, loss in high.items() if loss is not None} == {}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("typed", "high"),
+    [
+        ("placement=deepnorm", True),
+        ("placement=deepnorm architecture.tied=false", False),
+        ("placement=deepnorm init=mup", False),
+        ("init=mixln architecture.tied=true", True),
+        ("init=spectral architecture.tied=false init.std.head=5", True),
+    ],
+)
+def test_a_line_says_that_a_loss_starts_high(typed, high):
+    model = build_model(compose([*BASE, "model.width=512", *typed.split()]), TOKENS)
+    tokens = torch.randint(TOKENS, (2, 17), generator=torch.Generator().manual_seed(0))
+    lines = high_losses(model, tokens)
+    assert len(lines) == high
+    assert all("far above ln V = 7.6; another init= may start lower" in x for x in lines)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import trainers
 from new_process import run_python
 
 from transformer_norms import ConfigError, compose
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.signals import Stopping
 
 CONTEXT, THRESHOLD = 16, 1.15
@@ -137,6 +138,9 @@ def test_the_product_of_the_longest_query_and_key_decides_alone_where_it_may():
     torch.testing.assert_close(exact, torch.where(seen, logits, -math.inf).amax((0, 2, 3)))
 
 
-def test_a_threshold_of_zero_is_refused():
-    with pytest.raises(ConfigError, match="trainer.qk_clip"):
-        compose(["trainer.qk_clip=0"])
+def test_a_wrong_threshold_is_refused_and_the_default_is_none():
+    for typed, said in (("trainer.qk_clip=0", "trainer.qk_clip"), ("trainer.qk_clp=1", "qk_clip'")):
+        with pytest.raises(ConfigError, match=said) as error:
+            compose([typed])
+        assert "\n" not in str(error.value)
+    assert "qk_clip: none" in to_yaml(compose([]))

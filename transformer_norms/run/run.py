@@ -50,7 +50,7 @@ from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.stacks import Member
 from transformer_norms.training.parallel.work_division import Division, divide, resume_division
-from transformer_norms.training.probes import measure_start
+from transformer_norms.training.probes import high_losses, measure_start
 from transformer_norms.training.trainer import Trainer
 
 Follow = Callable[[Path], None]
@@ -199,6 +199,7 @@ class Run:
         if before is None and self.plan.origin is None:  # else it begins trained
             first = build_batches(config, self.tokens)(0)  # which variants of one seed share
             self.start = measure_start(model, first[:, :-1])
+            self.warnings += high_losses(model, first)
         return model
 
     def _build_model(self) -> Transformer:

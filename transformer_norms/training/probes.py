@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_norms.model.block import (
@@ -25,6 +26,7 @@ from transformer_norms.model.coefficient import Learned
 from transformer_norms.model.connections import named_parts
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
+from transformer_norms.training.causality import seeded_pass
 from transformer_norms.training.measures import Place, Start, key_of
 from transformer_norms.training.optimizer import groups
 from transformer_norms.training.tensors import whole
@@ -288,6 +290,17 @@ def measure_start(model: Transformer, tokens: Tensor | None = None) -> Start:
     branches = [reading for key, reading in readings.items() if "/branch_over_stream/" in key]
     numbers = stream, torch.stack(branches).mean(), logits.std(-1, correction=0).mean()
     return Start(*(round_digits(number.item()) for number in numbers))
+
+
+@torch.no_grad()
+def high_losses(model: Transformer, tokens: Tensor) -> list[str]:
+    """Returns the warning of an untrained model whose loss on `tokens` is above ln V + 3."""
+    tokens = tokens[:SEQUENCES, : START_POSITIONS + 1].cpu()
+    logits = seeded_pass(model, tokens[:, :-1])[0].double()
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).item()
+    uniform = math.log(model.vocab_size)
+    line = f"the loss starts at {loss:.3g}, far above ln V = {uniform:.3g}"
+    return [f"{line}; another init= may start lower"] if loss > uniform + 3 else []
 
 
 @torch.no_grad()
