@@ -1,5 +1,6 @@
-"""The parts that a run compiles, and its way on where it cannot."""
+"""The parts that a run compiles, its way on where it cannot, and kernels that runs share."""
 
+import threading
 from dataclasses import replace
 from functools import partial
 
@@ -8,10 +9,10 @@ import torch
 from trainers import trainer_of
 
 from transformer_norms import ConfigError, compose, train
-from transformer_norms.run.identity import run_hash
+from transformer_norms.run.identity import kind_of_kernels, run_hash
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.graphs import compiling
-from transformer_norms.training.graphs.compiling import Compilation, choose_mode
+from transformer_norms.training.graphs.compiling import Compilation, choose_mode, share_kernels
 
 TINY = (
     "model=nano model.width=32 model.heads=2 model.depth=1 model.context=16 trainer.steps=2 "
@@ -82,6 +83,49 @@ def test_a_function_of_more_kinds_than_the_limit_says_so(eager, capsys, monkeypa
         for size in range(2, 6):
             assert function(torch.ones(size)).shape == (size,)
     assert "a block is not compiled, and slower: FailOnRecompileLimitHit" in capsys.readouterr().err
+
+
+def test_the_first_run_of_a_kind_compiles_and_the_others_wait(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path))
+    entered, order = threading.Event(), []
+
+    def second():
+        with share_kernels({"norm": "a"}, "cpu"):
+            order.append("second")
+
+    with share_kernels({"norm": "b"}, "cpu"), share_kernels({"norm": "a"}, "cpu") as release:
+        waiting = threading.Thread(target=lambda: (entered.set(), second()))
+        waiting.start()
+        entered.wait()
+        waiting.join(0.3)
+        order.append("first")
+        release()
+        waiting.join(30)
+    assert order == ["first", "second"]
+    with share_kernels({"norm": "a"}, "cpu"), share_kernels({"norm": "a"}, "cpu"):
+        order.append("at once")  # there is nothing to wait for
+    assert order[-1] == "at once"
+
+
+def test_a_run_that_ends_before_its_first_step_leaves_the_kernels_to_the_next(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(tmp_path))
+    with pytest.raises(OSError, match="ends"), share_kernels({}, "cpu"):
+        raise OSError("ends")
+    with share_kernels({}, "cpu") as release:
+        assert [file.read_bytes() for file in tmp_path.rglob("*.kind")] == [b""]
+        release()
+    assert [file.read_bytes() for file in tmp_path.rglob("*.kind")] == [b"compiled"]
+
+
+def test_runs_of_one_kind_differ_in_seed_rate_and_text_alone():
+    kind = kind_of_kernels(compose(TINY))
+    same = ["seed=3", "optimizer.lr=1", "schedule=linear", "data.seed=5"]
+    for typed in same:
+        assert kind_of_kernels(compose([*TINY, typed])) == kind, typed
+    for typed in ("norm=layernorm", "placement=post", "architecture.bias=true", "mlp=swiglu"):
+        assert kind_of_kernels(compose([*TINY, typed])) != kind, typed
 
 
 def test_compiling_is_no_part_of_the_identity_and_the_record_names_it(tmp_path, monkeypatch):

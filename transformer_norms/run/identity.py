@@ -82,6 +82,16 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     return values
 
 
+def kind_of_kernels(config: Config) -> dict[str, Any]:
+    """Returns the settings on which the compiled kernels of a run depend. Seeds, data and rates are
+    not among them."""
+    values, trainer = plain(config), config.trainer
+    model = "model architecture placement norm norms attention mlp position qkv".split()
+    nodes = [*model, *"embed final_norm qk_norm v_norm tokenizer loss".split()]
+    shape = trainer.batch_size, trainer.accumulation, trainer.precision, trainer.compile
+    return {"shape": shape, **{key: values[key] for key in nodes}}
+
+
 def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
     """Returns each dotted key that can change a run's result, without the seed, and without the
     seed of the data where that follows from it."""

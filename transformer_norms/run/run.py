@@ -4,7 +4,7 @@ import importlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from math import log
@@ -33,6 +33,7 @@ from transformer_norms.run import checkpoint, machine
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text, this_process
+from transformer_norms.run.identity import kind_of_kernels
 from transformer_norms.run.metrics import LONGEST, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import NonWritingRecord, Record
@@ -43,6 +44,7 @@ from transformer_norms.storage.reading import is_there, read_bytes
 from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work
+from transformer_norms.training.graphs.compiling import share_kernels
 from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.ranks import ALONE, join
@@ -142,8 +144,9 @@ class Run:
                     summary = self.ranks.on_first(
                         lambda: self._write_first(self._summary(before, data, parameters))
                     )
-                    self.record = self._make_record(summary)
-                    summary = self._train_or_fail(saved)
+                    with self._kernels() as release:
+                        self.record = self._make_record(summary, release)
+                        summary = self._train_or_fail(saved)
         # torchrun ends this process as soon as another one has ended with an exit code.
         self.ranks.on_first(finish)
         self.ranks.leave()
@@ -291,7 +294,13 @@ class Run:
         summary.write(self.folder)
         return summary
 
-    def _make_record(self, summary: Summary) -> NonWritingRecord:
+    def _kernels(self) -> AbstractContextManager[Callable[[], None]]:
+        """Returns what the first run of a kind holds while it compiles, and others wait for."""
+        if not self.trainer.loss.compilation.active or self.ranks.count > 1:
+            return nullcontext(lambda: None)
+        return share_kernels(kind_of_kernels(self.config), self.config.trainer.device)
+
+    def _make_record(self, summary: Summary, release: Callable[[], None]) -> NonWritingRecord:
         limit, lengths = self.config.data.val_tokens, self.tokens.tokenizer.byte_lengths
         following = False
 
@@ -303,6 +312,7 @@ class Run:
             nonlocal following
             if not following:
                 following = True
+                release()
                 self.follow(self.folder)
             rate = trainer.tokens / trainer.seconds if trainer.seconds else 0.0
             validation = "" if val_loss is None else f"  val {val_loss:.3f}"

@@ -1,15 +1,20 @@
 """Compiles the parts of a training step, and keeps their kernels for other runs."""
 
+import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from transformer_norms.data.token_cache import cache_folder
-from transformer_norms.errors import describe_error
+from transformer_norms.errors import StorageError, describe_error
 from transformer_norms.progress import say
+from transformer_norms.storage.files import make_folder
+from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.training.settings import TrainerSettings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -89,3 +94,29 @@ class Compiled:
 def kernels_folder() -> Path:
     """Returns where compiled kernels are kept: in the project's cache, for all runs."""
     return cache_folder() / "kernels"
+
+
+@contextmanager
+def share_kernels(kind: Mapping[str, Any], device: str) -> Iterator[Callable[[], None]]:
+    """Yields what to call after the first step. Until then other processes that train a model of
+    this kind wait, and then load the same kernels."""
+    folder = kernels_folder()
+    make_folder(folder)
+    text = json.dumps([kind, torch.__version__, device], sort_keys=True, default=str)
+    made = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.kind"
+    made.touch()
+    with ExitStack() as held:
+
+        def release() -> None:
+            made.write_bytes(b"compiled")
+            held.close()
+
+        def announce() -> None:
+            say("another run compiles a model of this kind; waiting for its kernels")
+
+        if not made.stat().st_size:
+            with suppress(StorageError):  # without locks, each run compiles
+                held.enter_context(wait_for_lock(made, announce=announce))
+            if made.stat().st_size:  # they were made while this process waited
+                held.close()
+        yield release
