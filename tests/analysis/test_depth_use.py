@@ -119,21 +119,6 @@ def test_a_block_that_keeps_something_for_later_ones_is_muted_and_not_left_out(t
     assert row[-2:] == ["", ""]
 
 
-def test_a_block_that_does_nothing_turns_nothing_and_is_missed_by_nobody():
-    loaded = model_and_text(placement="pre")
-    with torch.no_grad():
-        loaded.model.blocks[1].attention.f.output.weight.zero_()
-        loaded.model.blocks[1].mlp.f.down.weight.zero_()
-    depth = measure(loaded, tell_nobody)
-    assert depth.turns[1] == pytest.approx(0, abs=1e-7)
-    assert depth.update[1] == 0
-    assert depth.rises[1] == pytest.approx(0, abs=1e-14)
-    assert min(abs(depth.rises[[0, 2]])) > 1e-4
-    assert not depth.muted_turns.any()
-    assert not depth.muted_update.any()
-    assert (depth.muted == depth.without).all()
-
-
 def test_the_model_has_all_its_blocks_again_also_after_a_failure(monkeypatch):
     loaded = model_and_text(placement="post")
     blocks = loaded.model.blocks

@@ -22,9 +22,8 @@ from transformer_norms.analysis.norm_freezing import (
     remove_in_order,
 )
 from transformer_norms.analysis.norm_removal import main
-from transformer_norms.analysis.norm_tuning import stay, tune
 from transformer_norms.analysis.outcome import of_kind, read_rows
-from transformer_norms.analysis.trained.tunable import Tunable, read_tunable
+from transformer_norms.analysis.trained.tunable import Tunable, read_tunable, stay, tune
 from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.norms import NORMS
@@ -267,14 +266,14 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(capsys, t
 
 def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(capsys, tmp_path, monkeypatch):
     runs = [str(run_of(seed)) for seed in (0, 1)]
-    tune_both = Tunable.tune_both
+    tune = Tunable.tune
 
     def interrupted(self, *given):
         if self.config.seed == 1:
             raise KeyboardInterrupt
-        return tune_both(self, *given)
+        return tune(self, *given)
 
-    monkeypatch.setattr(Tunable, "tune_both", interrupted)
+    monkeypatch.setattr(Tunable, "tune", interrupted)
     assert main([*runs, *TYPED, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
     rows = read_rows((tmp_path / "norm_removal.csv").read_text())

@@ -133,6 +133,11 @@ def test_losses_and_outliers_are_those_by_hand(placement, norm, typed):
         own = x.abs().amax(-1) / (x**2).mean(-1) ** 0.5
         assert inputs.in_a_token == pytest.approx(own.mean().item())
         assert inputs.kurtosis == pytest.approx(((x**4).mean() / (x**2).mean() ** 2).item())
+    ratios = [
+        max(one.ratio for path, one in found.inputs.items() if path.startswith(f"blocks.{i}."))
+        for i in range(DEPTH)
+    ]
+    assert found.outlier == pytest.approx(np.median(ratios))
     for setting, loss in found.losses.items():
         bits, part, by_row = setting.bits, setting.part, setting.by_row
 
@@ -162,37 +167,6 @@ def test_every_placement_has_its_loss_by_hand(placement):
     by_hand = loss_by_hand(loaded, lambda w: grid(w, 4, True), lambda path, x: grid(x, 4, True))
     assert found.losses[Setting(4, "both", True)] == pytest.approx(by_hand, abs=1e-9)
     assert len(found.inputs) == 6 * DEPTH + 1
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-@torch.no_grad()
-def test_weights_that_are_on_the_grid_change_nothing(bits):
-    loaded = model_and_text("architecture.tied=false", placement="pre")
-    most, generator = 2 ** (bits - 1) - 1, torch.Generator().manual_seed(0)
-    for path, module in loaded.model.named_modules():
-        if path.split(".")[-1] in (*ROUNDED, "head"):
-            whole = torch.randint(-most, most + 1, module.weight.shape, generator=generator)
-            whole[:, 0] = most
-            module.weight.copy_(whole * 2.0 ** -(bits + 1))
-    found = measure(loaded, [bits], tell_nobody)
-    for by_row in (False, True):
-        assert found.losses[Setting(bits, "weights", by_row)] == found.loss
-        assert found.losses[Setting(bits, "both", by_row)] != found.loss
-
-
-@torch.no_grad()
-def test_a_planted_outlier_is_seen():
-    plain, planted = (model_and_text(placement="pre") for _ in range(2))
-    block = planted.model.blocks[1].mlp.f
-    block.up.weight[3] *= 30
-    block.down.weight[:, 3] /= 900  # relu2
-    clean, found = (measure(each, [4], tell_nobody) for each in (plain, planted))
-    path = "blocks.1.mlp.f.down"
-    assert found.loss == pytest.approx(clean.loss, abs=1e-12)
-    assert max(found.inputs, key=lambda each: found.inputs[each].ratio) == path
-    assert found.inputs[path].kurtosis > 2 * clean.inputs[path].kurtosis
-    ratios = [found.inputs[f"blocks.{i}.mlp.f.down"].ratio for i in range(DEPTH)]
-    assert found.outlier == pytest.approx(np.median(ratios))
 
 
 def test_before_rounding_bf16_is_float32_too():

@@ -12,6 +12,7 @@ import torch
 from transformer_norms.analysis.command import models_parser
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome, csv_of, read_rows
 from transformer_norms.analysis.rendering import Table, difference_rows, tables
+from transformer_norms.analysis.trained.measuring import measure_models
 from transformer_norms.analysis.trained.over_seeds import compare_numbers
 from transformer_norms.analysis.trained.subjects import Unmeasured, read_subjects
 from transformer_norms.errors import ConfigError
@@ -20,9 +21,12 @@ from transformer_norms.progress import tell_nobody
 PER_SEED = {0: 0.5, 1: 0.7, 2: 0.2}  # differences of pairs
 
 
+def typed_of(*words):
+    return models_parser(None).parse_intermixed_args(list(map(str, words)))
+
+
 def subjects_of(*words):
-    typed = models_parser(None).parse_intermixed_args(list(map(str, words)))
-    return read_subjects(typed, tell_nobody)
+    return read_subjects(typed_of(*words), tell_nobody)
 
 
 def loaded(*words):
@@ -86,24 +90,26 @@ def test_typed_keys_change_how_much_is_read_and_how_precisely():
 
 
 def test_models_that_cannot_be_measured_are_left_out_by_name_and_the_rest_is_measured():
-    found = subjects_of(small.study())
+    analysis, refused = Analysis("scales", "Scales", {"read": Number("read", compared=True)}), []
 
-    def measure(one, tell):
+    def measure(one, tell, typed):
         if one.config.norm.type in ("layernorm", *refused):
             raise Unmeasured("it has no scale")
-        return one.tokens_read
+        yield {"read": one.tokens_read}
 
-    refused = []
-    measured, numbers = found.measure(tell_nobody, measure)
-    assert (measured.names, numbers) == (["rmsnorm"], [60] * 3)
-    assert measured.notices == [
+    outcome = measure_models(analysis, measure, typed_of(small.study()), tell_nobody)
+    assert [(row["model"], row["seed"], row["read"]) for row in outcome.rows] == [
+        ("rmsnorm", seed, 60) for seed in range(3)
+    ]
+    assert outcome.notices == [
         "LEFT OUT: layernorm (seeds 0, 1, 2): it has no scale",
         "60 tokens of text were read, in windows of 8",
     ]
-    assert (measured.baselines, measured.missing["layernorm"][1]) == ({}, "it has no scale")
+    assert outcome.comparisons == {}
+    assert not any("it has no scale" in remark for remark in outcome.remarks)
     refused.append("rmsnorm")
     with pytest.raises(ConfigError, match="rmsnorm-pre-.*-s0-.*: it has no scale"):
-        found.measure(tell_nobody, measure)
+        measure_models(analysis, measure, typed_of(small.study()), tell_nobody)
 
 
 def test_a_damaged_run_of_a_study_is_left_out_by_name(tmp_path):

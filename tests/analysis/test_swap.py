@@ -10,11 +10,10 @@ from combinations import combined
 from transformer_norms import load
 from transformer_norms.analysis.norm_removal import main as remove_norms
 from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
-from transformer_norms.analysis.norm_tuning import Cost, Tuning, stay
 from transformer_norms.analysis.outcome import Outcome, of_kind, read_rows
 from transformer_norms.analysis.rendering import page
 from transformer_norms.analysis.trained.swap import ANALYSIS, main, prepare_swap
-from transformer_norms.analysis.trained.tunable import read_tunable
+from transformer_norms.analysis.trained.tunable import Tuning, read_tunable, stay
 from transformer_norms.analysis.trained.tuned_models import rows_of
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.building import build_trainer
@@ -173,7 +172,7 @@ def test_a_tuning_that_diverged_is_named_and_takes_no_part_in_the_mean():
     rows = [
         {"model": "mine", "seed": seed, **row}
         for seed, tuning in enumerate((ended, ended, failed))
-        for row in rows_of(Cost(tuning, control), "swapped")
+        for row in rows_of(tuning, control, None, "swapped")
     ]
     shown = page(Outcome(ANALYSIS, rows))
     assert "| mine | 2 | 2.0000 | 3.0000 | 1.7500 | 1.5000 | +0.2500 |" in shown

@@ -13,14 +13,11 @@ from test_hf import CASES, text, theirs_of
 from transformer_norms import load
 from transformer_norms.analysis import folded_model, norm_folding
 from transformer_norms.analysis.folded_model import fold_gains
-from transformer_norms.analysis.norm_folding import ENDS
 from transformer_norms.analysis.outcome import of_kind, read_rows
 from transformer_norms.analysis.trained.fold import main
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.compose import compose
 from transformer_norms.hf import from_hf
-from transformer_norms.model.connections import CONNECTIONS
-from transformer_norms.model.connections.two_streams import Join
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.norms import RMSNorm
 from transformer_norms.run.checkpoint import verify
@@ -179,13 +176,6 @@ def test_where_not_all_norms_lose_their_gain_the_moved_ones_are_left_as_ones(pla
         assert bool(there) == (not norm.bias.any())
 
 
-def test_the_final_norm_goes_into_the_head_where_the_end_of_a_connection_is_that_norm():
-    result = check(norm="rmsnorm", placement="geonorm")
-    assert [(fold.place.title, fold.into) for fold in result.folds] == [("final", ("head",))]
-    leaves = {kind.leave for kind in CONNECTIONS.values()}
-    assert {kind for kind in leaves if not issubclass(kind, ENDS)} == {Join}
-
-
 def test_a_tied_head_becomes_a_matrix_of_its_own_only_where_it_takes_a_norm_in():
     assert folded(norm="rmsnorm")[1].model.head is not None
     for norm in ("rmsnorm_np", "dyt"):
@@ -200,18 +190,19 @@ REASONS = [
     ("peri", "rmsnorm", "embed", "its output is the stream, which the first skip reads"),
     ("simplenorm", "rmsnorm", "mlp.hidden", "an activation reads it"),
     ("residual_dual", "rmsnorm", "final", "Join may do more with it before the head"),
+    ("geonorm", "rmsnorm", "final", "Final may do more with it before the head"),
     ("hyper_connections", "layernorm", "attention.pre", "a connection joins the streams"),
     ("layerscale", "layernorm", "mlp.pre", "a learned vector or matrix multiplies the stream"),
-    ("subln", "layernorm", "mlp.mid", "its input is not written by matrices alone"),
+    (
+        "subln",
+        "layernorm",
+        "mlp.mid",
+        "it reads neither the stream before a sub-layer nor a latent",
+    ),
     ("pre", "dyt", "mlp.pre", "it has no form without its parameters"),
     ("qkv", "layernorm", "attention.q", "its parameters stay: no matrix reads it"),
-    (
-        "post",
-        "layernorm",
-        "mlp.post",
-        "attention of block 1 reads the stream's mean through no norm",
-    ),
-    ("sandwich", "layernorm", "final", "the norm behind attention has a gain or a bias"),
+    ("sandwich", "layernorm", "final", "a norm after attention writes to the stream"),
+    ("qkv", "rmsnorm", "attention.v", "a norm of heads keeps its parameters"),
     ("qkv", "layernorm", "final", "attention of block 1 reads the stream's mean through no norm"),
 ]
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose
-from transformer_norms.errors import ConfigError
 from transformer_norms.signals import Interrupted
 from transformer_norms.training import loss as losses
 from transformer_norms.training.parallel.sharding import sharder
@@ -192,16 +191,3 @@ def _differing(found, expected):
         if found[key] != expected[key]
         and abs((found[key] or 0) - (expected[key] or 0)) > 2e-5 * abs(expected[key] or 0)
     }  # fmt: skip
-
-
-def refusal(ranks, config):
-    """The message that refuses a config in shards."""
-    from transformer_norms.training.optimizer import OPTIMIZERS
-    from transformer_norms.training.parallel.work_division import divide
-
-    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
-    try:
-        divide(config.trainer, model, OPTIMIZERS[config.optimizer.type], ranks, 1)
-    except ConfigError as error:
-        return str(error)
-    return None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 from rank_workers import on_ranks
-from sharded import config_of, cut_short, distance, first_gradients, refusal, steps
+from sharded import config_of, cut_short, distance, first_gradients, steps
 from short_runs import here, rows  # noqa: F401
 from test_ranks_everything import folder_of, go_through, start
 
@@ -73,7 +73,6 @@ class Seen(NamedTuple):
 
     gradients: list
     steps: list
-    refused: str
     cut: dict
     cancel: str = "no weight"
 
@@ -81,20 +80,18 @@ class Seen(NamedTuple):
 def see(count, precisions, cases, trained, **more):
     gradients = [(precision, typed) for precision in precisions for typed in cases]
     of_steps = [("fp64", typed) for typed in trained]
-    averaging = config_of("norm=batchnorm", "norm.allow_noncausal=true")
     configs = [
         [config_of(*typed, f"trainer.precision={precision}") for precision, typed in group]
         for group in (gradients, of_steps)
     ]
-    first, *others = on_ranks(count, work, *configs, averaging)
+    first, *others = on_ranks(count, work, *configs)
     assert all(other == first for other in others)
     groups = zip((gradients, of_steps), first, strict=False)
     return Seen(*(list(zip(*group, strict=True)) for group in groups), *first[2:], **more)
 
 
-def work(ranks, gradients, trained, averaging):
-    found = first_gradients(ranks, gradients), steps(ranks, trained)
-    return *found, refusal(ranks, averaging), cut_short(ranks, gradients[0])
+def work(ranks, gradients, trained):
+    return first_gradients(ranks, gradients), steps(ranks, trained), cut_short(ranks, gradients[0])
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +150,6 @@ def test_a_signal_to_one_rank_ends_a_step_of_all_after_the_same_micro_batch(quic
     assert quick.cut == {
         "computed": 3, "of": 4, "interrupted": True, "as_before": True, "gradients": 0,
     }  # fmt: skip
-
-
-def test_running_averages_are_refused(quick):
-    assert "norm=batchnorm" in quick.refused
-    assert "\n" not in quick.refused
 
 
 # ------------------------------------------------------------------------- torchrun

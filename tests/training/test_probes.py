@@ -8,10 +8,11 @@ import pytest
 import torch
 from combinations import combined
 from new_process import run_python
+from small_studies import lively
 from torch import nn
 from written_out import by_hand, linear_of, rotated, same
 
-from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.config.building import build_trainer
 from transformer_norms.model.attention import Softmax
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.training import probes
@@ -27,22 +28,12 @@ SIZES += ["schedule.warmup=3", "trainer.steps=30", "model=nano", "trainer.device
 def trainer_of(*typed, every=1, precision="fp64", **words):
     own = [f"trainer.probe_every={every}", f"trainer.precision={precision}"]
     config = combined(*SIZES, *own, *typed, **words)
-    model = build_model(config, VOCAB)
-    shaken(model)
+    model = lively(config, VOCAB, 0.2)  # no gain 1, no bias 0: else a wrong formula could be unseen
 
     def batches(step):
         return torch.randint(VOCAB, (4, TIME + 1), generator=torch.Generator().manual_seed(step))
 
     return build_trainer(config, model, batches, lambda: ())
-
-
-@torch.no_grad()
-def shaken(model):
-    """No gain 1, no bias 0: else a wrong formula could go unseen."""
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.add_(0.2 * noise)
 
 
 # Each measure by hand

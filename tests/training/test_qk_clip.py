@@ -8,7 +8,6 @@ import pytest
 import torch
 import trainers
 from new_process import run_python
-from rank_workers import on_ranks, train_all, train_all_alone
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.config.saved import to_yaml
@@ -145,12 +144,3 @@ def test_a_wrong_threshold_is_refused_and_the_default_is_none():
             compose([typed])
         assert "\n" not in str(error.value)
     assert "qk_clip: none" in to_yaml(compose([]))
-
-
-@pytest.mark.nightly
-def test_two_ranks_have_the_bits_of_one_process():
-    cases = [[f"trainer.qk_clip={tau}", "trainer.accumulation=4"] for tau in (0.01, 1.0)]
-    alone = train_all_alone(cases)
-    assert alone[0] != alone[1]
-    for found in on_ranks(2, train_all, cases):
-        assert found == alone

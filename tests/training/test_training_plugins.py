@@ -12,18 +12,14 @@ import trainers
 from generating import from_a_cache
 from plugin_folders import write_plugins
 from trainers import VOCABULARY, tokens
-from warm import Command
 from written_out import by_hand
 
-from transformer_norms import ConfigError, compose, load
-from transformer_norms.config.building import build_model
+from transformer_norms import ConfigError, compose, load, train
 from transformer_norms.model.mlp import MLP
 from transformer_norms.report.__main__ import main as report
 from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.causality import pass_warnings
-from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.parallel.replicas import replica_count
 from transformer_norms.training.probes import STREAM_PROBES
 
 WINDOW, CONTEXT, HEAD = 3, 16, 16
@@ -138,11 +134,6 @@ def signs(model, *, lr: Rate) -> list[torch.optim.Optimizer]:
     """w - lr * sign(gradient)      Bernstein et al. 2018, arXiv:1802.04434"""
     return [Signs(model.parameters(), {"lr": lr})]
 
-
-@OPTIMIZERS("whole", all_threads=True)
-def whole(model, *, lr: Rate) -> list[torch.optim.Optimizer]:
-    """signs, as if its step were made of products"""
-    return signs(model, lr=lr)
 '''
 YAMLS = {
     "attention/window": f"type: window\nwindow: {WINDOW}\n",
@@ -153,7 +144,6 @@ YAMLS = {
     "schedule/root": "type: root\n",
     "schedule/bounded": "type: bounded\nwarmup: 20\ndecay: none\n",
     "optimizer/signs": "type: signs\nlr: 1e-3\n",
-    "optimizer/whole": "type: whole\nlr: 1e-3\n",
 }
 ALL = ["attention=window", "loss=z_loss", "schedule=root", "optimizer=signs"]
 SIZES = ["model=nano", f"model.context={CONTEXT}", "trainer.batch_size=4", "trainer.threads=1"]
@@ -334,14 +324,6 @@ def test_a_schedule_without_a_warm_up_and_an_optimizer_act_as_their_formulas(tra
             torch.testing.assert_close(size, torch.full_like(size, rate), rtol=1e-2, atol=1e-6)
 
 
-@pytest.mark.parametrize(("optimizer", "replicas"), [("adamw", 2), ("signs", 2), ("whole", 1)])
-def test_an_optimizer_says_whether_replicas_gain_time(optimizer, replicas, mine):
-    typed = [*SIZES[:2], "trainer.batch_size=64", "trainer.device=cpu", f"optimizer={optimizer}"]
-    config = compose([f"plugins={mine}", *typed])
-    model = build_model(config, VOCABULARY)
-    assert replica_count(config.trainer, model, 2, OPTIMIZERS[optimizer]) == replicas
-
-
 def test_an_mlp_has_settings_of_its_own(trainer_of):
     mlp = trainer_of("mlp=faded", "mlp.share=0.5").model.blocks[0].mlp.f
     x = torch.randn(2, 3, mlp.up.in_features)
@@ -357,13 +339,9 @@ def test_a_run_with_all_of_them_trains_is_loaded_sampled_and_reported(mine, tmp_
     typed = ["model=nano", "data=text", "data.paths=corpus.txt", "tracking=none", *ALL]
     typed += ["trainer.batch_size=32", "trainer.steps=40", "trainer.threads=2"]
     typed += ["attention.window=9", "model.context=32", "data.val_tokens=99"]
-    command = Command([f"plugins={mine}", *typed])
-    out, err = command.communicate()
-    assert command.returncode == 0, err
-    last = json.loads(out.splitlines()[-1])
-    folder = Path(last["run"])
-    summary = json.loads((folder / "summary.json").read_text())
-    assert (last["status"], summary["replicas"]) == ("finished", 2)
+    summary = train(compose([f"plugins={mine}", *typed]))
+    folder = Path(summary["folder"])
+    assert (summary["status"], summary["replicas"]) == ("finished", 2)
     assert [summary["choices"][text.partition("=")[0]] for text in ALL] == [
         text.partition("=")[2] for text in ALL
     ]

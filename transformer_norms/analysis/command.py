@@ -2,19 +2,15 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from transformer_norms.analysis.outcome import Analysis, Outcome, Row
+from transformer_norms.analysis.outcome import Analysis, Outcome
 from transformer_norms.analysis.rendering import check_folder, facts, terminal, write_outcome
-from transformer_norms.analysis.trained.over_seeds import outcome_of
-from transformer_norms.analysis.trained.subjects import Loaded, read_subjects
+from transformer_norms.analysis.trained.measuring import Measure, measure_models
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.progress import Live, Tell
 
-# Measures one model. Yields its rows, and sentences that the outcome shall end with. The tell is
-# called with what is being done, how much of it is done, and how much there is.
-Measure = Callable[[Loaded, Tell, Namespace], Iterable[Row | str]]
 _ENDING = """
 Example:
   %(prog)s {example}
@@ -89,25 +85,3 @@ def run_on_models(
 ) -> int:
     """Runs an analysis that measures one trained model after the other. Returns the exit code."""
     return run_analysis(parser, arguments, partial(measure_models, analysis, measure))
-
-
-def measure_models(analysis: Analysis, measure: Measure, typed: Namespace, tell: Tell) -> Outcome:
-    """The rows of all models that are typed, with the differences of variants."""
-
-    def measure_one(loaded: Loaded, tell: Tell) -> tuple[list[Row | str], int]:
-        return list(measure(loaded, tell, typed)), loaded.tokens_read
-
-    subjects, found = read_subjects(typed, tell).measure(tell, measure_one)
-    rows: list[Row] = []
-    said: dict[str, dict[str, None]] = {}  # the variants of which a sentence is said
-    origins: list[str] = []
-    for subject, (measured, tokens) in zip(subjects.members, found, strict=True):
-        rows += [{**subject.columns, **row} for row in measured if not isinstance(row, str)]
-        for sentence in (each for each in measured if isinstance(each, str)):
-            said.setdefault(sentence, {})[subject.name] = None
-        origins.append(f"{subject.origin}; measured on {tokens} tokens")
-    remarks = [
-        sentence if len(names) == len(subjects.names) else f"{', '.join(names)}: {sentence}"
-        for sentence, names in said.items()
-    ]
-    return outcome_of(analysis, subjects, rows, remarks, origins)

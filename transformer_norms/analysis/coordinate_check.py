@@ -1,26 +1,23 @@
 """How much a few steps of training change what a model computes, at each width."""
 
-import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from transformer_norms.analysis.command import analysis_parser, run_analysis
 from transformer_norms.analysis.outcome import (
     Analysis,
+    Lines,
     Number,
     Outcome,
     Rows,
     View,
-    set_decades,
 )
 from transformer_norms.analysis.untrained_models import (
     VOCABULARY,
@@ -32,15 +29,13 @@ from transformer_norms.analysis.untrained_models import (
     with_defaults,
 )
 from transformer_norms.commands.terminal import Parser
-from transformer_norms.comparison.sweep_record import Values
-from transformer_norms.config.building import build_model
+from transformer_norms.comparison.sweep_record import Values, grouped
+from transformer_norms.config.building import build_model, build_optimizers
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell, tell_nobody, track
-from transformer_norms.report.figures import FONT, line_style
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
-from transformer_norms.training.optimizer import OPTIMIZERS
 
 HEADS, HEAD_DIM = "model.heads", 32
 DEFAULTS = {
@@ -121,8 +116,7 @@ def measure(variants: Mapping[str, Sequence[Config]], steps: int, tell: Tell = t
 def measure_changes(config: Config, steps: int) -> dict[str, float]:
     """Returns the change of each of PARTS after `steps` steps at the config's rate, in float64."""
     model, tokens = build_model(config, VOCABULARY).double(), draw_tokens(config)
-    made = OPTIMIZERS.maker(config.optimizer)(model)
-    optimizers: list[Optimizer] = [made] if isinstance(made, Optimizer) else made
+    optimizers = build_optimizers(config, model)
     loss = ModelLoss(model, CrossEntropy(), device="cpu", precision="fp64")
     before = compute_parts(model, tokens[:, :-1])
     with torch.random.fork_rng(devices=[]):
@@ -142,30 +136,19 @@ def measure_changes(config: Config, steps: int) -> dict[str, float]:
 def compute_parts(model: Transformer, tokens: Tensor) -> dict[str, Tensor]:
     """Returns what each of PARTS computes, flat: of all blocks one after the other."""
     model.eval()
-    with _listening(model) as outputs:
+    outputs: dict[str, list[Tensor]] = {"attention": [], "mlp": []}
+    with ExitStack() as stack:
+        for block, part in product(model.blocks, outputs):
+            layer: Any = getattr(block, part)
+            hook = layer.f.register_forward_hook(
+                lambda _module, _inputs, output, part=part: outputs[part].append(output.flatten())
+            )
+            stack.callback(hook.remove)
         states = model.states(tokens)
     parts = {name: torch.cat(tensors) for name, tensors in outputs.items()}
     logits = model.logits(states)
     model.train()
     return {**parts, "states": states.flatten(), "logits": logits.flatten()}
-
-
-@contextmanager
-def _listening(model: Transformer) -> Iterator[dict[str, list[Tensor]]]:
-    """Collects the outputs of every attention and every mlp."""
-    outputs: dict[str, list[Tensor]] = {"attention": [], "mlp": []}
-    blocks: list[Any] = list(model.blocks)
-    handles = [
-        getattr(block, part).f.register_forward_hook(
-            lambda _module, _inputs, output, part=part: outputs[part].append(output.flatten())
-        )
-        for block, part in product(blocks, outputs)
-    ]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 # ------------------------------------------------------------------------------- the outcome
@@ -179,11 +162,10 @@ def law_of(rows: Rows, name: str, part: str) -> Law | None:
 
 def changes_of(rows: Rows, name: str, part: str) -> tuple[list[int], np.ndarray]:
     """The widths, and the changes of a part, [width, seed]."""
-    by_width: dict[int, list[float]] = {}
-    for row in rows:
-        if row["model"] == name:
-            by_width.setdefault(row["width"], []).append(row[part])
-    return list(by_width), np.array([*by_width.values()])
+    own = [row for row in rows if row["model"] == name]
+    by_width = grouped(own, lambda row: row["width"])
+    changes = np.array([[row[part] for row in seeds] for seeds in by_width])
+    return [seeds[0]["width"] for seeds in by_width], changes
 
 
 def slopes(rows: Rows) -> Rows:
@@ -200,34 +182,14 @@ def _slope(law: Law | None) -> str:
     return f"{law.slope:+.2f}" + ("" if law.half is None else f" ± {law.half:.2f}")
 
 
-def draw_changes(part: str, axes: Any, rows: Rows) -> None:
-    """A logarithmic panel of a part: each seed is a dot, their geometric mean a line."""
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", nonpositive="mask")
-    for place, name in enumerate(dict.fromkeys(row["model"] for row in rows)):
-        colour, dashes = line_style(place)
-        widths, exact = changes_of(rows, name, part)
-        # Processors differ in the last digits, and the same figure is to be the same bytes.
-        changes = np.vectorize(lambda value: float(f"{value:.4g}"))(exact)
-        x = np.repeat(widths, changes.shape[1])
-        axes.plot(x, changes.ravel(), marker="o", linestyle="", markersize=2, color=colour)
-        with np.errstate(divide="ignore"):
-            mean = np.exp(np.log(changes).mean(1))
-        axes.plot(widths, mean, color=colour, linestyle=dashes, linewidth=1.2, label=name)
-    axes.set_xticks(widths, list(map(str, widths)), minor=False)
-    axes.xaxis.minorticks_off()
-    axes.set_title(part, fontsize=FONT)
-    axes.set(xlabel="width d")
-    set_decades(axes)
-    if part == PARTS[0]:
-        axes.set(ylabel="change, rms over coordinates")
-
-
 ANALYSIS = Analysis(
     "coordinate_check",
     "What a few steps change, by width",
     views=(View(slopes, ("model",), {part: Number(part) for part in PARTS}),),
-    panels=[partial(draw_changes, part) for part in PARTS],
+    panels=[
+        Lines("model", "width", part, "width d", f"change of {part}, rms", log="xy")
+        for part in PARTS
+    ],
     limits=(
         "One batch of random tokens, seen again at every step: what is learned from text is "
         "another change.",
@@ -253,7 +215,3 @@ def outcome(rows: Rows, steps: int, keys: Sequence[str] = ()) -> Outcome:
         remarks.append("none: a change is zero or not finite, and has no logarithm.")
     about = f"Models in float64, one batch of random tokens. The keys: {' '.join(keys)}"
     return Outcome(ANALYSIS, rows, "", [about] * bool(keys), remarks)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from transformer_norms.analysis.norm_folding import NormFold, gain_and_constant, move, plan_fold
+from transformer_norms.analysis.norm_folding import NormFold, move, plan_fold
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.chosen_files import read_config_file
 from transformer_norms.config.compose import recompose
@@ -21,7 +22,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.hf.facts import biasable_roles, facts_of
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import biased
-from transformer_norms.model.sites import NormPlace, place_of
+from transformer_norms.model.sites import place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import option_files
 from transformer_norms.run import checkpoint
@@ -57,20 +58,10 @@ def fold_gains(model: Transformer, tokens: Tensor) -> Folded:
     source = copy.deepcopy(model).double().cpu().eval()
     plans = [plan_fold(source, fold) for fold in norm_folds(source)]
     folds = keep_norms_in_config(plans)
-    folded = empty_model(folded_config(source, folds, _biases(source, folds)), source)
+    biases = {name.rpartition(".")[2] for fold in folds if fold.constant for name in fold.into}
+    folded = empty_model(folded_config(source, folds, biases), source)
     move(folded, source, folds)
     return Folded(folded, folds, largest_difference(source, folded, tokens))
-
-
-def _biases(model: Transformer, folds: list[NormFold]) -> set[str]:
-    """The roles of the matrices that take in more than zeros."""
-    roles: set[str] = set()
-    for fold in folds:
-        if fold.into:
-            _, constant = gain_and_constant(model, fold.place, fold.paths)
-            if constant is not None and bool(constant.any()):
-                roles |= {name.rpartition(".")[2] for name in fold.into}
-    return roles
 
 
 @torch.no_grad()
@@ -143,12 +134,9 @@ def content_of(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def norm_folds(model: Transformer) -> list[NormFold]:
     """The norms of a model by site, before anything is moved."""
-    at: dict[tuple[int | None, str, str], list[tuple[str, NormPlace]]] = {}
-    for path, norm in model.norms():
-        place = place_of(norm)
-        at.setdefault((place.block, place.sub_layer, place.site), []).append((path, place))
+    norms = [(path, place_of(norm)) for path, norm in model.norms()]
     folds = []
-    for own in at.values():
+    for own in grouped(norms, lambda one: (one[1].block, one[1].sub_layer, one[1].site)):
         place = own[0][1]
         word = "norm" if place.site == "connection" else place.norm
         node = model.config.norm if word == "norm" else model.config.norms.get(word, {})

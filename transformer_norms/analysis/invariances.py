@@ -1,6 +1,5 @@
 """Measures what each norm, as built here, is invariant to."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from math import log10
@@ -218,7 +217,3 @@ ANALYSIS = Analysis(
     panels=(draw_changes,),
     size=lambda rows: (ACROSS * len(LAWS) + 2.6, DOWN * len(rows) / len(LAWS) + 1.7),
 )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

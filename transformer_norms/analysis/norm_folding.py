@@ -1,4 +1,4 @@
-"""What a norm does beside dividing, moved into the matrices behind it and before it.
+"""Moves gains, biases and centring of norms into the matrices after them and before them.
 
     W (gain * n + bias) + b = (W diag(gain)) n + (W bias + b)          the matrices that read n
     layernorm(x) = rmsnorm(x - mean(x))                                those that write x
@@ -9,7 +9,6 @@ arXiv:2401.15024; bias as in Heimersheim 2024, arXiv:2409.13710. eps stays what 
 is then the mean of squares.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,20 +18,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from transformer_norms.model.attention import Sinks, Softmax
-from transformer_norms.model.attentions.heads import AllHeads, PerHead
 from transformer_norms.model.block import ParallelBlock, SerialBlock
 from transformer_norms.model.coefficient import Learned, Scaled, ScaledNorm
-from transformer_norms.model.connections.altup import MeanOfProjections
-from transformer_norms.model.connections.attention_residuals import AttendAndNorm
-from transformer_norms.model.connections.backout import LessKept
-from transformer_norms.model.connections.geodesic import Final
-from transformer_norms.model.connections.hyper_connections import GatedSum, Sum
-from transformer_norms.model.connections.layer_inputs import StreamAlone
-from transformer_norms.model.connections.two_streams import JoinNormed
 from transformer_norms.model.initialization import BIASED, FromLatent
 from transformer_norms.model.mlp import MLP, GatedMLP
 from transformer_norms.model.position import Learned as LearnedPosition
-from transformer_norms.model.position import Sinusoidal, position_first
+from transformer_norms.model.position import Sinusoidal
 from transformer_norms.model.sites import NormPlace
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import nothing
@@ -49,8 +40,6 @@ READERS = {
     "mlp": ["up", "gate"],
 }
 WRITERS = {"attention": "output", "mlp": "down"}  # the matrix that a sub-layer ends with
-# The ends of several streams, or of one and inputs, that end with the norm.
-ENDS = (Sum, GatedSum, AttendAndNorm, JoinNormed, LessKept, MeanOfProjections, StreamAlone, Final)
 # The matrix that writes a latent, and those that read it.
 LATENTS = {"q_latent": ("query_down", ("query",)), "kv_latent": ("kv_down", ("key", "value"))}
 STAYS = {
@@ -60,6 +49,8 @@ STAYS = {
     "q": "no matrix reads it: queries and keys meet in a product",
     "k": "no matrix reads it: queries and keys meet in a product",
     "hidden": "an activation reads it",
+    "v": "a norm of heads keeps its parameters",
+    "head_norm": "a norm of heads keeps its parameters",
     "connection": "it is part of how streams are read and joined",
     "inside": "it is part of a learned matrix",
 }
@@ -82,7 +73,7 @@ def readers(model: Transformer, place: NormPlace) -> list[str]:
         if model.rows is not nothing:
             raise CannotFold(ROWS)
         joins = isinstance(model.final, nn.Module) and not hasattr(model.final, "norm_place")
-        if place.site == "final" and joins and not isinstance(model.final, ENDS):
+        if place.site == "final" and joins:
             raise CannotFold(f"{type(model.final).__name__} may do more with it before the head")
         return ["head"]
     if (site := place.site.partition(" ")[0]) in STAYS:
@@ -100,13 +91,6 @@ def readers(model: Transformer, place: NormPlace) -> list[str]:
     if place.site in LATENTS:
         reading = LATENTS[place.site][1]
         return [f"{inside}.{name}" for name in reading if getattr(f, name) is not None]
-    if place.site in ("v", "head_norm"):
-        if f.ctx is not nothing or (place.site == "v" and f.head_norm is not nothing):
-            raise CannotFold("another norm reads it")
-        if place.site == "v" and f.shares_kv:
-            raise CannotFold("the attention of later blocks reads it as well")
-        if place.site == "v" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
-            raise CannotFold(f"{type(f.attend).__name__} reads it, which may be no weighted mean")
     return [f"{inside}.{WRITERS[place.sub_layer]}"]
 
 
@@ -124,42 +108,14 @@ def _inputs(model: Transformer, i: int, kind: str) -> list[str]:
     return [f"blocks.{i}.{kind}.f.{name}" for name in names]
 
 
-def gain_and_constant(
-    model: Transformer, place: NormPlace, paths: Sequence[str]
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gain and the constant that the readers of a site meet: a number for each of their
-    columns, or one for all. Raises CannotFold where the constant meets more than numbers."""
-    norms: Any = [model.get_submodule(path) for path in paths]
-    gains, biases = zip(*(norm.gain_and_bias(torch.float64) for norm in norms), strict=True)
-    whole: Any = model.get_submodule(_whole(paths[0]))
+def gain_and_constant(model: Transformer, path: str) -> tuple[Tensor | None, Tensor | None]:
+    """The gain and the constant that the readers of a norm meet: a number for each of their
+    columns, or one for all."""
+    norm: Any = model.get_submodule(path)
+    gain, bias = norm.gain_and_bias(torch.float64)
+    whole: Any = model.get_submodule(path.removesuffix(".norm"))
     scale = whole.scale if isinstance(whole, Scaled) else nothing
-    inner = whole.norm if isinstance(whole, Scaled) else whole
-    if place.site not in ("v", "head_norm"):
-        return gains[0], None if biases[0] is None else scale(biases[0])
-    f: Any = model.get_submodule(f"blocks.{place.block}.attention.f")
-    heads = f.kv_heads if place.site == "v" else f.kv_heads * f.groups
-    value_dim = f.output.in_features // (f.kv_heads * f.groups)
-
-    def by_head(each: tuple[Tensor, ...]) -> Tensor:
-        if isinstance(inner, PerHead):
-            return torch.stack([one.expand(value_dim) for one in each])
-        whole_width = heads * value_dim if isinstance(inner, AllHeads) else value_dim
-        return each[0].expand(whole_width).view(-1, value_dim).expand(heads, -1)
-
-    def spread(rows: Tensor) -> Tensor:
-        return rows.repeat_interleave(f.groups, 0) if place.site == "v" else rows
-
-    gain = None if gains[0] is None else spread(by_head(gains)).flatten()
-    if biases[0] is None:
-        return gain, None
-    if f.attention_gate is not nothing or (place.site == "v" and type(f.attend) is not Softmax):
-        raise CannotFold("its bias meets a gate or a sink on its way to a matrix")
-    return gain, f.head_scale(spread(scale(by_head(biases)))).flatten()
-
-
-def _whole(path: str) -> str:
-    """The path of all that stands at the site of a norm: its scale, and the norms of other heads"""
-    return re.sub(r"(\.norm|\.heads\.\d+)+$", "", path)
+    return gain, None if bias is None else scale(bias)
 
 
 def absorb(
@@ -182,119 +138,60 @@ def absorb(
         linear.weight.copy_(linear.weight @ matrix)
 
 
-def centre(module: nn.Linear | nn.Embedding, groups: int) -> None:
-    """Makes what a matrix or a table writes have the mean 0, in each of `groups` equal parts."""
+def centre(module: nn.Linear | nn.Embedding) -> None:
+    """Makes what a matrix or a table writes have the mean 0."""
     weight = module.weight if isinstance(module, nn.Linear) else module.weight.t()
     bias = getattr(module, "bias", None)
     for tensor in (weight,) if bias is None else (weight, bias):
-        parts = tensor.unflatten(0, (groups, -1))
-        parts.sub_(parts.mean(1, keepdim=True))
+        tensor.sub_(tensor.mean(0, keepdim=True))
 
 
 # ------------------------------------------------------------------------------------- the writers
 
 
 def writers(model: Transformer, place: NormPlace) -> list[str]:
-    """The names of the matrices and tables that alone write a norm's input. Raises CannotFold."""
-    if place.site in ("pre", "post", "final"):
+    """The names of the matrices and tables that alone write a norm's input: that of a norm on the
+    stream before a sub-layer or the head, or on a latent. Raises CannotFold for all others."""
+    if place.site in ("pre", "final"):
         return stream_writers(model)
-    if place.site == "embed":
-        return _token_writers(model)
-    inside = f"blocks.{place.block}.{place.sub_layer}.f"
-    if place.site == "out":
-        return [f"{inside}.{WRITERS[place.sub_layer]}"]
     if place.site in LATENTS:
-        return [f"{inside}.{LATENTS[place.site][0]}"]
-    f: Any = model.get_submodule(inside) if place.sub_layer in WRITERS else None
-    if place.site in ("q", "k"):
-        turned = f.turn.args[0] is not nothing and f.turn.func is position_first
-        if turned:
-            raise CannotFold("a rotation stands between it and the matrix that writes it")
-        if place.site == "k" and f.rope_key is not nothing:
-            raise CannotFold("a matrix that all heads share writes a part of its input")
-        if place.site == "k" and f.value is None:
-            raise CannotFold("the matrix that writes its input writes values too")
-        return [f"{inside}.{'query' if place.site == 'q' else 'key'}"]
-    if place.site == "hidden":
-        return [f"{inside}.{name}" for name in READERS["mlp"] if hasattr(f, name)]
-    if place.site in ("v", "head_norm"):
-        if f.values is not nothing:
-            raise CannotFold("values are more than what a matrix writes")
-        if f.value is None:
-            raise CannotFold("the matrix that writes its input writes keys too")
-        if place.site == "v":
-            return [f"{inside}.value"]
-        builtin = type(f.attend).forward in (Softmax.forward, Sinks.forward)
-        if f.v is nothing and builtin and not isinstance(f.head_norm, AllHeads):
-            return [f"{inside}.value"]
-    raise CannotFold("its input is not written by matrices alone")
+        return [f"blocks.{place.block}.{place.sub_layer}.f.{LATENTS[place.site][0]}"]
+    raise CannotFold("it reads neither the stream before a sub-layer nor a latent")
 
 
 def stream_writers(model: Transformer) -> list[str]:
     """All that writes to the stream. Raises CannotFold where the stream's mean cannot be taken out:
     a writer that is neither matrix nor table keeps a mean, or a reader meets the mean."""
-    if model.embed is nothing:
-        if model.smear is not nothing:
-            raise CannotFold("a gate reads the embedded tokens (architecture.smear)")
-        names, raw = _token_writers(model), True
-    else:
-        names, raw = [], False
-        _check_centred(model.embed, "the norm on the embedded tokens")
+    if model.smear is not nothing:
+        raise CannotFold("a gate reads the embedded tokens (architecture.smear)")
+    if model.rows is not nothing:
+        raise CannotFold(ROWS)
+    if model.embed is not nothing:
+        raise CannotFold("a norm on the embedded tokens writes to the stream")
+    if isinstance(model.position, Sinusoidal):
+        raise CannotFold("sinusoidal positions have a mean")
+    if isinstance(model.scale, Learned) and model.scale.gain.numel() > 1:
+        raise CannotFold("a learned vector multiplies the embedded tokens")
+    names = ["embedding"] + ["position.position"] * isinstance(model.position, LearnedPosition)
     for i, block in enumerate(model.blocks):
         if type(block) not in (SerialBlock, ParallelBlock):
             raise CannotFold("a connection joins the streams")
         for kind in WRITERS:
             layer: Any = getattr(block, kind)
+            if layer.out is not nothing or layer.post is not nothing:
+                raise CannotFold(f"a norm after {kind} writes to the stream")
             parallel = isinstance(block, ParallelBlock)
             pre = layer.pre if not parallel or block.pre is nothing else block.pre
-            raw = raw or layer.enter is not nothing
-            if raw and not isinstance(_bare(pre), LayerNorm):
+            if not isinstance(_bare(pre), LayerNorm):
                 name = "no norm" if pre is nothing else f"a {type(_bare(pre)).__name__}"
                 raise CannotFold(f"{kind} of block {i + 1} reads the stream's mean through {name}")
-            _check_numbers(layer)
-            if layer.out is nothing:
-                names.append(f"blocks.{i}.{kind}.f.{WRITERS[kind]}")
-            else:
-                _check_centred(layer.out, f"the norm behind {kind}")
-            if layer.post is not nothing:
-                _check_centred(layer.post, f"the norm on the stream behind {kind}")
-            raw = layer.post is nothing
-    if raw and not isinstance(_bare(model.final), LayerNorm):
+            if any(p.numel() > 1 for part in (layer.skip, layer.branch, layer.enter)
+                   if isinstance(part, nn.Module) for p in part.parameters()):  # fmt: skip
+                raise CannotFold("a learned vector or matrix multiplies the stream")
+            names.append(f"blocks.{i}.{kind}.f.{WRITERS[kind]}")
+    if not isinstance(_bare(model.final), LayerNorm):
         raise CannotFold("the head reads the stream's mean")
     return names
-
-
-def _token_writers(model: Transformer) -> list[str]:
-    """The tables whose rows make the embedded tokens."""
-    if model.rows is not nothing:
-        raise CannotFold(ROWS)
-    if isinstance(model.position, Sinusoidal):
-        raise CannotFold("sinusoidal positions have a mean")
-    if isinstance(model.scale, Learned) and model.scale.gain.numel() > 1:
-        raise CannotFold("a learned vector multiplies the embedded tokens")
-    learned = isinstance(model.position, LearnedPosition)
-    return ["embedding"] + ["position.position"] * learned
-
-
-def _check_numbers(layer: Any) -> None:
-    """Raises CannotFold where more than a number multiplies what a sub-layer reads or adds."""
-    for part in (layer.skip, layer.branch, layer.enter):
-        if any(parameter.numel() > 1 for parameter in _own(part)):
-            raise CannotFold("a learned vector or matrix multiplies the stream")
-
-
-def _check_centred(whole: Any, words: str) -> None:
-    """Raises CannotFold unless the output of a norm that writes to the stream has the mean 0."""
-    norm: Any = _bare(whole)
-    vector = isinstance(whole, Scaled) and any(p.numel() > 1 for p in _own(whole.scale))
-    if type(norm) is not LayerNorm or vector:
-        raise CannotFold(f"{words} writes a mean to the stream")
-    if (norm.gain, norm.offset, norm.bias) != (None, None, None):
-        raise CannotFold(f"{words} has a gain or a bias, and writes a mean to the stream")
-
-
-def _own(part: Any) -> list[nn.Parameter]:
-    return list(part.parameters()) if isinstance(part, nn.Module) else []
 
 
 def _bare(whole: Any) -> Any:
@@ -308,8 +205,9 @@ def _bare(whole: Any) -> Any:
 @dataclass(frozen=True)
 class NormFold:
     """The norms at one site, and what becomes of them: `into` names the matrices that take in their
-    gain and bias, `centred` those that are centred. `why` says what stays, and why. `before` and
-    `after` are the settings of the norm, as in its YAML, and `word` is how the config names it."""
+    gain and bias, `constant` says whether the bias is more than zeros, and `centred` names the
+    matrices that are centred. `why` says what stays, and why. `before` and `after` are the settings
+    of the norm, as in its YAML, and `word` is how the config names it."""
 
     place: NormPlace
     paths: tuple[str, ...]
@@ -317,6 +215,7 @@ class NormFold:
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     into: tuple[str, ...] = ()
+    constant: bool = False
     centred: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
 
@@ -339,11 +238,12 @@ def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
     if any(parameter is not None for parameter in norm._parameters.values()):
         try:
             into = readers(model, fold.place)
-            _, constant = gain_and_constant(model, fold.place, fold.paths)
+            _, constant = gain_and_constant(model, fold.paths[0])
             without = [name for name in into if name.rpartition(".")[2] not in BIASED]
             if constant is not None and without:
                 raise CannotFold(f"{without[0].rpartition('.')[2]} can have no bias")
-            fold = replace(fold, into=tuple(into))
+            moves_constant = constant is not None and bool(constant.any())
+            fold = replace(fold, into=tuple(into), constant=moves_constant)
             after |= {"gain": "none", "bias": False}
         except CannotFold as reason:
             why.append(f"its parameters stay: {reason}")
@@ -360,10 +260,9 @@ def plan_fold(model: Transformer, fold: NormFold) -> NormFold:
 def move(model: Transformer, source: Transformer, folds: Sequence[NormFold]) -> None:
     """Moves what `folds` say of the norms of `source` into the matrices of `model`, which begins as
     its copy."""
-    centred: dict[str, int] = {}
     for fold in folds:
         if fold.into:
-            gain, constant = gain_and_constant(source, fold.place, fold.paths)
+            gain, constant = gain_and_constant(source, fold.paths[0])
             for name in fold.into:
                 linear: Any = model.get_submodule(name)
                 absorb(linear, torch.ones(1).double() if gain is None else gain, constant)
@@ -371,19 +270,6 @@ def move(model: Transformer, source: Transformer, folds: Sequence[NormFold]) -> 
             for path in fold.paths:
                 for name, parameter in model.get_submodule(path).named_parameters():
                     parameter.fill_(name == "gain")
-        for name in fold.centred:
-            centred[name] = _parts(source, fold)
-    for name, parts in centred.items():
+    for name in dict.fromkeys(name for fold in folds for name in fold.centred):
         module: Any = model.get_submodule(name)
-        centre(module, parts)
-
-
-def _parts(model: Transformer, fold: NormFold) -> int:
-    """Counts the norms that stand side by side on what a matrix writes: one a head, at heads."""
-    if fold.place.site not in ("q", "k", "v", "head_norm"):
-        return 1
-    f: Any = model.get_submodule(f"blocks.{fold.place.block}.attention.f")
-    inner = _bare(getattr(f, fold.place.site))
-    if isinstance(inner, AllHeads):
-        return 1
-    return int(f.kv_heads * (f.groups if fold.place.site == "q" else 1))
+        centre(module)

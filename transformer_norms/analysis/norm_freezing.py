@@ -3,7 +3,7 @@ number. The weights that read it take it in, so that no norm is left."""
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,9 +16,8 @@ from transformer_norms.analysis.folded_model import (
     largest_difference,
 )
 from transformer_norms.analysis.norm_folding import READERS, absorb, readers
-from transformer_norms.analysis.norm_tuning import BEFORE, Timetable, stay
-from transformer_norms.analysis.trained.tunable import Tunable
-from transformer_norms.analysis.trained.tuned_models import Change, Changed
+from transformer_norms.analysis.trained.tunable import BEFORE, Timetable, Tunable, stay
+from transformer_norms.analysis.trained.tuned_models import Change
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
@@ -30,7 +29,6 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms.layernorm import LayerNorm
 from transformer_norms.norms.parts.affine import wide
 from transformer_norms.norms.rmsnorm import RMSNorm
-from transformer_norms.progress import Tell
 
 MOMENTUM = 0.9  # of the average length, from step to step
 FREEZABLE = (LayerNorm, RMSNorm)
@@ -261,28 +259,20 @@ def prepare_removal(tunable: Tunable, start: int, gap: int) -> Change:
         order = FreezingOrder(norm_stages(tunable.model), start, gap)
         without = compose_normless(tunable.own, tunable.model)
     except ValueError as error:
-        raise ConfigError(f"{tunable.folder}: {error}") from None
+        raise ConfigError(str(error)) from None
     if order.end >= tunable.config.trainer.steps:
         raise ConfigError(
-            f"trainer.steps={tunable.config.trainer.steps}: the last norm of {tunable.folder} goes "
-            f"at step {order.end}; more steps, or a smaller --start or --gap"
+            f"trainer.steps={tunable.config.trainer.steps}: the last norm goes at step {order.end};"
+            " more steps, or a smaller --start or --gap"
         )
 
-    def remove(title: str, tell: Tell) -> Changed:
-        cost, frozen = tunable.tune_both(
-            copy.deepcopy(tunable.model),
-            tunable.config,
-            partial(remove_in_order, order),
-            order.stages,
-            (title, "without norms"),
-            tell,
-        )
-        if cost.changed.diverged:
-            return Changed(cost, frozen, without)
+    def fold(frozen: Transformer) -> tuple[Transformer, float]:
         folded = fold_norms(frozen, without)
         exact = copy.deepcopy(frozen).double().cpu().eval()
         rounding = largest_difference(exact, folded, next(iter(tunable.windows()))[:, :-1])
         check_exact(tunable.folder, rounding)
-        return Changed(replace(cost, rounding=rounding), folded, without)
+        return folded, rounding
 
-    return remove
+    removal, model = partial(remove_in_order, order), copy.deepcopy(tunable.model)
+    words = f"a norm is frozen every {gap} steps from step {start} on"
+    return Change(model, tunable.config, removal, order.stages, without, words, fold)

@@ -9,21 +9,19 @@
 # token keeps a length of its own for a while, as the first token does here too; and some of their
 # models had an auxiliary loss on the last lengths.
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 
 from transformer_norms.analysis.command import models_parser, run_analysis
 from transformer_norms.analysis.norm_freezing import AT_ONCE, FIRST, STAGES, prepare_removal
-from transformer_norms.analysis.norm_tuning import BEFORE
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome
-from transformer_norms.analysis.trained.tunable import OF_TUNINGS
+from transformer_norms.analysis.trained.measuring import measure_models
+from transformer_norms.analysis.trained.tunable import BEFORE, OF_TUNINGS, read_tunable
 from transformer_norms.analysis.trained.tuned_models import (
-    change_models,
-    draw_differences,
-    draw_stages,
+    PANELS,
     end_numbers,
+    measure_change,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
@@ -50,7 +48,7 @@ ANALYSIS = Analysis(
         ),
     },
     legend="Validation losses in nats per token.",
-    panels=(draw_stages, draw_differences),
+    panels=PANELS,
     size=lambda rows: (9.6, 3.4),
 )
 EPILOG = f"""
@@ -61,7 +59,7 @@ sub-layers and before the head (placement=pre, parallel, lns, ...).
 average length instead of each token's own: those before the mlps, then those
 before attention, then the one before the head; the sequence's first token last.
 The control is the same model, tuned on the same batches with its norms. Losses
-are validation losses in nats per token. Files are written after each run.
+are validation losses in nats per token. Files are written as runs are done.
 """
 
 
@@ -86,10 +84,6 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     for name in ("start", "gap"):
         if getattr(typed, name) < 1:
             raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
-    setting = f"a norm is frozen every {typed.gap} steps from step {typed.start} on"
     prepare = partial(prepare_removal, start=typed.start, gap=typed.gap)
-    return change_models(ANALYSIS, typed, tell, "folded", prepare, setting)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    measure = partial(measure_change, "folded", prepare)
+    return measure_models(ANALYSIS, measure, typed, tell, read_tunable)

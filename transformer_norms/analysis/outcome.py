@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from transformer_norms.comparison.statistics import FEWEST, half_interval
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.report.figures import GREY, line_style
 from transformer_norms.text_tables import csv_table
@@ -84,12 +85,12 @@ class View:
     def cells(self, rows: Rows) -> list[list[str]]:
         """A heading, and a row for each variant and each value of `by`."""
         by, shown = self.columns(rows), self.shown(rows)
-        groups: dict[tuple[Any, ...], list[Row]] = {}
-        for row in select(self.rows, rows):
-            groups.setdefault(tuple(row[key] for key in by), []).append(row)
         cells = [
-            [*map(str, place), *(n.show_mean([r.get(k) for r in own]) for k, n in shown.items())]
-            for place, own in groups.items()
+            [
+                *(str(own[0][key]) for key in by),
+                *(number.show_mean([row.get(key) for row in own]) for key, number in shown.items()),
+            ]
+            for own in grouped(select(self.rows, rows), lambda row: [row[key] for key in by])
         ]
         return [[*by, *(number.heading for number in shown.values())], *cells]
 
@@ -120,7 +121,7 @@ class Lines:
 
     def __call__(self, axes: Any, rows: Rows) -> None:
         own = [row for row in select(self.rows, rows) if row.get(self.y) is not None]
-        for place, name in enumerate(dict.fromkeys(row[MODEL] for row in rows)):
+        for place, name in enumerate(dict.fromkeys(row[MODEL] for row in (*rows, *own))):
             seeds: dict[Any, dict[Any, float]] = {}
             for row in own:
                 if row[MODEL] == name:
@@ -133,9 +134,13 @@ class Lines:
 
     def _set_axes(self, axes: Any, own: Rows) -> None:
         axes.set(xlabel=self.xlabel, ylabel=self.ylabel)
+        places = sorted({row[self.x] for row in own if isinstance(row[self.x], int)})
         if "x" in self.log:
             axes.set_xscale("log")
-        elif own and isinstance(own[0][self.x], int):
+            if places:
+                axes.set_xticks(places, map(str, places))
+                axes.xaxis.minorticks_off()
+        elif places:
             axes.xaxis.get_major_locator().set_params(integer=True)
         if self.linear is not None:
             axes.set_yscale("symlog", linthresh=self.linear)

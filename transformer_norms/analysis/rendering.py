@@ -89,6 +89,13 @@ def check_folder(folder: Path) -> None:
         raise storage_error(folder, f"{nearest} cannot be written to")
 
 
+def check_new(folder: Path) -> None:
+    """Raises ConfigError unless a model can be written into a new `folder`, as --save asks."""
+    check_folder(folder)
+    if folder.exists():
+        raise ConfigError(f"--save {folder}: is there already; name another folder")
+
+
 def files(outcome: Outcome) -> dict[str, bytes]:
     name = outcome.analysis.name
     drawn = {f"{name}.svg": figure(outcome)} if outcome.analysis.panels else {}

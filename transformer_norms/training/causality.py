@@ -1,8 +1,7 @@
-"""Whether a model looks ahead, keeps state, forgets a parameter, or reads several rows of a batch,
-measured before it trains.
-"""
+"""Whether a model looks ahead or reads several rows of a batch, measured before it trains."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,28 +22,23 @@ ROUNDING, ROUNDING_OF_ROWS = 1e-3, 1e-5
 
 
 def pass_warnings(model: Transformer, vocab_size: int) -> list[str]:
-    """Returns what passes over a few tokens say of a model. Raises ConfigError where a plugin's
-    module holds a tensor that nothing trains, or returns another shape."""
+    """Returns the warning of a model that looks ahead. Raises ConfigError where a plugin's module
+    holds a tensor that nothing trains, or returns another shape."""
     own = [m for m in model.modules() if type(m).__module__.startswith(PLUGIN)]
-    unused = _unused_parameters(model, own) if own and not sharded(model.embedding.weight) else []
-    lines = [f"{name} gets no gradient in a pass over a few tokens" for name in unused]
+    if own and not sharded(model.embedding.weight):
+        _check_modules(model, own)
     distance = lookahead(model, vocab_size)
-    if distance >= ROUNDING and lookahead(model, vocab_size, change=0) >= ROUNDING:
-        names = ", ".join(sorted({type(m).__name__ for m in own})) or "a module"
-        lines.append(
-            f"a second pass over the same tokens gives other logits: {names} keeps state outside "
-            "of self.register_buffer, or draws numbers without torch, and no run resumes exactly"
-        )
-    elif distance >= ROUNDING:  # which NaN is not: that model diverges
-        lines.append(
-            "the model looks ahead: in training, later tokens move earlier logits by "
-            f"{distance:.2g} standard deviations; its loss is no language model's"
-        )
-    return lines
+    if not distance >= ROUNDING:  # NaN is not: that model diverges
+        return []
+    return [
+        "the model looks ahead or keeps state: in training, later tokens move earlier logits by "
+        f"{distance:.2g} standard deviations; its loss is no language model's"
+    ]
 
 
-def _unused_parameters(model: Any, own: Sequence[nn.Module]) -> list[str]:
-    """Returns the parameters of a plugin's modules that get no gradient in any of its modules."""
+def _check_modules(model: Any, own: Sequence[nn.Module]) -> None:
+    """Raises ConfigError where a plugin's module has a tensor that is no parameter, or where an
+    attention or an mlp returns another shape."""
     known = set(model.parameters())
     for module, (name, value) in ((m, item) for m in own for item in vars(m).items()):
         for leaf in tree_leaves(value):
@@ -63,22 +57,17 @@ def _unused_parameters(model: Any, own: Sequence[nn.Module]) -> list[str]:
     layers = [pair for b in model.blocks for pair in ((2, b.attention.f.attend), (0, b.mlp.f))]
     hooks = [m.register_forward_hook(partial(check_shape, last)) for last, m in layers]
     shape, generator = (2, min(TOKENS, model.context)), torch.Generator().manual_seed(0)
-    logits, *_ = seeded_pass(model, torch.randint(model.vocab_size, shape, generator=generator))
+    seeded_pass(model, torch.randint(model.vocab_size, shape, generator=generator))
     for hook in hooks:
         hook.remove()
-    logits.sum().backward()
-    named = [(f"{type(m).__name__}.{name}", p) for m in own for name, p in m.named_parameters()]
-    used = {name for name, p in named if p.grad is not None or not p.requires_grad}
-    model.zero_grad()
-    return sorted({name for name, _ in named} - used)
 
 
 @torch.no_grad()
-def lookahead(model: Transformer, vocab_size: int, change: int = 1) -> float:
+def lookahead(model: Transformer, vocab_size: int) -> float:
     """Returns how far later tokens, or other rows of the batch, move earlier logits: 0 for a causal
     model in float64, rounding in float32.
 
-    The batch holds one text once for each of its places, changed from there on by `change` ids. A
+    The batch holds one text once for each of its places, changed from there on by one id. A
     norm that takes statistics over a batch shows here what it hides in evaluation.
     """
     time = min(TOKENS, model.context)
@@ -87,7 +76,7 @@ def lookahead(model: Transformer, vocab_size: int, change: int = 1) -> float:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocab_size, (1, time), generator=generator).expand(time, time)
     later = torch.ones(time, time, dtype=torch.bool).triu()  # row t: token t and those after it
-    changed = torch.where(later, (tokens + change) % vocab_size, tokens)
+    changed = torch.where(later, (tokens + 1) % vocab_size, tokens)
     return compare_passes(model, tokens, changed, ~later).distance
 
 
@@ -107,17 +96,18 @@ class Comparison(NamedTuple):
 def compare_passes(model: Transformer, one: Tensor, other: Tensor, kept: Tensor) -> Comparison:
     """Compares the logits of two batches in training mode, at the places of the mask `kept`.
     Dropout and buffers are the same both times, and noise shows what a block hides that begins as
-    nothing. The model and torch's generators are left as they were."""
-    seen: list[tuple[Tensor, bool, bool]] = []
+    nothing. Where logits under noise are not finite, those of the model without noise count. The
+    model and torch's generators are left as they were."""
 
-    def logits_of_both() -> tuple[Tensor, Tensor]:
-        passes = seeded_pass(model, one), seeded_pass(model, other)
-        seen.extend(passes)
-        return passes[0][0], passes[1][0]
+    def both_passes() -> list[tuple[Tensor, bool, bool]]:
+        return [seeded_pass(model, tokens) for tokens in (one, other)]
 
-    logits, logits_of_other = logits_under_noise(model, logits_of_both)
+    with noise_in(model):
+        passes = both_passes()
+    if not all(logits.isfinite().all() for logits, _, _ in passes):
+        passes = both_passes()
+    (logits, logits_of_other), drawn, counted = zip(*passes, strict=True)
     distance = (logits_of_other - logits)[kept].abs().max() / logits.std().clamp_min(1e-12)
-    _, drawn, counted = zip(*seen, strict=True)
     return Comparison(distance.item(), any(drawn), any(counted))
 
 
@@ -132,13 +122,10 @@ def examine_rows(model: Transformer) -> Comparison:
     return compare_passes(model, one, other, torch.tensor([True, False]))
 
 
-def logits_under_noise(
-    model: Transformer, logits: Callable[[], tuple[Tensor, Tensor]]
-) -> tuple[Tensor, ...]:
-    """Returns `logits()` of the model with noise in every vector, and in every matrix that is all
-    zero: a block that an initialization has switched off would hide what it does. Where those
-    logits are not finite, returns those of the model without noise. Afterwards the model is as it
-    was."""
+@contextmanager
+def noise_in(model: Transformer) -> Iterator[None]:
+    """Inside it the model has noise in every vector, and in every matrix that is all zero: a block
+    that an initialization has switched off would hide what it does."""
     generator = torch.Generator().manual_seed(0)
     switched_off = (p for p in model.parameters() if p.dim() < 2 or not whole(p.any()))
     kept = [(p, p.detach().clone()) for p in switched_off]
@@ -147,11 +134,10 @@ def logits_under_noise(
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
             fan_in = value.shape[-1] if value.dim() > 1 else 1
             parameter.data += shard_like(noise.to(value.device) / fan_in**0.5, parameter)
-        under_noise = logits()
+        yield
     finally:
         for parameter, value in kept:
             parameter.data.copy_(value)
-    return under_noise if all(tensor.isfinite().all() for tensor in under_noise) else logits()
 
 
 def seeded_pass(model: Transformer, tokens: Tensor) -> tuple[Tensor, bool, bool]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -257,18 +257,13 @@ class Trainer:
         begun = time.perf_counter()
         sums: list[Tensor] = []
         counts: list[int] = []
-
-        def counted() -> Iterator[Batch]:
-            for window in windows:
-                counts.append(window[:, 1:].numel())
-                yield window
-
         self.model.eval()
         try:
             # With gradients the graphs are those of training: nothing is compiled for evaluation.
             with torch.set_grad_enabled(self.loss.compilation.active):
-                for sum_of_window in self.micro_batches.sums(counted()):
+                for sum_of_window, count in self.micro_batches.sums(windows):
                     sums.append(sum_of_window.detach().to(torch.float64, copy=True))
+                    counts.append(count)
                     if stopping is not None and self.ranks.stop(stopping.stop_requested):
                         return None
         finally:

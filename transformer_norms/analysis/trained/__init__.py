@@ -1,4 +1,5 @@
 """Analyses of trained models.
 
-`subjects` gives every analysis its models and their text, `over_seeds` the differences of variants.
+`subjects` gives every analysis its models and their text, `measuring` goes through them, and
+`over_seeds` has the differences of variants.
 """

@@ -5,7 +5,6 @@
 # functions what is left of a norm that no longer divides.
 
 import copy
-import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from os.path import expanduser
@@ -37,7 +36,7 @@ from transformer_norms.analysis.outcome import (
     View,
     of_kind,
 )
-from transformer_norms.analysis.rendering import check_folder
+from transformer_norms.analysis.rendering import check_new
 from transformer_norms.analysis.trained.subjects import (
     find_model,
     is_checkpoint,
@@ -47,6 +46,7 @@ from transformer_norms.analysis.trained.subjects import (
     with_ids_of,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.compose import recompose
 from transformer_norms.data import Tokenizer
 from transformer_norms.errors import ConfigError
@@ -58,25 +58,25 @@ from transformer_norms.run.summary import read_summary
 EPILOG = f"""
 MODEL is a run, by its folder or a part of its name below ./runs, a folded run, or
 a folder that transformers wrote. A gain and a bias go into the matrices that read
-the norm, where matrices alone read it. A LayerNorm becomes an RMSNorm where its
-input is written by matrices and tables alone, whose outputs are then centred.
-What stays is named, with the reason. A tied head that takes in a gain becomes a
-matrix of its own. The logits before and after are compared in float64 on tokens
-at random: if they differ by more than {EXACT:g} of the largest, nothing is written.
+the norm, where matrices alone read it. A LayerNorm on a latent, or on the stream
+before a sub-layer or the head, becomes an RMSNorm where matrices and tables alone
+write its input: their outputs are then centred. What stays is named, with the
+reason. A tied head that takes in a gain becomes a matrix of its own. The logits
+before and after are compared in float64 on tokens at random: if they differ by
+more than {EXACT:g} of the largest, nothing is written.
 """
 
 
 def alike(rows: Rows, *keys: str) -> Rows:
     """A row for the norms of a site that have the same values of `keys`, with their blocks. Norms
     without the last of these are left out."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for row in of_kind(rows, "norm"):
-        if row.get(keys[-1]):
-            blocks = groups.setdefault((row["site"], *(row.get(key) or "-" for key in keys)), [])
-            blocks.extend([row["block"]] if row.get("block") else [])
+    told = [row for row in of_kind(rows, "norm") if row.get(keys[-1])]
     return [
-        {"blocks": ranges(blocks), **dict(zip(("site", *keys), values, strict=True))}
-        for values, blocks in groups.items()
+        {
+            "blocks": ranges(row["block"] for row in own if row.get("block")),
+            **{key: own[0].get(key) or "-" for key in ("site", *keys)},
+        }
+        for own in grouped(told, lambda row: [row.get(key) for key in ("site", *keys)])
     ]
 
 
@@ -134,9 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def analyse(typed: Namespace, tell: Tell) -> Outcome:
     if typed.save is not None:
-        check_folder(typed.save)
-        if typed.save.exists():
-            raise ConfigError(f"--save {typed.save}: is there already; name a new folder")
+        check_new(typed.save)
     folder = find_model(typed.model)
     tell(f"loading {typed.model}", 0, 0)
     words = None if typed.save is None else tokenizer_of(folder)
@@ -201,7 +199,3 @@ def differences(model: Transformer, folded: Folded) -> Row:
         for one in (model, folded.model)
     )
     return {"rounding": folded.rounding, "saved": after, "unfolded": before}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

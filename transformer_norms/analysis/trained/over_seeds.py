@@ -5,15 +5,11 @@ differences of one command. A variant with a run that did not finish has no diff
 runs that are left are not a sample of all.
 """
 
-from collections.abc import Sequence
-
 from transformer_norms.analysis.outcome import (
     DIVERGED,
     MODEL,
     SEED,
-    Analysis,
     Numbers,
-    Outcome,
     Rows,
     ended,
     of_kind,
@@ -22,20 +18,6 @@ from transformer_norms.analysis.outcome import (
 from transformer_norms.analysis.trained.subjects import Subjects
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.verdict import Comparison, Rules, Sides, compare, pair
-
-
-def outcome_of(
-    analysis: Analysis,
-    subjects: Subjects,
-    rows: Rows,
-    remarks: Sequence[str],
-    origins: Sequence[str],
-    saved: Sequence[str] = (),
-) -> Outcome:
-    """The outcome of an analysis of trained models, with the differences of variants."""
-    said, compared = [*remarks, *subjects.notes], compare_numbers(subjects, rows, analysis.numbers)
-    words, notices = subjects.words, subjects.notices
-    return Outcome(analysis, rows, words, notices, said, origins, compared, saved)
 
 
 def compare_numbers(
@@ -64,4 +46,6 @@ def _outcomes(subjects: Subjects, rows: Rows, name: str, key: str) -> Outcomes:
     failed = {row[SEED]: f"diverged ({row[DIVERGED]})" for row in own if row.get(DIVERGED)}
     values = {row[SEED]: row[key] for row in own if row[SEED] not in failed}
     missing = {**subjects.missing.get(name, {}), **failed}
-    return Outcomes(values, missing, subjects.waiting.get(name, frozenset()))
+    study = subjects.study
+    results = study.variant(name).results if study else []
+    return Outcomes(values, missing, frozenset(run.seed for run in results if not run.ended))

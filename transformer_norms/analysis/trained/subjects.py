@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +31,10 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 from transformer_norms.progress import Tell, say, tell_nobody
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.study import Study, StudyRun
+from transformer_norms.report.study import Study
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
+from transformer_norms.run.summary import read_summary
 from transformer_norms.storage.reading import is_there, read_text
 from transformer_norms.training.loss import LOSSES, ModelLoss
 
@@ -44,7 +45,8 @@ LONGEST_TEXT = 1 << 30  # bytes
 CONTEXT = 1024  # tokens of a window, where a folder of transformers allows more
 WINDOWS = 8  # in a batch, for a folder of transformers
 TOKENIZER = "tokenizer.json"
-Measured = TypeVar("Measured")
+# Reads the model of a folder, with typed KEY=VALUE, and its text, which may be a file.
+Load = Callable[[Path, Sequence[str], Path | None], Any]
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ class Loaded:
     def tokens_read(self) -> int:
         """How many tokens are predicted, each once."""
         return min(self.config.data.val_tokens, len(self.tokens) - 1)
+
+    @property
+    def text_line(self) -> str:
+        return f"{self.tokens_read} tokens of text were read, in windows of {self.context}"
 
     def windows(self) -> Iterator[Int64[Tensor, "batch time"]]:
         """The text window by window, one token more than the model reads, on the CPU."""
@@ -105,7 +111,7 @@ class Subject:
     seed: int | None
     folder: Path
     origin: str
-    load: Callable[[], Loaded]
+    load: Callable[[], Any]
 
     @property
     def title(self) -> str:
@@ -126,12 +132,11 @@ class Unmeasured(ConfigError):
 class Subjects:
     """All models of a command, variant by variant. `missing` has the reason for each seed of a
     variant that has no trained model. `study` is None where no word named a run. `notices` says
-    which models an analysis could not measure, and how much text it read."""
+    which models an analysis could not measure."""
 
     members: Sequence[Subject]
     study: Study | None = None
     missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    waiting: Mapping[str, frozenset[int]] = field(default_factory=dict)
     notices: Sequence[str] = ()
 
     @property
@@ -163,37 +168,7 @@ class Subjects:
         """The one model, or the number of models."""
         return self.members[0].title if len(self.members) == 1 else f"{len(self.members)} models"
 
-    def measure(
-        self, tell: Tell, measure: Callable[[Loaded, Tell], Measured]
-    ) -> tuple["Subjects", list[Measured]]:
-        """Loads one model after the other, and measures it. Returns the models that were measured,
-        with notices, and what was found.
-
-        A model for which `measure` raises Unmeasured is left out. ConfigError if none is left.
-        """
-        found: list[Measured] = []
-        texts: dict[str, list[str]] = {}
-        reasons: dict[int, str] = {}
-        for place, subject in enumerate(self.members):
-            of_all = f" ({place + 1}/{len(self.members)})" if len(self.members) > 1 else ""
-            tell(f"loading {subject.title}{of_all}", 0, 0)
-            loaded = subject.load()
-            try:
-                found.append(measure(loaded, _titled(tell, subject)))
-            except Unmeasured as error:
-                reasons[place] = str(error)
-            else:
-                line = (
-                    f"{loaded.tokens_read} tokens of text were read, in windows of {loaded.context}"
-                )
-                texts.setdefault(line, []).append(subject.title)
-        if not found:
-            raise ConfigError(f"{self.members[0].folder}: {reasons[0]}")
-        lines = [line if len(texts) == 1 else f"{', '.join(names)}: {line}"
-                 for line, names in texts.items()]  # fmt: skip
-        return self.without(reasons, lines), found
-
-    def without(self, reasons: Mapping[int, str], notices: Sequence[str] = ()) -> "Subjects":
+    def without(self, reasons: Mapping[int, str]) -> "Subjects":
         """The models less those that cannot be measured, by their places, which are missing then.
         Its notices name them, a line for each variant and reason."""
         missing = {name: dict(seeds) for name, seeds in self.missing.items()}
@@ -211,109 +186,16 @@ class Subjects:
             + f": {why}"
             for (name, why), own in lines.items()
         ]
-        return replace(self, members=members, missing=missing, notices=[*left_out, *notices])
+        return replace(self, members=members, missing=missing, notices=left_out)
 
 
-def _titled(tell: Tell, subject: Subject) -> Tell:
-    return lambda what, done, total: tell(f"{subject.title}: {what}", done, total)
+# ---------------------------------------------------------------------- a model and its text
 
 
-# ------------------------------------------------------------------------------------ what is typed
-
-
-def read_subjects(typed: Namespace, tell: Tell, known: Sequence[str] = TYPED) -> Subjects:
-    """Returns the models that were typed. Reads no weights, but all that can be wrong before.
-    `known` are the keys that may be typed beside them."""
-    keys = [word for word in typed.where if "=" in word and not Path(word).exists()]
-    words = list(dict.fromkeys(word for word in typed.where if word not in keys))
-    check_keys(keys, "an analysis", known)
-    if not words:
-        raise ConfigError("name at least one run, study or folder of transformers")
-    if typed.text is not None:
-        check_file("--text", typed.text)
-    alone, places = [], []
-    for word in words:
-        folder = Path(os.path.expanduser(word))
-        if is_checkpoint(folder):
-            check_text(folder, keys, typed.text)
-        saved = (folder / CONFIG).is_file() and not is_there(folder / "summary.json")
-        if saved or is_checkpoint(folder):
-            alone.append(_alone(folder, keys, typed.text))
-        else:
-            check_model(word, "a study of several runs, ")
-            places.append(find_study(word))
-    names = [subject.name for subject in alone]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"{repeated}: two folders have this name; rename one of them")
-    if not places:
-        return Subjects(alone)
-    study = read_study(places, _baseline(typed.baseline), tell=tell)
-    return _subjects_of(study, alone, keys, typed.text)
-
-
-def check_keys(typed: Iterable[str], what: str, known: Sequence[str]) -> None:
-    """Raises ConfigError for KEY=VALUE whose key, or whose group of keys, is not known."""
-    for key in (word.partition("=")[0] for word in typed):
-        if key not in known and key.split(".")[0] not in known:
-            raise ConfigError(f"{key}: {unknown(f'key of {what}', key, known)}")
-
-
-def _baseline(typed: Sequence[str] | None) -> dict[str, Any] | None:
-    if typed is None:
-        return None
-    return {pair.key: pair.value for pair in ([] if list(typed) == ["none"] else parse(typed))}
-
-
-def _subjects_of(
-    study: Study, alone: Sequence[Subject], keys: Sequence[str], text: Path | None
-) -> Subjects:
-    members: list[Subject] = []
-    missing: dict[str, dict[int, str]] = {}
-    waiting: dict[str, frozenset[int]] = {}
-    for variant in study.variants:
-        for member in variant.results:
-            if member.run is not None and member.status == "finished":
-                choices = {axis: member.run.choice(axis) for axis in ("norm", "placement")}
-                unnamed = not variant.values or variant.name == label({})
-                name = label(choices) if unnamed else variant.name
-                members.append(_run(member, name, keys, text))
-            elif member.ended:
-                missing.setdefault(variant.name, {})[member.seed] = member.status
-        waits = frozenset(member.seed for member in variant.results if not member.ended)
-        if waits:
-            waiting[variant.name] = waits
-    if not members and not alone:
-        states = sorted({member.status for v in study.variants for member in v.results})
-        raise ConfigError(f"{study.home}: no run in it is finished; runs are {', '.join(states)}")
-    return Subjects([*members, *alone], study, missing, waiting)
-
-
-# ---------------------------------------------------------------------------- the kinds of subjects
-
-
-def _run(member: StudyRun, name: str, keys: Sequence[str], text: Path | None) -> Subject:
-    assert member.run is not None
-    summary = member.run.summary
-    origin = (
-        f"{member.folder.name}: identity {summary.identity}, commit {summary.commit}, torch "
-        f"{summary.versions.get('torch')}"
-    )
-    read = partial(_load, member.folder, keys, text, summary.data.fingerprint)
-    return Subject(name, member.seed, member.folder, origin, read)
-
-
-def _alone(folder: Path, keys: Sequence[str], text: Path | None) -> Subject:
-    """A model that is no run of a study, named by its folder."""
-    name = folder.resolve().name
-    origin = "a folder of transformers" if is_checkpoint(folder) else "saved by an analysis"
-    return Subject(name, None, folder, f"{name}: {origin}", partial(_load, folder, keys, text))
-
-
-def _load(
-    folder: Path, keys: Sequence[str], text: Path | None, fingerprint: str | None = None
-) -> Loaded:
-    """The model of a folder on its device, with its text. `fingerprint` is that of the tokens that
-    a run was trained on."""
+def load_measured(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:
+    """The model of a folder on its device, with its text. Raises ConfigError where the text of a
+    run has changed."""
+    check_keys(keys, "an analysis", TYPED)
     kept, context = split_context(keys)
     own, usual = [as_typed("config", str(folder / CONFIG))], {"trainer.device": "auto"}
     if is_checkpoint(folder):
@@ -326,8 +208,8 @@ def _load(
     if text is not None:
         tokens = _encode("--text", text, words())
     else:
-        prepared = prepare_tokens(config)
-        if fingerprint not in (None, prepared.fingerprint):
+        prepared, summary = prepare_tokens(config), read_summary(folder)
+        if summary is not None and summary.data.fingerprint != prepared.fingerprint:
             raise ConfigError(
                 f"{folder}: its text is another than the one it was trained on; --text FILE is how "
                 "another is typed"
@@ -362,12 +244,13 @@ def check_model(word: str, more: str = "") -> None:
     """Raises ConfigError if `word` names a file or folder in which there is no model. `more` names
     what would do besides."""
     path = Path(os.path.expanduser(word))
-    wanted = f"name a run, {more}or a folder that transformers wrote"
-    if os.path.isfile(path) and path.suffix != ".json" and not is_run(path.parent):
-        raise ConfigError(f"{word}: is a file; {wanted}")
-    if os.path.isdir(path) and not any(map(is_run, (path, *path.glob("*/"), *path.glob("*/*/")))):
-        why = f"{CONFIG} of a run or config.json of transformers is missing"
-        raise ConfigError(f"{word}: there is no model in it, {why}; {wanted}")
+    file = path.is_file() and path.suffix != ".json"
+    folders = [path.parent] if file else [path, *path.glob("*/"), *path.glob("*/*/")]
+    if (file or path.is_dir()) and not any(map(is_run, folders)):
+        raise ConfigError(
+            f"{word}: there is no model in it, {CONFIG} of a run or config.json of transformers is "
+            f"missing; name a run, {more}or a folder that transformers wrote"
+        )
 
 
 def check_tokenizer(folder: Path) -> None:
@@ -464,3 +347,85 @@ def _encode(option: str, file: Path, words: Tokenizer) -> np.ndarray:
     if len(tokens) < 2:
         raise ConfigError(f"{option} {file}: has fewer than two tokens")
     return tokens
+
+
+# ------------------------------------------------------------------------------------ what is typed
+
+
+def read_subjects(typed: Namespace, tell: Tell, load: Load = load_measured) -> Subjects:
+    """Returns the models that were typed, each with `load`. Reads no weights, but all that can be
+    wrong before."""
+    keys = typed_keys(typed)
+    words = list(dict.fromkeys(word for word in typed.where if word not in keys))
+    if not words:
+        raise ConfigError("name at least one run, study or folder of transformers")
+    if typed.text is not None:
+        check_file("--text", typed.text)
+
+    def subject(name: str, seed: int | None, folder: Path, origin: str) -> Subject:
+        read = partial(load, folder, keys, typed.text)
+        return Subject(name, seed, folder, f"{folder.resolve().name}: {origin}", read)
+
+    alone, places = [], []
+    for word in words:
+        folder = Path(os.path.expanduser(word))
+        saved = (folder / CONFIG).is_file() and not is_there(folder / "summary.json")
+        if is_checkpoint(folder):
+            check_text(folder, keys, typed.text)
+        if saved or is_checkpoint(folder):
+            origin = "saved by an analysis" if saved else "a folder of transformers"
+            alone.append(subject(folder.resolve().name, None, folder, origin))
+        else:
+            check_model(word, "a study of several runs, ")
+            places.append(find_study(word))
+    names = [one.name for one in alone]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{repeated}: two folders have this name; rename one of them")
+    if not places:
+        return Subjects(alone)
+    study = read_study(places, _baseline(typed.baseline), tell=tell)
+    return _subjects_of(study, alone, subject)
+
+
+def typed_keys(typed: Namespace) -> list[str]:
+    """The words KEY=VALUE, which name no folder."""
+    return [word for word in typed.where if "=" in word and not Path(word).exists()]
+
+
+def check_keys(typed: Iterable[str], what: str, known: Sequence[str]) -> None:
+    """Raises ConfigError for KEY=VALUE whose key, or whose group of keys, is not known."""
+    for key in (word.partition("=")[0] for word in typed):
+        if key not in known and key.split(".")[0] not in known:
+            raise ConfigError(f"{key}: {unknown(f'key of {what}', key, known)}")
+
+
+def _baseline(typed: Sequence[str] | None) -> dict[str, Any] | None:
+    if typed is None:
+        return None
+    return {pair.key: pair.value for pair in ([] if list(typed) == ["none"] else parse(typed))}
+
+
+def _subjects_of(
+    study: Study, alone: Sequence[Subject], subject: Callable[..., Subject]
+) -> Subjects:
+    """The finished runs of a study, and the models that are no runs."""
+    members: list[Subject] = []
+    missing: dict[str, dict[int, str]] = {}
+    for variant in study.variants:
+        for member in variant.results:
+            if member.run is not None and member.status == "finished":
+                choices = {axis: member.run.choice(axis) for axis in ("norm", "placement")}
+                unnamed = not variant.values or variant.name == label({})
+                name = label(choices) if unnamed else variant.name
+                summary = member.run.summary
+                origin = (
+                    f"identity {summary.identity}, commit {summary.commit}, torch "
+                    f"{summary.versions.get('torch')}"
+                )
+                members.append(subject(name, member.seed, member.folder, origin))
+            elif member.ended:
+                missing.setdefault(variant.name, {})[member.seed] = member.status
+    if not members and not alone:
+        states = sorted({member.status for v in study.variants for member in v.results})
+        raise ConfigError(f"{study.home}: no run in it is finished; runs are {', '.join(states)}")
+    return Subjects([*members, *alone], study, missing)

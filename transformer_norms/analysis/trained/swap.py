@@ -5,7 +5,6 @@
 # arXiv:2503.10622) and Derf (Chen et al. 2025, arXiv:2512.10938) were trained from the start; what
 # is measured here is whether a model that learned with one norm can go on with another.
 
-import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
@@ -18,16 +17,20 @@ from transformer_norms.analysis.norm_swapping import (
     is_swap,
     swap_norms,
 )
-from transformer_norms.analysis.norm_tuning import BEFORE, stay
 from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, View
-from transformer_norms.analysis.trained.tunable import OF_TUNINGS, Tunable
+from transformer_norms.analysis.trained.measuring import measure_models
+from transformer_norms.analysis.trained.tunable import (
+    BEFORE,
+    OF_TUNINGS,
+    Tunable,
+    read_tunable,
+    stay,
+)
 from transformer_norms.analysis.trained.tuned_models import (
+    PANELS,
     Change,
-    Changed,
-    change_models,
-    draw_differences,
-    draw_stages,
     end_numbers,
+    measure_change,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
@@ -55,7 +58,7 @@ ANALYSIS = Analysis(
             "All other weights are those that were trained.",
         ),
     ),
-    panels=(draw_stages, draw_differences),
+    panels=PANELS,
     limits=(
         "A norm that a model was trained with from the start may do better or worse than one that "
         "it was tuned to.",
@@ -74,7 +77,7 @@ keys. One site is typed as in a config: final_norm=NEW, qk_norm=NEW, or
   placement.equation="{{attention: x + f(norm(x)), mlp: x + f(NEW(x))}}"
 in which nothing changes but names of norms. Gain and bias are carried over,
 other parameters of the new norm are at their own start.
-{OF_TUNINGS}Files are written after each model.
+{OF_TUNINGS}Files are written as models are done.
 """
 
 
@@ -93,8 +96,8 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     if not swap:
         raise ConfigError("type the norm that comes in, such as norm=dyt or final_norm=layernorm")
     typed.where = [word for word in typed.where if word not in swap]
-    prepare = partial(prepare_swap, typed=swap)
-    return change_models(ANALYSIS, typed, tell, SWAPPED, prepare, " ".join(swap))
+    measure = partial(measure_change, SWAPPED, partial(prepare_swap, typed=swap))
+    return measure_models(ANALYSIS, measure, typed, tell, read_tunable)
 
 
 def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:
@@ -102,18 +105,8 @@ def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:
     swapped."""
     config, saved = (compose_swapped(own, typed) for own in (tunable.config, tunable.own))
     check_places(tunable.model, config)
-
-    def swap(title: str, tell: Tell) -> Changed:
-        swapped, swaps = swap_norms(tunable.model, config)
-        timetable, words = stay({0: SWAPPED}), (title, "swapped")
-        cost, model = tunable.tune_both(
-            swapped, config, lambda _: timetable, {0: BEFORE}, words, tell
-        )
-        alike = [{KIND: "norm", "norms": count, **vars(s)} for s, count in Counter(swaps).items()]
-        return Changed(cost, model, saved, alike)
-
-    return swap
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    model, swaps = swap_norms(tunable.model, config)
+    alike = [{KIND: "norm", "norms": count, **vars(s)} for s, count in Counter(swaps).items()]
+    swapped = stay({0: SWAPPED})
+    words = " ".join(typed)
+    return Change(model, config, lambda _: swapped, {0: BEFORE}, saved, words, rows=alike)

@@ -3,21 +3,18 @@
 It is a finished run, or a folder that transformers wrote, whose text is typed.
 """
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from transformer_norms.analysis.folded_model import save_model
-from transformer_norms.analysis.norm_tuning import CONTROL, Cost, Timetable, Tuning, stay, tune
 from transformer_norms.analysis.trained.subjects import (
     WINDOWS,
     check_file,
     check_keys,
-    check_text,
     check_vocabulary,
     context_of,
     is_checkpoint,
@@ -37,9 +34,9 @@ from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell
-from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
 from transformer_norms.run.summary import read_summary
+from transformer_norms.training.divergence import Divergence
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.trainer import Trainer
 
@@ -60,6 +57,50 @@ and {RATE:.2g} of the run's own peak rate, its optimizer afresh. A folder of
 transformers is tuned on --text FILE or on the corpus of typed data keys, in
 windows of model.context tokens, with optimizer.lr={CHECKPOINT_RATE:g} if none is typed.
 """
+BEFORE, TUNED, CONTROL = "before", "tuned", "control"
+# Does to the model that is tuned on what is due before a step. Yields the name of each stage in
+# which the model is to be validated, while it is in it.
+Timetable = Callable[[int], Iterable[str]]
+
+
+def stay(stages: Mapping[int, str]) -> Timetable:
+    """The timetable of the control, whose norms stay: the stage of a step, if it has one."""
+    return lambda step: [stages[step]] if step in stages else []
+
+
+@dataclass
+class Tuning:
+    """One model tuned on: step and validation loss by stage, and the training loss of each step,
+    in nats per token. `diverged` says why it ended early, and is empty where it did not."""
+
+    steps: dict[str, int] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+    training: list[float] = field(default_factory=list)
+    diverged: str = ""
+
+    def validate(self, stage: str, trainer: Trainer) -> None:
+        measured = trainer.evaluate(trainer.validation())
+        assert measured is not None
+        nats, tokens = measured
+        self.steps[stage], self.validation[stage] = trainer.step, nats / tokens
+
+
+def tune(trainer: Trainer, timetable: Timetable, tell: Callable[[int, int], None]) -> Tuning:
+    """Tunes the trainer's model on to its last step, as the timetable says. `tell` is called with
+    the steps that are done, and their number."""
+    tuning, steps = Tuning(), trainer.settings.steps
+    # A loss above the first one is what is to be measured here; only what is not finite ends it.
+    trainer.divergence = Divergence(warmup=steps)
+    for step in range(steps):
+        tell(step, steps)
+        for stage in timetable(step):
+            tuning.validate(stage, trainer)
+        tuning.diverged = trainer.train_step() or ""
+        if tuning.diverged:
+            return tuning
+        tuning.training.append(trainer.last_loss)
+    tuning.validate(TUNED, trainer)
+    return tuning
 
 
 @dataclass(frozen=True)
@@ -67,8 +108,8 @@ class Tunable:
     """A trained model, in eval mode on the CPU, that is tuned on.
 
     `own` is the config that a folder of the model has, `config` that of the tuning; its optimizer
-    starts afresh. Training has made `step` steps and read `sequences` of `tokens`, and reads on
-    behind them, `context` tokens at a time.
+    starts afresh. Training has made `step` steps and read `sequences` of `tokens`; the tuning reads
+    those after them, `context` tokens at a time.
     """
 
     folder: Path
@@ -99,23 +140,6 @@ class Tunable:
         what = f"{words}: step {{:.0f}}/{{:.0f}}"
         tuning = tune(trainer, timetable(trainer.model), lambda a, b: tell(what, a, b))
         return tuning, trainer.model
-
-    def tune_both(
-        self,
-        changed: Transformer,
-        config: Config,
-        timetable: Callable[[Transformer], Timetable],
-        stages: Mapping[int, str],
-        words: tuple[str, str],
-        tell: Tell,
-    ) -> tuple[Cost, Transformer]:
-        """Tunes a changed model as `tune` does, and as the control a copy of this model as it is,
-        which is validated at the stages. Returns the cost, and the changed model."""
-        title, change = words
-        tuning, model = self.tune(changed, config, timetable, f"{title}, {change}", tell)
-        own, unchanged = copy.deepcopy(self.model), stay(stages)
-        control, _ = self.tune(own, self.config, lambda _: unchanged, f"{title}, {CONTROL}", tell)
-        return Cost(tuning, control), model
 
     def trainer(self, model: Transformer, config: Config) -> Trainer:
         """A trainer that reads on where the model's own training stopped."""
@@ -152,49 +176,35 @@ def read_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
     """
     of_checkpoint = is_checkpoint(folder)
     check_keys(typed, "a tuning", [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())])
-    if of_checkpoint:
-        return _of_checkpoint(folder, typed, text)
-    if text is not None:
+    if text is not None and not of_checkpoint:
         raise ConfigError(f"--text {text}: {folder} is a run, which is tuned on its own text")
-    return _of_run(folder, typed)
-
-
-def _of_run(folder: Path, typed: Sequence[str]) -> Tunable:
-    plugins = next((word for word in typed if word.startswith("plugins=")), "plugins=none")
-    model = load(folder, plugins.removeprefix("plugins="))
-    summary = read_summary(folder)
-    if summary is None or summary.status != "finished":
-        status = summary.status if summary else "no run of train.py"
-        raise ConfigError(f"{folder}: is {status}, not finished")
-    own = compose([as_typed("config", str(folder / "config.yaml")), plugins])
-    rate = {"optimizer.lr": f"{own.optimizer.lr * RATE:g}"}
-    config = recompose(own, with_defaults(typed, {**DEFAULTS, **rate, **FIXED}))
-    tokens = prepare_tokens(config)
-    tokens.check(own.model.context)
-    if tokens.fingerprint != summary.data.fingerprint:
-        raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
-    context, read = own.model.context, summary.step * own.trainer.batch_size
-    text, counts = summary.data.identity, (summary.step, read, summary.threads or 1)
-    return Tunable(folder, model, own, config, tokens, tokenizer(folder), context, text, *counts)
-
-
-def _of_checkpoint(folder: Path, typed: Sequence[str], text: Path | None) -> Tunable:
-    check_text(folder, typed, text)
     kept, context = split_context([*_words_of_text(typed, text), *typed])
-    model = load_model(folder)
-    texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
-    own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
-    rate = {"optimizer.lr": f"{CHECKPOINT_RATE:g}"}
-    config = recompose(own, with_defaults(kept, {**DEFAULTS, **rate, **FIXED, **OF_CHECKPOINTS}))
-    context = context_of(context, model, folder)
-    tokens = prepare_tokens(config)
+    plugins = next((word for word in typed if word.startswith("plugins=")), "plugins=none")
+    model, summary = load_model(folder, plugins.removeprefix("plugins=")), read_summary(folder)
+    if of_checkpoint:
+        texts = [word for word in kept if word.split("=")[0].split(".")[0] in ("data", "seed")]
+        own = recompose(model.config, [*tokenizer_keys(folder), "trainer.device=auto", *texts])
+        usual = {"optimizer.lr": f"{CHECKPOINT_RATE:g}", **OF_CHECKPOINTS}
+    else:
+        if summary is None or summary.status != "finished":
+            status = summary.status if summary else "no run of train.py"
+            raise ConfigError(f"{folder}: is {status}, not finished")
+        own = compose([as_typed("config", str(folder / "config.yaml")), plugins])
+        usual = {"optimizer.lr": f"{own.optimizer.lr * RATE:g}"}
+    config = recompose(own, with_defaults(kept, {**DEFAULTS, **usual, **FIXED}))
+    tokens, context = prepare_tokens(config), context_of(context, model, folder)
     tokens.check(context)
+    if summary is not None and tokens.fingerprint != summary.data.fingerprint:
+        raise ConfigError(f"{folder}: its tokens are others than those it was trained on")
     largest = max(int(part.max()) for part in (tokens.train, tokens.val))
     check_vocabulary(folder, largest, model)
     model = model.double() if config.trainer.precision == "fp64" else model
     words = with_ids_of(model, tokens.tokenizer)
-    corpus = identity_of(CORPORA.maker(config.data)())
-    return Tunable(folder, model, own, config, tokens, words, context, corpus)
+    begun: tuple[Any, ...] = (identity_of(CORPORA.maker(config.data)()),)
+    if summary is not None:
+        read = summary.step * own.trainer.batch_size
+        begun = summary.data.identity, summary.step, read, summary.threads or 1
+    return Tunable(folder, model, own, config, tokens, words, context, *begun)
 
 
 def _words_of_text(typed: Sequence[str], text: Path | None) -> list[str]:

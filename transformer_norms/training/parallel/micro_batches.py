@@ -98,22 +98,22 @@ class MicroBatches:
         for parameters in self.replicas.parameters:
             take_gradients(parameters)
 
-    def sums(self, windows: Iterable[Batch]) -> Iterator[Tensor]:
-        """Yields the sum of the cross-entropy over the tokens of each window, in order, the same on
-        all ranks."""
-        counts: deque[int] = deque()
+    def sums(self, windows: Iterable[Batch]) -> Iterator[tuple[Tensor, int]]:
+        """Yields the sum of the cross-entropy over the tokens of each window, the same on all
+        ranks, and how many tokens these are."""
+        counts: deque[tuple[int, int]] = deque()  # the pieces and the tokens of a window
 
         def pieces() -> Iterator[Batch]:
             for window in windows:
                 even = len(window) % self.pieces == 0
                 cut = window.chunk(self.pieces) if even else [window]
-                counts.append(len(cut))
+                counts.append((len(cut), window[:, 1:].numel()))
                 yield from cut
 
         sums = self._sums(pieces())
         for first in sums:
-            rest = islice(sums, counts.popleft() - 1)
-            yield add_in_tree([first, *rest], torch.add)
+            count, tokens = counts.popleft()
+            yield add_in_tree([first, *islice(sums, count - 1)], torch.add), tokens
 
     def _sums_here(self, pieces: Sequence[Batch]) -> list[Tensor]:
         return self.replicas.run(lambda loss, i: loss.sum(pieces[i]), len(pieces))

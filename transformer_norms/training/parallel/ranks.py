@@ -76,12 +76,7 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Returns whether the flag is set on any rank."""
-        if self.count == 1:
-            return flag
-        flags = torch.tensor([flag], dtype=torch.uint8)
-        with self.together():
-            distributed.all_reduce(flags, distributed.ReduceOp.MAX)
-        return bool(flags.item())
+        return flag if self.count == 1 else bool(self.stack(torch.tensor(flag)).any())
 
     def stop(self, asked: bool) -> bool:
         """Returns whether any rank was asked to stop, or has outlived the torchrun that started it:
