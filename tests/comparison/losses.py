@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import comparison_sentence
 from transformer_norms.comparison.verdict import Rules, compare, pair
@@ -13,6 +14,7 @@ from transformer_norms.comparison.verdict import Rules, compare, pair
 MARGIN = 0.005
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 BASE = (3.00, 3.02, 2.99, 3.01, 3.03)
+PAIR = Contrast({"sandwich": 1, "pre": -1}, "sandwich - pre")
 
 
 def outcomes(losses, failed=(), **more):
@@ -33,7 +35,7 @@ def comparison_of(ours, theirs, **rules):
 
 def sentence_of(ours, theirs, **rules):
     comparison = compare_pairs({"variant": (ours, theirs)}, **rules)["variant"]
-    return comparison_sentence("sandwich", "pre", comparison, ours, theirs)
+    return comparison_sentence(PAIR, comparison, {"sandwich": ours, "pre": theirs})
 
 
 def judge_by_scipy(differences, margin, slack=(0.0, 0.0)):

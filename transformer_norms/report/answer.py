@@ -7,7 +7,7 @@ from typing import get_args
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import comparison_sentence, plural, sum_sentence
+from transformer_norms.comparison.sentences import comparison_sentence, plural
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
@@ -62,17 +62,13 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     of its comparison, unless this is its text."""
     study, name = findings.study, name or contrast.text
     comparison = findings.every.get(name)
-    variants = [study.variant(one) for one in contrast.coefficients]
+    variants = [study.variant(one) for one in contrast.pair or contrast.coefficients]
     if comparison is None:
         without = ", ".join(variant.name for variant in variants if not variant.results)
         return f"{contrast.text} has no value: {without} without results"
     outcomes = {variant.name: findings.outcomes[variant.name] for variant in variants}
     edges = [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
-    if contrast.pair:
-        one, two = contrast.pair
-        claim = comparison_sentence(one, two, comparison, outcomes[one], outcomes[two], edges)
-    else:
-        claim = sum_sentence(contrast.text, contrast.unit, comparison, outcomes, edges)
+    claim = comparison_sentence(contrast, comparison, outcomes, edges)
     word = findings.alone.get(name)  # the verdict follows from what is judged together with it
     alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.joining import Joined, join
-from transformer_norms.comparison.sentences import plural, sum_sentence
+from transformer_norms.comparison.sentences import comparison_sentence, plural
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live
@@ -149,7 +149,7 @@ def _measured(name: str, f: Findings, text: str) -> Comparison:
 def _sentence(one: JoinedContrast) -> str:
     """The verdict on what is joined, with how much the studies differ."""
     tau, p = one.joined.tau, one.joined.heterogeneity
-    claim = sum_sentence(one.contrast.text, one.contrast.unit, one.joined.comparison, {})
+    claim = comparison_sentence(one.contrast, one.joined.comparison, {})
     agree = f"deviation between studies {tau:.4f} {one.contrast.unit}, p of Cochran's Q {p:.2g}"
     return f"{claim}, joined over {len(one.studies)} studies; {agree}"
 
