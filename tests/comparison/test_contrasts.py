@@ -35,7 +35,7 @@ from transformer_norms.report.answer import answer, contrast_sentence, sentence
 from transformer_norms.report.fairness import contrast_differences, pairs_within
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.table import CONTRAST_NOTE, contrast_table
+from transformer_norms.report.table import contrast_table
 
 
 def named(*variants):
@@ -431,7 +431,7 @@ def test_the_command_takes_contrasts_and_the_report_shows_them(tmp_path, monkeyp
     section = table.partition("## Contrasts")[2].partition("## ")[0]
     assert "- post - out is -0.0187 nats (95 % interval" in section  # typed: not declared
     assert "| out - post | 3     | +0.0187" in section
-    assert CONTRAST_NOTE in section
+    assert "The value of a contrast is the sum of coefficient x loss over its variants" in section
     assert "contrast hybrid - pre: 'hybrid' names no variant; there are pre, post, out" in table
     shown = capsys.readouterr().err
     assert "post - out  3      -0.0187" in shown

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.comparison.sentences import listed
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
@@ -265,12 +266,11 @@ def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:
     notes = []
     for name, of_runs in values.items():
         counts = Counter(map(str, of_runs)).most_common()
-        listed = ", ".join(f"{shorten(value)} in {count}" for value, count in counts)
-        notes += [f"{name} mixed: {listed}"] if len(counts) > 1 else []
+        values_text = ", ".join(f"{shorten(value)} in {count}" for value, count in counts)
+        notes += [f"{name} mixed: {values_text}"] if len(counts) > 1 else []
     sources = [summary.source for summary in summaries]
     common = set.intersection(*map(set, sources)) if sources else set()
     files = sorted(name for name in common if len({source[name] for source in sources}) > 1)
     if files:
-        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-        notes.append(f"code mixed: {', '.join(map(shorten, files[:3]))}{more} differ")
+        notes.append(f"code mixed: {listed([*map(shorten, files)], 3)} differ")
     return notes

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.sentences import listed, plural
 from transformer_norms.report.study import Study
 
 _LISTED = 8  # runs named in one line
@@ -70,7 +70,6 @@ def left_out_notes(study: Study) -> list[str]:
         for run in (*variant.trials, *variant.results)
         if not run.ended
     ]
-    for reason, names in _uncounted(study).items():
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        notes.append(f"{_LEFT_OUT[reason]}: {', '.join(names[:_LISTED])}{more}")
+    left_out = _uncounted(study).items()
+    notes += [f"{_LEFT_OUT[reason]}: {listed(names, _LISTED)}" for reason, names in left_out]
     return notes + study.left_out + study.damaged

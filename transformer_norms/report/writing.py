@@ -1,6 +1,6 @@
 """Writes a report: all files are made before the first is written, and none written unchanged."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,10 @@ from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.study import RowsOf, read_rows
+from transformer_norms.report.texts import render
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.storage.files import remove_leftovers, storage, write_bytes
-from transformer_norms.text_tables import (
-    csv_table,
-    escape_markdown,
-    markdown_list,
-    markdown_table,
-    rows_of,
-    show,
-)
+from transformer_norms.text_tables import csv_table, show
 
 # The columns of results.csv behind those of the study: their headings, and their keys in the table.
 _MEASURED = (
@@ -130,59 +124,23 @@ def _results_csv(findings: Findings) -> bytes:
 
 
 def _table_md(findings: Findings) -> str:
-    """table.md: the question, the answer, and what the answer rests on. Empty sections are left
-    out. It reads well in a terminal, too."""
+    """table.md: the question, the answer, and what the answer rests on."""
     study = findings.study
     columns, contrasts = tables.table(findings), tables.contrast_table(findings)
     notes = tables.column_notes(findings, {**columns, **contrasts})
-    sections = {
-        "": [
-            f"# {escape_markdown(study.question or 'Runs by variant')}",
-            markdown_list(left_out_summary(study)),
-            _verdicts(findings),
-            markdown_table(rows_of(columns), straight=True),
-            markdown_list([*notes, *tables.regime_notes(findings)]),
-        ],
-        "## Contrasts": [
-            _claim_list(
-                (
-                    contrast_sentence(findings, one),
-                    [f"it differs in more: {line}" for line in contrast_differences(study, one)],
-                )
-                for one in study.contrasts
-            ),
-            markdown_table(rows_of(contrasts), straight=True),
-            tables.CONTRAST_NOTE if study.contrasts else "",
-        ],
-        "## Tuning": [
-            markdown_table(rows_of(audit_table(study)), straight=True),
-            markdown_list(audit_lines(study)),
-        ],
-    }
-    evidence = tables.evidence_notes(findings)
-    evidence["Where this comes from"] = tables.origin_notes(study)
-    sections |= {f"## {title}": [markdown_list(notes)] for title, notes in evidence.items()}
-    parts = [[title, *texts] for title, texts in sections.items() if any(texts)]
-    return "\n\n".join(text for part in parts for text in part if text) + "\n"
-
-
-def _verdicts(findings: Findings) -> str:
-    """A sentence for each variant, and below it its other differences from the baseline."""
-    study, claims = findings.study, []
-    for variant in study.variants:
-        more = "; ".join(findings.differences.get(variant.name, ()))
-        beside = [f"it differs in more ({variant.baseline} in brackets): {more}"] if more else []
-        claims.append((sentence(findings, variant), beside))
-    if not study.unasked and not any(variant.baseline for variant in study.variants):
-        said = "nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it"
-        claims.append((said, []))
-    return _claim_list([*claims, *([(study.unasked, [])] if study.unasked else [])])
-
-
-def _claim_list(claims: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """A line for each claim, and below it what else differs."""
-    return "\n".join(
-        line
-        for claim, beside in claims
-        for line in (f"- {escape_markdown(claim)}", *(f"  - {escape_markdown(b)}" for b in beside))
+    origin = {"Where this comes from": tables.origin_notes(study)}
+    return render(
+        "table.md",
+        study=study,
+        findings=findings,
+        sentence=sentence,
+        contrast_sentence=contrast_sentence,
+        contrast_differences=contrast_differences,
+        absent=left_out_summary(study),
+        results=columns,
+        notes=[*notes, *tables.regime_notes(findings)],
+        contrasts=contrasts,
+        audit=audit_table(study),
+        audit_lines=audit_lines(study),
+        evidence=tables.evidence_notes(findings) | origin,
     )

@@ -60,7 +60,6 @@ def _content(findings: Findings) -> dict[str, Any]:
         "results": results,
         "scope": regime(findings),
         "contrasts": contrasts,
-        "contrast_note": tables.CONTRAST_NOTE,
         "contrast_differences": [
             line for contrast in study.contrasts for line in contrast_differences(study, contrast)
         ],
