@@ -72,6 +72,14 @@ def test_a_sequence_of_few_seeds_has_no_interval_yet():
         ("better", "v is better than w by 0.0120 nats (95 % interval 0.0040 to 0.0200, p 0.020, 3 "
          "seeds)",
          "v - w is below zero: -0.0120 nats (95 % interval -0.0200 to -0.0040, p 0.020, 3 seeds)"),
+        ("worse", "v is worse than w by -0.0120 nats (95 % interval -0.0200 to -0.0040, p 0.020, 3 "
+         "seeds)",
+         "v - w is above zero: -0.0120 nats (95 % interval -0.0200 to -0.0040, p 0.020, 3 seeds)"),
+        ("not decided yet",
+         "v against w is not decided yet: 3 of 4 pairs have ended (-0.0120 so far, 95 % interval "
+         "-0.0200 to -0.0040 at any look)",
+         "v - w is not decided yet: 3 of 4 seeds have ended (-0.0120 so far, 95 % interval -0.0200 "
+         "to -0.0040 at any look)"),
         ("equivalent", "v is equivalent to w within 0.02 nats (difference -0.0120, 95 % interval "
          "-0.0200 to -0.0040, p 0.020, 3 seeds)",
          "v - w is zero within 0.02 nats (-0.0120, 95 % interval -0.0200 to -0.0040, p 0.020, 3 "
@@ -79,9 +87,11 @@ def test_a_sequence_of_few_seeds_has_no_interval_yet():
     ],
 )  # fmt: skip
 def test_each_verdict_has_its_line(verdict, of_a_pair, of_a_sum):
-    c, edges = comparison(verdict=verdict), ["v (lr=1)"]
+    c, edges = comparison(verdict=verdict, planned=4), ["v (lr=1)"]
     assert comparison_sentence(Contrast({"v": 1, "w": -1}, "v - w"), c, {}, edges) == of_a_pair
     assert comparison_sentence(Contrast({}, "v - w"), c, {}, edges) == of_a_sum
+    slope = comparison_sentence(Contrast({}, "v - w", "model.depth"), c, {}, edges)
+    assert slope == of_a_sum.replace("nats", "nats per doubling of model.depth")
 
 
 def comparison(**numbers):
