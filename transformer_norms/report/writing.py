@@ -7,22 +7,17 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell, tell_nobody, track
-from transformer_norms.report import table as tables
-from transformer_norms.report.answer import contrast_sentence, sentence
 from transformer_norms.report.charts.panels import panel_files, panels
 from transformer_norms.report.curves import draw_curves
-from transformer_norms.report.fairness import contrast_differences
 from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.left_out import left_out_summary
-from transformer_norms.report.page import render_page
+from transformer_norms.report.page import content_of, render_page
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.study import RowsOf, read_rows
 from transformer_norms.report.texts import render
-from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.storage.files import remove_leftovers, storage, write_bytes
 from transformer_norms.text_tables import csv_table, show
 
@@ -68,11 +63,12 @@ def write_report(
 
 def _report_files(findings: Findings, rows: RowsOf, tell: Tell) -> dict[str, bytes]:
     tell("drawing", 0, 0)
+    content = content_of(findings)
     return {
-        "report.html": render_page(findings, rows),
+        "report.html": render_page(content, findings, rows),
         "results.csv": _results_csv(findings),
         **{name: text.encode() for name, text in paper_files(findings).items()},
-        "table.md": _table_md(findings).encode(),
+        "table.md": render("table.md", **content).encode(),
         **draw_curves(findings, rows),
         **draw_rates(findings.study),
     }
@@ -121,26 +117,3 @@ def _results_csv(findings: Findings) -> bytes:
     rows = table[[*there.values()]].to_numpy().tolist() if there else []
     cells = [[show(one) if isinstance(one, Mapping) else one for one in row] for row in rows]
     return csv_table([[*there] or ["study"], *cells])
-
-
-def _table_md(findings: Findings) -> str:
-    """table.md: the question, the answer, and what the answer rests on."""
-    study = findings.study
-    columns, contrasts = tables.table(findings), tables.contrast_table(findings)
-    notes = tables.column_notes(findings, {**columns, **contrasts})
-    origin = {"Where this comes from": tables.origin_notes(study)}
-    return render(
-        "table.md",
-        study=study,
-        findings=findings,
-        sentence=sentence,
-        contrast_sentence=contrast_sentence,
-        contrast_differences=contrast_differences,
-        absent=left_out_summary(study),
-        results=columns,
-        notes=[*notes, *tables.regime_notes(findings)],
-        contrasts=contrasts,
-        audit=audit_table(study),
-        audit_lines=audit_lines(study),
-        evidence=tables.evidence_notes(findings) | origin,
-    )
