@@ -32,7 +32,7 @@ from run_folders import (
 )
 
 from transformer_norms.report import figures
-from transformer_norms.report.answer import answer
+from transformer_norms.report.answer import answer, contrast_sentence
 from transformer_norms.report.charts.differences import difference_rows, limit_of
 from transformer_norms.report.charts.profiles import probe_profiles
 from transformer_norms.report.findings import findings
@@ -84,8 +84,8 @@ def test_contrasts_and_what_the_answer_is_about_stand_on_the_page(tmp_path):
     make_study(tmp_path, {"pre": PRE, "post": post, "out": SANDWICH}, contrasts=["post - out"])
     path, found = write_report([tmp_path])
     words = words_of(path.read_text())
-    (said,) = answer(found).contrasts
-    assert words.index(said) < words.index("Results")
+    said = contrast_sentence(found, found.study.contrasts[0])
+    assert words.index(f"{said}.") < words.index("Results")
     assert f"Scale of these results: {regime(found)}." in words
     assert "contrast seeds value 95 % interval" in words
     assert f"post - out 3 {found.contrasts['post - out'].difference:+.4f} " in words

@@ -67,7 +67,10 @@ def _report_files(findings: Findings, rows: RowsOf, tell: Tell) -> dict[str, byt
     return {
         "report.html": render_page(content, findings, rows),
         "results.csv": _results_csv(findings),
-        **{name: text.encode() for name, text in paper_files(findings).items()},
+        **{
+            name: text.encode()
+            for name, text in paper_files(findings, content["column_notes"]).items()
+        },
         "table.md": render("table.md", **content).encode(),
         **draw_curves(findings, rows),
         **draw_rates(findings.study),

@@ -76,7 +76,7 @@ def content_of(findings: Findings) -> dict[str, Any]:
         "runs": runs_table(findings),
         "setup": shared_settings(study),
         "probe_every": next((run.value(key) for run in study.results if run.has(key)), None),
-        "confounds": {v.name: confounds(study, v) for v in findings.compared},
+        "confounds": {v.name: confounds(study, v, study.baseline_of(v)) for v in findings.compared},
     }
 
 
