@@ -34,7 +34,7 @@ from transformer_norms.report.__main__ import main as report
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.run.reader import SavedRun, run_folders
-from transformer_norms.text_tables import escape_markdown, spreadsheet_cell
+from transformer_norms.text_tables import escape_latex, escape_markdown, spreadsheet_cell
 
 CONTENTS = {
     "deep": b"[" * 100_000 + b"]" * 100_000 + b"\n",
@@ -159,6 +159,12 @@ def test_anybodys_text_is_inert_in_every_file():
 def test_a_spreadsheet_takes_no_text_for_a_formula(start):
     assert spreadsheet_cell(start).startswith("'")
     assert spreadsheet_cell(-1.5) == -1.5
+
+
+@pytest.mark.goal("X6")
+def test_markdown_and_latex_specials_are_escaped():
+    assert escape_markdown("a|b<c>[d](e)`f`*g*") == r"a\|b\<c\>\[d\](e)\`f\`\*g\*"
+    assert escape_latex("50 %_{x} \\input") == r"50 \%\_\{x\} \textbackslash{}input"
 
 
 def break_folder(run):
