@@ -112,8 +112,8 @@ START = (2.0, 2.1, 2.2, 1.9, 2.3)
         ({120: START, 480: [loss - 0.5 for loss in START]}, "steps 30 predicts steps 480", 3),
         ({480: (1.0, 0.9, 1.2, 0.8, 1.3)}, "steps 30 does not predict steps 480: post is better at "
          "steps 480, worse at steps 30.", 0),
-        ({480: (1.0, 1.3, 1.4, 0.8, 1.5)}, "Neither word is said of steps 30 and steps 480: (post - "
-         "pre) under", 1),
+        ({480: (1.0, 1.3, 1.4, 0.8, 1.5)}, "Neither word is said of steps 30 and steps 480: (post "
+         "- pre) under", 1),
     ],
     ids=["the order stays", "a sign turns", "a difference grows"],
 )  # fmt: skip
