@@ -3,6 +3,7 @@
 A tag drops the newline that follows it, so that a blank line after a tag ends a line of the text.
 """
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from transformer_norms.text_tables import (
     escape_markdown,
     markdown_list,
     markdown_table,
+    printable,
     rows_of,
 )
 
@@ -26,15 +28,21 @@ def render(name: str, **values: Any) -> str:
 
 
 def render_lines(name: str, **values: Any) -> list[str]:
-    """Returns the lines of the template `name` that are not empty."""
-    return [line for line in render(name, **values).splitlines() if line]
+    """Returns the lines of the template `name` that are not empty. A value is within one line."""
+    text = _environment(finalize=_within_a_line).get_template(name).render(**values)
+    return [line for line in text.split("\n") if line]
+
+
+def _within_a_line(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value
 
 
 @cache
-def _environment() -> Environment:
+def _environment(finalize: Callable[[Any], Any] | None = None) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
+        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
