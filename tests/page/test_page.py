@@ -8,7 +8,6 @@ from statistics import fmean
 import pytest
 from page_studies import (
     LOSSES,
-    RATES,
     STEPS,
     axes_of,
     depth_study,
@@ -151,11 +150,7 @@ def test_rates_of_more_variants_than_lines_differ_are_a_map_and_called_so(tmp_pa
     tuned_study(tmp_path)
     path, found = write_report([tmp_path])
     assert "A row for each variant, a cell for each value" in words_of(path.read_text())
-    tuning = panels_of(found)["tuning"]
-    assert tuning.rows == [" ".join(names) for names in LOSSES]
-    assert [label.get_text() for label in axes_of(tuning).get_xticklabels()] == [
-        f"{x:g}" for x in RATES
-    ]
+    assert panels_of(found)["tuning"].rows == [" ".join(names) for names in LOSSES]
 
 
 def profiles_of(study):

@@ -33,16 +33,6 @@ class Audit:
     sensitivity: float | None
 
     @property
-    def missing(self) -> int:
-        """The tuning runs that have not ended."""
-        return sum(not trial.ended for trial in self.variant.trials)
-
-    @property
-    def inside(self) -> bool:
-        """Whether the best value lies inside those that were tried."""
-        return self.variant.tuned is not None and not self.variant.tuned.edge
-
-    @property
     def means(self) -> dict[float, float]:
         """The mean over the runs that trained, at each rate at which one did."""
         return {rate: o.mean for rate, o in self.outcomes.items() if o.mean is not None}
