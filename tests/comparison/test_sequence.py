@@ -79,9 +79,9 @@ def test_equal_differences_never_reject_at_their_own_mean():
     assert confidence_sequence([0.5], 0.05, None) == (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize("looks", [10, 60])
-def test_looking_after_every_seed_rejects_a_true_mean_in_at_most_5_percent(looks):
+def test_looking_after_every_seed_rejects_a_true_mean_in_at_most_5_percent():
     """Student's test with the same looks rejects several times as often: the check can fail."""
+    looks = 30
     draw = np.random.default_rng(3)
     rejected = students = 0
     for _ in range(1000):

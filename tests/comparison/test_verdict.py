@@ -133,6 +133,11 @@ def test_runs_that_failed_or_are_missing_are_said():
     assert sentence_of(base, lost) == (
         f"pre failed to train in {failed}, sandwich {none}; pre: {missing}"
     )
+    c = compare_pairs({"v": (lost, base)})["v"]
+    assert comparison_sentence(Contrast({}, "a - b - c"), c, {"a": lost, "b": base}) == (
+        "a - b - c has no value: runs failed to train, a in 2 of 3 (9 to 99 %; 1 diverged, 1 no "
+        f"better than the bigram); a: {missing}"
+    )
     one = Outcomes({}, {0: "diverged"})
     assert sentence_of(one, lost).startswith(
         "sandwich failed to train in 1 of 1 run (2 to 100 %; 1 diverged), pre in 2 of 3 "

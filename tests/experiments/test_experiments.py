@@ -72,7 +72,7 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
     assert not {row["status"] for row in rows.values()} - {"finished", "diverged"}
 
 
-GOLDEN = "norms depth qk_norm_edges stream_or_table_256 eps token_norm".split()
+GOLDEN = "norms depth qk_norm_edges eps".split()
 
 
 @pytest.mark.parametrize("study", GOLDEN)

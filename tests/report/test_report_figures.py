@@ -174,7 +174,7 @@ def test_more_variants_than_lines_that_differ_are_a_map_of_their_rates(monkeypat
 
 
 def test_crosses_of_many_variants_leave_the_names_room_and_lie_within_the_axes(monkeypatch):
-    placements = options("placement")[:26]
+    placements = options("placement")[:16]
     losses = {name: {1e-4: None, 1e-3: 2.5, 2e-3: 2 + i / 1e3} for i, name in enumerate(placements)}
     study = tuned_at(losses)
     drawings = drawn_by(monkeypatch)
