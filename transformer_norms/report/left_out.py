@@ -6,6 +6,8 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.report.study import Study
 from transformer_norms.report.texts import render_lines
 
+_STATES = {"missing": "not begun"}  # where the word of a run's record says too little
+
 
 def run_warnings(study: Study) -> list[str]:
     """Each warning once, with the number of runs that have it, and their variants if not all."""
@@ -42,5 +44,12 @@ def _lines(study: Study, by_name: bool) -> list[str]:
             reason = superseded if run.stage == "superseded" else run.stage
             uncounted[reason].append(run.folder.name)
     states = Counter({m.folder: m.status for m in study.counted if not m.ended}.values())
-    values = {"study": study, "uncounted": uncounted, "states": states, "by_name": by_name}
-    return render_lines("left_out.txt", **values) + study.left_out + study.damaged
+    lines = render_lines(
+        "left_out.txt",
+        study=study,
+        uncounted=uncounted,
+        missing=states.total(),
+        states=[f"{count} {_STATES.get(name, name)}" for name, count in states.items()],
+        by_name=by_name,
+    )
+    return lines + study.left_out + study.damaged
