@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 from transformer_norms.comparison.contrasts import Contrast, find_contrast
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
-from transformer_norms.comparison.verdict import Verdict
-from transformer_norms.report.fairness import confounds
-from transformer_norms.report.findings import Findings, comparison_of
+from transformer_norms.comparison.verdict import Comparison, Verdict, compare
+from transformer_norms.report.fairness import check_comparable, confounds
+from transformer_norms.report.findings import Findings, asked_comparisons
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import escape_markdown
@@ -176,19 +176,27 @@ class Judged:
         return f"{name} {difference} nats ({interval}{p})"
 
 
+def comparison_of(findings: Findings, contrast: Contrast) -> Comparison | None:
+    """The comparison of a study that has these coefficients, or else one more, which is described.
+    None if one of its variants has no results."""
+    for name, comparison in findings.every.items():
+        if findings.study.asked[name].coefficients == contrast.coefficients:
+            return comparison
+    study = replace(findings.study, contrasts=[*findings.study.contrasts, contrast])
+    check_comparable(study)
+    asked = asked_comparisons(study, findings.outcomes, findings.slack)
+    return compare(asked, findings.rules, described=asked).get(contrast.text)
+
+
 def _other_differences(judged: Sequence[Judged]) -> list[str]:
     """The settings in which a variant and its baseline differ beyond the question."""
     notes = []
     for one in judged:
         study = one.study.study
-        variant, baseline = one.contrast.pair or ("", "")
-        if variant and (keys := confounds(study, _against(study.variant(variant), baseline))):
-            notes.append(escape_markdown(f"{variant} differs in {', '.join(keys)} as well"))
+        pair = [study.variant(name) for name in one.contrast.pair or ()]
+        if pair and (keys := confounds(study, *pair)):
+            notes.append(escape_markdown(f"{pair[0].name} differs in {', '.join(keys)} as well"))
     return list(dict.fromkeys(notes))
-
-
-def _against(variant: Variant, baseline: str) -> Variant:
-    return replace(variant, baseline=baseline)
 
 
 # --------------------------------------------------------------- studies that contradict each other

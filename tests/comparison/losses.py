@@ -1,11 +1,9 @@
 """Losses by seed, as the statistics take them, and their verdicts by scipy alone."""
 
-import csv
-from pathlib import Path
-
 import numpy as np
 from scipy import stats
 
+from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import comparison_sentence
 from transformer_norms.comparison.verdict import Rules, compare, pair
@@ -13,6 +11,7 @@ from transformer_norms.comparison.verdict import Rules, compare, pair
 MARGIN = 0.005
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 BASE = (3.00, 3.02, 2.99, 3.01, 3.03)
+PAIR = Contrast({"sandwich": 1, "pre": -1}, "sandwich - pre")
 
 
 def outcomes(losses, failed=(), **more):
@@ -33,7 +32,7 @@ def comparison_of(ours, theirs, **rules):
 
 def sentence_of(ours, theirs, **rules):
     comparison = compare_pairs({"variant": (ours, theirs)}, **rules)["variant"]
-    return comparison_sentence("sandwich", "pre", comparison, ours, theirs)
+    return comparison_sentence(PAIR, comparison, {"sandwich": ours, "pre": theirs})
 
 
 def judge_by_scipy(differences, margin, slack=(0.0, 0.0)):
@@ -54,26 +53,3 @@ def judge_by_scipy(differences, margin, slack=(0.0, 0.0)):
         within = -margin < low and high < margin
         judged[name] = t.interval(0.95), (low, high), p, "equivalent" if within else word
     return judged
-
-
-def simulate(deviations, seeds, studies):
-    """Studies of equal variants with these deviations, the baseline's first: by variant the mean
-    difference, its standard error by the shrunk variance, and the degrees of freedom."""
-    draw, count = np.random.default_rng([seeds, studies]), len(deviations) - 1
-    losses = draw.normal(size=(studies, count + 1, seeds)) * np.array(deviations)[:, None]
-    differences = losses[:, 1:] - losses[:, :1]
-    own, weight = differences.var(-1, ddof=1), min(4, count - 1)
-    freedom, usual = seeds - 1 + weight, own.mean(1, keepdims=True)
-    shrunk = np.maximum(own, (weight * usual + (seeds - 1) * own) / freedom)
-    return differences.mean(-1), np.sqrt(shrunk / seeds), freedom
-
-
-def packed_losses(study):
-    """The losses of a study in experiments/, variant -> seed -> loss."""
-    losses = {}
-    with open(Path(__file__).parents[2] / "experiments" / study / "results.csv") as file:
-        for row in csv.DictReader(file):
-            if row["stage"] == "result":
-                loss = float(row["test_loss"] or row["val_loss"])
-                losses.setdefault(row["variant"], {})[int(row["seed"])] = loss
-    return losses

@@ -104,11 +104,6 @@ def test_workers_are_kept_busy_and_no_variant_gets_more_than_the_most():
     assert max(c["pre"] for c, _ in course(losses, at_once=64)) <= MOST
 
 
-def test_looks_at_the_same_results_lead_to_the_same_decisions():
-    losses = study(5, {"far": 0.2, "near": 0.03, "equal": 0.0})
-    assert course(losses) == course(losses)
-
-
 def test_a_study_that_would_not_allow_looks_is_a_mistake():
     sides = pair(outcomes([3.0, 3.1, 3.2]), outcomes([3.0, 3.2, 3.1]))
     with pytest.raises(AssertionError, match="after a look"):

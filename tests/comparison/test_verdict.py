@@ -5,10 +5,11 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses import BASE, NOISE, compare_pairs, comparison_of, outcomes, sentence_of
+from losses import BASE, NOISE, PAIR, compare_pairs, comparison_of, outcomes, sentence_of
 
+from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import comparison_sentence, sum_sentence
+from transformer_norms.comparison.sentences import comparison_sentence
 from transformer_norms.comparison.verdict import Comparison, Rules, compare, pair
 
 
@@ -45,14 +46,14 @@ def test_the_tuning_error_is_said_where_it_is_most_of_the_bounds(slack, sign, wo
     base = outcomes([3.00, 3.02, 2.99, 3.01])
     ours = [3.02, 3.041, 3.009, 3.0305] if sign > 0 else [2.98, 3.001, 2.969, 2.9905]
     c = compare({"it": pair(outcomes(ours), base, slack)}, Rules())["it"]
-    said = comparison_sentence("sandwich", "pre", c, outcomes(ours), base)
+    said = comparison_sentence(PAIR, c, {})
     assert said.endswith(words) or said.startswith(words)
 
 
 def test_a_sequence_of_few_seeds_has_no_interval_yet():
     base, ours = outcomes([3.00, 3.02, 2.99]), outcomes([3.03, 3.04, 3.02])
     c = compare({"it": pair(ours, base)}, Rules(looks=2))["it"]
-    assert comparison_sentence("sandwich", "pre", c, ours, base) == (
+    assert comparison_sentence(PAIR, c, {}) == (
         "sandwich is not told apart from pre: difference 0.0267 nats (no interval yet, "
         f"p {c.p:.2f}, 3 seeds); no difference is found yet, however large"
     )
@@ -71,6 +72,14 @@ def test_a_sequence_of_few_seeds_has_no_interval_yet():
         ("better", "v is better than w by 0.0120 nats (95 % interval 0.0040 to 0.0200, p 0.020, 3 "
          "seeds)",
          "v - w is below zero: -0.0120 nats (95 % interval -0.0200 to -0.0040, p 0.020, 3 seeds)"),
+        ("worse", "v is worse than w by -0.0120 nats (95 % interval -0.0200 to -0.0040, p 0.020, 3 "
+         "seeds)",
+         "v - w is above zero: -0.0120 nats (95 % interval -0.0200 to -0.0040, p 0.020, 3 seeds)"),
+        ("not decided yet",
+         "v against w is not decided yet: 3 of 4 pairs have ended (-0.0120 so far, 95 % interval "
+         "-0.0200 to -0.0040 at any look)",
+         "v - w is not decided yet: 3 of 4 seeds have ended (-0.0120 so far, 95 % interval -0.0200 "
+         "to -0.0040 at any look)"),
         ("equivalent", "v is equivalent to w within 0.02 nats (difference -0.0120, 95 % interval "
          "-0.0200 to -0.0040, p 0.020, 3 seeds)",
          "v - w is zero within 0.02 nats (-0.0120, 95 % interval -0.0200 to -0.0040, p 0.020, 3 "
@@ -78,9 +87,11 @@ def test_a_sequence_of_few_seeds_has_no_interval_yet():
     ],
 )  # fmt: skip
 def test_each_verdict_has_its_line(verdict, of_a_pair, of_a_sum):
-    c, some = comparison(verdict=verdict), outcomes([3.0, 3.1, 3.2])
-    assert comparison_sentence("v", "w", c, some, some, ["v (lr=1)"]) == of_a_pair
-    assert sum_sentence("v - w", "nats", c, {"v": some}, ["v (lr=1)"]) == of_a_sum
+    c, edges = comparison(verdict=verdict, planned=4), ["v (lr=1)"]
+    assert comparison_sentence(Contrast({"v": 1, "w": -1}, "v - w"), c, {}, edges) == of_a_pair
+    assert comparison_sentence(Contrast({}, "v - w"), c, {}, edges) == of_a_sum
+    slope = comparison_sentence(Contrast({}, "v - w", "model.depth"), c, {}, edges)
+    assert slope == of_a_sum.replace("nats", "nats per doubling of model.depth")
 
 
 def comparison(**numbers):
@@ -107,8 +118,7 @@ def comparison(**numbers):
     ],
 )  # fmt: skip
 def test_numbers_have_the_digits_that_their_interval_carries_and_zero_has_no_sign(numbers, words):
-    some = outcomes([3.0, 3.1, 3.2])
-    assert words in comparison_sentence("sandwich", "pre", comparison(**numbers), some, some)
+    assert words in comparison_sentence(PAIR, comparison(**numbers), {})
 
 
 def test_runs_that_failed_or_are_missing_are_said():
@@ -122,6 +132,11 @@ def test_runs_that_failed_or_are_missing_are_said():
     )
     assert sentence_of(base, lost) == (
         f"pre failed to train in {failed}, sandwich {none}; pre: {missing}"
+    )
+    c = compare_pairs({"v": (lost, base)})["v"]
+    assert comparison_sentence(Contrast({}, "a - b - c"), c, {"a": lost, "b": base}) == (
+        "a - b - c has no value: runs failed to train, a in 2 of 3 (9 to 99 %; 1 diverged, 1 no "
+        f"better than the bigram); a: {missing}"
     )
     one = Outcomes({}, {0: "diverged"})
     assert sentence_of(one, lost).startswith(

@@ -103,26 +103,25 @@ def test_a_width_with_two_numbers_of_steps_is_two_scales():
     ) == (1, 1, 1)
 
 
-def test_an_order_that_stays_is_said_to_predict():
-    start = (2.0, 2.1, 2.2, 1.9, 2.3)
-    found = plant_scales({30: start, 120: start, 480: [loss - 0.5 for loss in start]})
-    assert agreement.answer("horizon", found).startswith("steps 30 predicts steps 480")
+START = (2.0, 2.1, 2.2, 1.9, 2.3)
+
+
+@pytest.mark.parametrize(
+    ("longer", "said", "same_orders"),
+    [
+        ({120: START, 480: [loss - 0.5 for loss in START]}, "steps 30 predicts steps 480", 3),
+        ({480: (1.0, 0.9, 1.2, 0.8, 1.3)}, "steps 30 does not predict steps 480: post is better at "
+         "steps 480, worse at steps 30.", 0),
+        ({480: (1.0, 1.3, 1.4, 0.8, 1.5)}, "Neither word is said of steps 30 and steps 480: (post "
+         "- pre) under", 1),
+    ],
+    ids=["the order stays", "a sign turns", "a difference grows"],
+)  # fmt: skip
+def test_an_order_predicts_where_it_stays_and_a_sign_that_turns_is_named(longer, said, same_orders):
+    found = plant_scales({30: START, **longer})
+    assert agreement.answer("horizon", found).startswith(said)
     text = agreement.study_text("horizon", found)
-    assert text.count("| +1.00 | +1.00 to +1.00 |") == 3
-
-
-def test_a_sign_that_turns_is_named_and_the_order_does_not_predict():
-    found = plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 0.9, 1.2, 0.8, 1.3)})
-    said = agreement.answer("horizon", found)
-    assert said == (
-        "steps 30 does not predict steps 480: post is better at steps 480, worse at steps 30."
-    )
-
-
-def test_a_difference_that_grows_without_turning_is_neither():
-    found = plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.3, 1.4, 0.8, 1.5)})
-    said = agreement.answer("horizon", found)
-    assert said.startswith("Neither word is said of steps 30 and steps 480: (post - pre) under")
+    assert text.count("| +1.00 | +1.00 to +1.00 |") == same_orders
 
 
 def test_a_run_that_failed_leaves_no_agreement():

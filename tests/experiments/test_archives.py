@@ -50,21 +50,6 @@ def test_an_archive_gives_back_each_byte(rows, tmp_path):
     assert packed(tmp_path, files) == files
 
 
-def test_the_numbers_of_one_key_lie_side_by_side_and_a_float32_has_its_own_digits(tmp_path):
-    values = [np.float32(value) for value in np.random.default_rng(0).lognormal(0, 3, 200)]
-    rows = "".join(f'{{"step": {step}, "x": {float(x)!r}}}\n' for step, x in enumerate(values))
-    files = {"study/run/metrics.jsonl": rows.encode()}
-    assert packed(tmp_path, files) == files
-    with tarfile.open(tmp_path / "study.tar.xz") as archive:
-        assert archive.getnames() == [f"study/{archives.COLUMNS}"]
-        head, steps, shown = archive.extractfile(archive.getnames()[0]).read().decode().split("\n")
-    assert json.loads(head)["keys"] == ["step", "x"]
-    assert steps.split(" ") == [str(step) for step in range(200)]
-    for text, value in zip(shown.split(" "), values, strict=True):
-        assert np.float32(text.removesuffix("f")) == value
-        assert len(text) <= 15
-
-
 @pytest.mark.parametrize("name", ["../away", "/away", "study/../../away"])
 @pytest.mark.parametrize("kind", ["plain", "columns"])
 def test_a_file_outside_the_folder_is_not_written(name, kind, tmp_path):

@@ -18,8 +18,10 @@ import pytest
 import results
 import torch
 import trained
+from run_folders import skip_pictures
 from scipy import stats
 
+from transformer_norms.report.writing import write_report
 from transformer_norms.run import machine
 
 HERE = Path(__file__).parents[2] / "experiments"
@@ -68,6 +70,19 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
             assert row[key] == str("" if summaries[run][key] is None else summaries[run][key])
     assert {row["dirty"] for row in rows.values()} == {"False"}
     assert not {row["status"] for row in rows.values()} - {"finished", "diverged"}
+
+
+GOLDEN = "norms depth qk_norm_edges eps".split()
+
+
+@pytest.mark.parametrize("study", GOLDEN)
+def test_the_tables_of_packed_studies_come_out_again_to_the_byte(study, tmp_path, monkeypatch):
+    """They hold most sentences of a report: each verdict, failures, contrasts, tuning, notes."""
+    skip_pictures(monkeypatch)
+    results._extract(HERE / study / results.RUNS, tmp_path)
+    write_report([tmp_path / study])
+    for name in ("table.md", "results.csv"):
+        assert (tmp_path / study / name).read_bytes() == (HERE / study / name).read_bytes()
 
 
 @pytest.mark.parametrize("analysis", trained.ASKED)

@@ -3,7 +3,7 @@ on studies whose truth is planted."""
 
 import json
 import re
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import agreement
@@ -16,7 +16,7 @@ import streams_256
 import untied
 import yaml
 from own_folder import own_folder  # noqa: F401
-from run_folders import config_of, edited, make_record, make_run, make_sweep, planned
+from run_folders import config_at, edited, folder_name, make_sweep
 
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
@@ -25,52 +25,30 @@ WEIGHTS, ENTERS = (0.02, 0.056), (0.02, 0.5)
 WIDE_WEIGHTS = 0.0141, 0.0396
 OWN = {"pre": 0.0, "post": 0.1, "sandwich": 0.2, "hybrid": -0.1}  # X - pre at the first corner
 SEEDS = range(10, 13)
+TYPED = ("init=scaled",)
 CONFIGS = Path(results.__file__).parents[1] / "configs" / "sweep"
-
-
-def contrast(placement, one, other):
-    """(X - pre) at one corner less that at another, in the words of configs/sweep."""
-    corners = [f"default={w} embed_scale={rms / w:.4g}" for w, rms in (one, other)]
-    return " - ".join(f"({placement} - pre) under {corner}" for corner in corners)
 
 
 def plant(effect, ratio=lambda placement, weights, enters: 1.0, lost=(), wide=False):
     """A study of the four corners in which X - pre is its own value and an `effect`, with a little
     noise. The runs of the variants in `lost` diverged. `wide`: with the weights and the contrasts
     of stream_or_table_256."""
-    random, runs = np.random.default_rng(0), []
-    for weights in WIDE_WEIGHTS if wide else WEIGHTS:
-        for enters in ENTERS:
-            for placement in OWN:
-                variant = {
-                    "placement": placement,
-                    "init.std.default": weights,
-                    "architecture.embed_scale": yaml.safe_load(f"{enters / weights:.4g}"),
-                }
-                typed = ["init=scaled", *(f"{key}={value}" for key, value in variant.items())]
-                for seed in SEEDS:
-                    config = config_of(typed, seed)
-                    loss = 2 + OWN[placement] + effect(placement, weights, enters)
-                    diverged = (placement, weights, enters) in lost
-                    run = make_run(
-                        "study", config, None if diverged else loss + random.normal(0, 1e-3),
-                        status="diverged" if diverged else "finished",
-                    )  # fmt: skip
-                    add_ratio(run, ratio(placement, weights, enters))
-                    runs.append(planned(config, variant))
-    contrasts = [
-        contrast(x, (w, 0.5), (w, 0.02)) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS
-    ] + [
-        contrast(x, (0.056, rms), (0.02, rms))
-        for x in ("post", "sandwich", "hybrid")
-        for rms in ENTERS
-    ]
-    if wide:
-        contrasts = yaml.safe_load((CONFIGS / "stream_or_table_256.yaml").read_text())["contrasts"]
-    make_record(
-        "study", runs, seeds=[*SEEDS], contrasts=contrasts,
-        axes=["placement", "init.std.default", "architecture.embed_scale"],
-    )  # fmt: skip
+    random, results, ratios = np.random.default_rng(0), [], {}
+    for corner in product(WIDE_WEIGHTS if wide else WEIGHTS, ENTERS, OWN):
+        weights, enters, placement = corner
+        scale = yaml.safe_load(f"{enters / weights:.4g}")
+        variant = {"placement": placement, "init.std.default": weights,
+                   "architecture.embed_scale": scale}  # fmt: skip
+        at = placement, weights, enters
+        loss = 2 + OWN[placement] + effect(*at)
+        for seed in SEEDS:
+            noise = random.normal(0, 1e-3)
+            results.append((variant, seed, None if at in lost else loss + noise))
+            ratios[folder_name(config_at(variant, seed, TYPED))] = ratio(*at)
+    asked = yaml.safe_load(Path(CONFIGS, f"stream_or_table{'_256' * wide}.yaml").read_text())
+    make_sweep("study", results, typed=TYPED, seeds=[*SEEDS], contrasts=asked["contrasts"])
+    for name, own in ratios.items():
+        add_ratio(Path("study", name), own)
     return findings(read_study([Path("study")]))
 
 
@@ -167,7 +145,7 @@ def plant_untied(effects):
             loss = 2 + OWN[placement] + effect * (0 < place <= few)
             results += [(variant, seed, loss + random.normal(0, 1e-3)) for seed in SEEDS]
     sweep = yaml.safe_load(Path(CONFIGS, "untied_stream.yaml").read_text())
-    typed = ("init=scaled", "architecture.tied=false")
+    typed = (*TYPED, "architecture.tied=false")
     make_sweep("study", results, typed=typed, seeds=[*SEEDS], contrasts=sweep["contrasts"])
     return findings(read_study([Path("study")]))
 

@@ -240,7 +240,7 @@ def draw_nothing():
 def skip_pictures(monkeypatch):
     """Leaves out the page and the figures, which take longer than the rest of a report.
     tests/report/test_report_figures.py and test_page.py draw them."""
-    monkeypatch.setattr(writing, "render_page", lambda findings, rows: b"a page")
+    monkeypatch.setattr(writing, "render_page", lambda content, findings, rows: b"a page")
     monkeypatch.setattr(writing, "draw_curves", lambda findings, rows: {})
     monkeypatch.setattr(writing, "draw_rates", lambda study: {})
 

@@ -31,7 +31,7 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
     evidence = findings(read_study([tmp_path]))
     deepnorm = evidence.study.variant("deepnorm")
     brought = ["embed_scale", "logit_scale", "final_norm", "init", "lr_factor"]
-    assert confounds(evidence.study, deepnorm) == brought
+    assert confounds(evidence.study, deepnorm, evidence.study.variant("pre")) == brought
     texts = [text.replace("optimizer.lr_factor", "") for text in evidence.differences["deepnorm"]]
     assert not any("optimizer.lr" in text for text in texts)
 

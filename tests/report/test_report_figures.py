@@ -86,14 +86,6 @@ def test_a_run_that_ends_above_where_they_began_leaves_the_others_inview():
     assert low < 3 < 4 < high < 5.5
 
 
-def test_rates_are_drawn_where_something_was_tuned():
-    tuning_study()
-    text()
-    drawn = Path("study/rates.svg").read_text()
-    assert "<!-- post -->" in drawn
-    assert "<!-- optimizer.lr -->" in drawn
-
-
 def test_a_long_name_keeps_its_beginning_and_its_end():
     names = [f"{placement} embedding={table} embed_scale={factor}"
              for placement in ("sandwich", "normformer")
@@ -137,7 +129,7 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
     trials = trials_at({"pre": {1e-3: (4.0, 4.2), 1e-2: (2.0, None), 1e-1: (None, None)}})
     make_sweep("study", trials=trials, tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})])
     drawings = drawn_by(monkeypatch)
-    rates.draw_rates(read_study([Path("study")]))
+    assert rates.draw_rates(read_study([Path("study")])).keys() == {"rates.svg"}
     (axes,) = drawings[0].axes
     drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in axes.lines]
     top = axes.get_ylim()[1]
@@ -182,7 +174,7 @@ def test_more_variants_than_lines_that_differ_are_a_map_of_their_rates(monkeypat
 
 
 def test_crosses_of_many_variants_leave_the_names_room_and_lie_within_the_axes(monkeypatch):
-    placements = options("placement")[:26]
+    placements = options("placement")[:16]
     losses = {name: {1e-4: None, 1e-3: 2.5, 2e-3: 2 + i / 1e3} for i, name in enumerate(placements)}
     study = tuned_at(losses)
     drawings = drawn_by(monkeypatch)

@@ -193,15 +193,6 @@ def test_the_verdict_itself_says_what_was_unfair_in_the_tuning():
     assert "points" not in said
 
 
-def test_a_verdict_on_a_fair_tuning_says_nothing_of_it():
-    with edited(tuning_study()) as record:
-        record["tuned"][1]["edge"] = []
-        record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
-    assert verdict_on("post", text()).endswith(
-        " seeds, which therefore count as one (0 nats so far)"
-    )
-
-
 def test_a_variant_that_diverged_at_every_rate_stands_in_the_table():
     with edited(tuning_study(tuned=[tuned({"placement": "post"}, None)])) as record:
         record["runs"] = [

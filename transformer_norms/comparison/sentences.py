@@ -3,124 +3,118 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.statistics import FEWEST, LEVEL
-from transformer_norms.comparison.verdict import Comparison
+from transformer_norms.comparison.verdict import Comparison, Verdict
 
-_OF_A_PAIR = {
-    "better": "{variant} is better than {baseline} by {size} {unit} ({evidence})",
-    "worse": "{variant} is worse than {baseline} by {size} {unit} ({evidence})",
-    "equivalent": "{variant} is equivalent to {baseline} within {margin:g} {unit} "
-    "(difference {value}, {evidence})",
-    "not told apart": "{variant} is not told apart from {baseline}: difference {value} {unit} "
-    "({evidence}){found}{tuning}",
-    "described": "{variant} - {baseline} is {value} {unit} ({interval}, not tested)",
-    "best rate not found": "{variant} is not compared with {baseline}: the best value"
-    "{edges} tried is the first or the last; more values are needed beyond it",
-}
-_OF_A_SUM = {
-    "better": "{variant} is below zero: {value} {unit} ({evidence})",
-    "worse": "{variant} is above zero: {value} {unit} ({evidence})",
-    "equivalent": "{variant} is zero within {margin:g} {unit} ({value}, {evidence})",
-    "not told apart": "{variant} is not told apart from zero: {value} {unit} ({evidence}){found}",
-    "described": "{variant} is {value} {unit} ({interval}, not tested)",
-    "best rate not found": "{variant} has no value: the best value{edges} tried is the first or "
-    "the last; more values are needed beyond it",
+# The line of each verdict: on a variant and its baseline, and on any other contrast.
+_LINES: dict[Verdict, tuple[str, str]] = {
+    "better": (
+        "{variant} is better than {baseline} by {size} {unit} ({evidence})",
+        "{text} is below zero: {value} {unit} ({evidence})",
+    ),
+    "worse": (
+        "{variant} is worse than {baseline} by {size} {unit} ({evidence})",
+        "{text} is above zero: {value} {unit} ({evidence})",
+    ),
+    "equivalent": (
+        "{variant} is equivalent to {baseline} within {margin:g} {unit} "
+        "(difference {value}, {evidence})",
+        "{text} is zero within {margin:g} {unit} ({value}, {evidence})",
+    ),
+    "not told apart": (
+        "{variant} is not told apart from {baseline}: difference {value} {unit} "
+        "({evidence}){found}{tuning}",
+        "{text} is not told apart from zero: {value} {unit} ({evidence}){found}{tuning}",
+    ),
+    "described": (
+        "{variant} - {baseline} is {value} {unit} ({interval}, not tested)",
+        "{text} is {value} {unit} ({interval}, not tested)",
+    ),
+    "best rate not found": (
+        "{variant} is not compared with {baseline}: the best value{edges} tried is the first or "
+        "the last; more values are needed beyond it",
+        "{text} has no value: the best value{edges} tried is the first or the last; more values "
+        "are needed beyond it",
+    ),
+    "failed": (
+        "{failures}{fisher}",
+        "{text} has no value: runs failed to train, {failures}",
+    ),
+    "not decided yet": (
+        "{variant} against {baseline} is not decided yet: {so_far}",
+        "{text} is not decided yet: {so_far}",
+    ),
 }
 
 
 def comparison_sentence(
-    variant: str,
-    baseline: str,
-    comparison: Comparison,
-    outcomes: Outcomes,
-    baseline_outcomes: Outcomes,
-    edges: Sequence[str] = (),
-) -> str:
-    """The verdict on `variant` against `baseline`, in nats per token and without a full stop.
-    `edges` are the variants whose best rate was not found."""
-    both = {variant: outcomes, baseline: baseline_outcomes}
-    match comparison.verdict:
-        case "failed":
-            order = list(both) if outcomes.failed else [baseline, variant]
-            claim = _failure_claim([(name, both[name]) for name in order], comparison)
-        case "not decided yet":
-            claim = f"{variant} against {baseline} is {_waiting_text(comparison, 'pair')}"
-        case word:
-            tuning = _tuning_note(variant, baseline, comparison)
-            numbers = _numbers(comparison, "nats", edges, sign=-1 if word == "better" else 1)
-            claim = _OF_A_PAIR[word].format(
-                variant=variant, baseline=baseline, tuning=tuning, **numbers
-            )
-    return claim + "".join(_missing_note(name, one) for name, one in both.items())
-
-
-def sum_sentence(
-    text: str,
-    unit: str,
+    contrast: Contrast,
     comparison: Comparison,
     outcomes: Mapping[str, Outcomes],
     edges: Sequence[str] = (),
 ) -> str:
-    """The verdict on an interaction or a trend, which is called by its `text`. `outcomes` are those
-    of its variants."""
-    match comparison.verdict:
-        case "failed":
-            failed = [f"{name} in {o.failure_text}" for name, o in outcomes.items() if o.failed]
-            claim = f"{text} has no value: runs failed to train, {' and '.join(failed)}"
-        case "not decided yet":
-            claim = f"{text} is {_waiting_text(comparison, 'seed')}"
-        case word:
-            claim = _OF_A_SUM[word].format(variant=text, **_numbers(comparison, unit, edges))
-            if word == "not told apart" and math.isinf(max(comparison.slack)):
-                claim += "; nothing bounds the tuning error"
+    """The verdict on a contrast, without a full stop. `outcomes` are those of its variants, and
+    `edges` its variants whose best rate was not found."""
+    c, pair = comparison, contrast.pair
+    value, interval = difference_and_interval(c)
+    size, evidence = difference_and_interval(c, -1 if pair and c.verdict == "better" else 1)
+    p = "" if c.p is None else f"{_p_text(c.p)}, "
+    claim = _LINES[c.verdict][0 if pair else 1].format(
+        variant=pair and pair[0],
+        baseline=pair and pair[1],
+        text=contrast.text,
+        unit=contrast.unit,
+        margin=c.margin,
+        value=value,
+        size=size,
+        interval=interval,
+        evidence=f"{evidence}, {p}{plural(len(c.seeds), 'seed')}",
+        found=_found_note(c),
+        tuning=_tuning_note(pair or (), c),
+        edges=f" that {' and '.join(edges)}" if edges else "",
+        failures=_failure_text(outcomes, bool(pair)) if c.verdict == "failed" else "",
+        fisher="" if c.fisher is None else f"; Fisher's {_p_text(c.fisher)}",
+        so_far=_waiting_text(c, "pair" if pair else "seed"),
+    )
     return claim + "".join(_missing_note(name, one) for name, one in outcomes.items())
 
 
-def _numbers(c: Comparison, unit: str, edges: Sequence[str], sign: int = 1) -> dict[str, object]:
-    """The numbers that the lines above name: `size` and `evidence` times `sign`."""
-    value, interval = difference_and_interval(c)
-    size, evidence = difference_and_interval(c, sign)
-    p = "" if c.p is None else f"{_p_text(c.p)}, "
-    found = "; no difference is found yet, however large" if math.isfinite(max(c.slack)) else ""
+def _found_note(c: Comparison) -> str:
+    """Says which difference the seeds could have found."""
     if c.detectable is not None:
-        found = f"; a true difference of {_two_digit_text(c.detectable)} is found nine times in ten"
-    return {
-        "unit": unit,
-        "margin": c.margin,
-        "value": value,
-        "size": size,
-        "interval": interval,
-        "evidence": f"{evidence}, {p}{plural(len(c.seeds), 'seed')}",
-        "found": found,
-        "edges": f" that {' and '.join(edges)}" if edges else "",
-    }
+        return f"; a true difference of {_two_digit_text(c.detectable)} is found nine times in ten"
+    return "; no difference is found yet, however large" if math.isfinite(max(c.slack)) else ""
 
 
-def _tuning_note(variant: str, baseline: str, c: Comparison) -> str:
-    """Says how large the tuning errors may be, where they are most of the bounds."""
-    unknown = [
-        n for n, slack in zip((variant, baseline), c.slack, strict=True) if math.isinf(slack)
-    ]
-    if unknown:
-        return f"; nothing bounds the tuning error of {' and '.join(unknown)}"
-    if c.bounds is None or 2 * sum(c.slack) < c.bounds[1] - c.bounds[0]:
+def _tuning_note(pair: Sequence[str], c: Comparison) -> str:
+    """Says how large the tuning errors of a pair may be, where they are most of the bounds, and
+    where nothing bounds them."""
+    if math.isinf(max(c.slack)):
+        unknown = [n for n, slack in zip(pair, c.slack, strict=False) if math.isinf(slack)]
+        of = f" of {' and '.join(unknown)}" if unknown else ""
+        return f"; nothing bounds the tuning error{of}"
+    if not pair or c.bounds is None or 2 * sum(c.slack) < c.bounds[1] - c.bounds[0]:
         return ""
-    slack, baseline_slack = map(_two_digit_text, c.slack)
-    return f"; tuning error up to {slack} nats of {variant} and {baseline_slack} of {baseline}"
+    variant, baseline = map(_two_digit_text, c.slack)
+    return f"; tuning error up to {variant} nats of {pair[0]} and {baseline} of {pair[1]}"
 
 
-def _failure_claim(sides: Sequence[tuple[str, Outcomes]], c: Comparison) -> str:
-    """`sides` are variant and baseline, one in which a run failed first."""
-    (name, outcomes), (second, rest) = sides
-    share = outcomes.failure_text.replace(" (", f" run{'s' * (outcomes.ended != 1)} (", 1)
-    claim = f"{name} failed to train in {share}, {second} in {rest.failure_text}"
-    return claim if c.fisher is None else f"{claim}; Fisher's {_p_text(c.fisher)}"
+def _failure_text(outcomes: Mapping[str, Outcomes], pair: bool) -> str:
+    """Names the variants in which runs failed; of a pair both, such a one first."""
+    if not pair:
+        return " and ".join(
+            f"{name} in {o.failure_text}" for name, o in outcomes.items() if o.failed
+        )
+    (name, failed), (second, rest) = sorted(outcomes.items(), key=lambda item: not item[1].failed)
+    share = failed.failure_text.replace(" (", f" run{'s' * (failed.ended != 1)} (", 1)
+    return f"{name} failed to train in {share}, {second} in {rest.failure_text}"
 
 
 def _waiting_text(c: Comparison, what: str) -> str:
-    """`not decided yet: 3 of 5 pairs have ended (difference so far 0.0012 nats, ...)`"""
-    words = f"not decided yet: {_ended_text(c, what)}"
+    """`3 of 5 pairs have ended (0.0012 so far, 95 % interval ...)`"""
+    words = _ended_text(c, what)
     if c.difference is None:
         return words
     if c.interval is None or math.isinf(c.interval[0]):
@@ -178,3 +172,9 @@ def _two_digit_text(value: float) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 seed`, `2 seeds`."""
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: the first of many names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

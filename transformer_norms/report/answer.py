@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import get_args
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import comparison_sentence, plural, sum_sentence
+from transformer_norms.comparison.sentences import comparison_sentence, plural
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
@@ -20,12 +20,11 @@ Groups = dict[Verdict, list[Variant]]
 
 @dataclass(frozen=True)
 class Answer:
-    """`lead` is the strongest statement that holds; `groups` has the variants by verdict;
-    `contrasts` has a sentence for each; `notes` are the limits of the answer."""
+    """`lead` is the strongest statement that holds; `groups` has the variants by verdict; `notes`
+    are the limits of the answer."""
 
     lead: str
     groups: Groups
-    contrasts: list[str]
     notes: list[str]
 
 
@@ -38,12 +37,7 @@ def answer(findings: Findings) -> Answer:
         variants.sort(key=lambda v: findings.comparisons[v.name].difference or 0)
         variants += _lost_variants(findings) if verdict == "failed" else []
         groups |= {verdict: variants} if variants else {}
-    return Answer(
-        _lead(findings, groups),
-        groups,
-        [f"{contrast_sentence(findings, contrast)}." for contrast in findings.study.contrasts],
-        _notes(findings),
-    )
+    return Answer(_lead(findings, groups), groups, _notes(findings))
 
 
 def sentence(findings: Findings, variant: Variant) -> str:
@@ -62,17 +56,13 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     of its comparison, unless this is its text."""
     study, name = findings.study, name or contrast.text
     comparison = findings.every.get(name)
-    variants = [study.variant(one) for one in contrast.coefficients]
+    variants = [study.variant(one) for one in contrast.pair or contrast.coefficients]
     if comparison is None:
         without = ", ".join(variant.name for variant in variants if not variant.results)
         return f"{contrast.text} has no value: {without} without results"
     outcomes = {variant.name: findings.outcomes[variant.name] for variant in variants}
     edges = [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
-    if contrast.pair:
-        one, two = contrast.pair
-        claim = comparison_sentence(one, two, comparison, outcomes[one], outcomes[two], edges)
-    else:
-        claim = sum_sentence(contrast.text, contrast.unit, comparison, outcomes, edges)
+    claim = comparison_sentence(contrast, comparison, outcomes, edges)
     word = findings.alone.get(name)  # the verdict follows from what is judged together with it
     alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
@@ -104,17 +94,18 @@ def _lead(findings: Findings, groups: Groups) -> str:
     if declared := [c for c in study.contrasts if c.declared and c.text in findings.contrasts]:
         words = Counter(findings.contrasts[c.text].verdict for c in declared)
         pairs = [pair for contrast in declared for pair in pairs_within(study, contrast)]
-        sides = [replace(variant, baseline=baseline.name) for variant, baseline in pairs]
         claim = f"{len(declared)} contrasts are declared ({_counts(words)})"
         claim = claim if len(declared) > 1 else contrast_sentence(findings, declared[0])
-        return f"{claim}{_different_starts(findings, sides)}."
+        return f"{claim}{_different_starts(findings, pairs)}."
     if said := groups.get("better", compared if len(compared) == 1 else [])[:1]:
-        return f"{sentence(findings, said[0])}{_different_starts(findings, said)}."
+        pairs = [(said[0], study.baseline_of(said[0]))]
+        return f"{sentence(findings, said[0])}{_different_starts(findings, pairs)}."
     if compared:
         words = Counter({verdict: len(members) for verdict, members in groups.items()})
         claim = f"No variant is shown to be better than its baseline ({_counts(words)})"
+        pairs = [(variant, study.baseline_of(variant)) for variant in compared]
         failures = f"{_failed_baselines(findings)}{_most_failing(findings)}"
-        return f"{failures}{claim}{_different_starts(findings, compared)}."
+        return f"{failures}{claim}{_different_starts(findings, pairs)}."
     if lost := _lost_variants(findings):
         return f"{'; '.join(sentence(findings, v) for v in lost)}."
     count = sum(any(run.ended for run in (*v.results, *v.trials)) for v in study.variants)
@@ -127,17 +118,15 @@ def _counts(words: Counter[Verdict]) -> str:
     return ", ".join(f"{word} {count}" for word, count in words.items())
 
 
-def _different_starts(findings: Findings, variants: Sequence[Variant]) -> str:
+def _different_starts(findings: Findings, pairs: Sequence[tuple[Variant, Variant]]) -> str:
     """`; post and pre have different starts (init=transformer2017 and init=mup)`, or nothing where
     each variant starts as its baseline does, or the start is what was asked about."""
-    study = findings.study
-    apart = [variant for variant in variants if "init" in confounds(study, variant)]
-    if len(variants) == len(apart) == 1:
-        pair = [variants[0], study.baseline_of(variants[0])]
-        inits = dict.fromkeys(f"init={side.ended[0].choice('init')}" for side in pair)
-        names = " and ".join(side.name for side in pair)
+    apart = [pair for pair in pairs if "init" in confounds(findings.study, *pair)]
+    if len(pairs) == len(apart) == 1:
+        inits = dict.fromkeys(f"init={side.ended[0].choice('init')}" for side in apart[0])
+        names = " and ".join(side.name for side in apart[0])
         return f"; {names} have different starts ({' and '.join(inits)})"
-    several = f"; {len(apart)} of {len(variants)} variants have another start (init) than their"
+    several = f"; {len(apart)} of {len(pairs)} variants have another start (init) than their"
     return f"{several} baseline" if apart else ""
 
 

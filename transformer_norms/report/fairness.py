@@ -3,12 +3,12 @@ asked about."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Any
 
 from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.comparison.sentences import listed
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
@@ -176,15 +176,14 @@ def _kind(key: str) -> str:
 # -------------------------------------------------------------- differences that nobody asked about
 
 
-def differences(study: Study, variant: Variant) -> list[str]:
-    """All differences, in words, of a variant and its baseline beyond the axes asked about:
+def differences(study: Study, variant: Variant, baseline: Variant) -> list[str]:
+    """All differences, in words, of a variant and a baseline beyond the axes asked about:
     settings (the baseline's in brackets), parameters, FLOPs per token, machines and code."""
-    baseline = study.baseline_of(variant)
     if not (variant.ended and baseline.ended):
         return []
     settings = [
         f"{key} {shorten(value)} ({shorten(baseline_value)})"
-        for key, (value, baseline_value) in _unasked_settings(study, variant).items()
+        for key, (value, baseline_value) in _unasked_settings(study, variant, baseline).items()
     ]
     costs = _different_costs(variant.ended[0], baseline.ended[0])
     return settings + costs + mixture_notes([*variant.ended, *baseline.ended])
@@ -212,23 +211,24 @@ def contrast_differences(study: Study, contrast: Contrast) -> list[str]:
     return [
         f"{variant.name} ({baseline.name} in brackets): {'; '.join(beside)}"
         for variant, baseline in pairs_within(study, contrast)
-        if (beside := differences(study, replace(variant, baseline=baseline.name)))
+        if (beside := differences(study, variant, baseline))
     ]
 
 
-def confounds(study: Study, variant: Variant) -> list[str]:
+def confounds(study: Study, variant: Variant, baseline: Variant) -> list[str]:
     """The names of the settings in `differences`, cut short: init, embed_scale, final_norm."""
     keys = [
         key.removeprefix("architecture.").replace("optimizer.lr_factor", "lr_factor")
-        for key in _unasked_settings(study, variant)
+        for key in _unasked_settings(study, variant, baseline)
     ]
     return list(dict.fromkeys(key.partition(".")[0] for key in keys))
 
 
-def _unasked_settings(study: Study, variant: Variant) -> dict[str, tuple[Any, Any]]:
-    """The settings in which a variant and its baseline differ, without the axes asked about and
-    the keys that were tuned."""
-    baseline = study.baseline_of(variant)
+def _unasked_settings(
+    study: Study, variant: Variant, baseline: Variant
+) -> dict[str, tuple[Any, Any]]:
+    """The settings in which a variant and a baseline differ, without the axes asked about and the
+    keys that were tuned."""
     if not (variant.ended and baseline.ended):
         return {}
     asked = [key for key, value in variant.values.items() if value != baseline.values.get(key)]
@@ -265,12 +265,11 @@ def mixture_notes(runs: Sequence[SavedRun]) -> list[str]:
     notes = []
     for name, of_runs in values.items():
         counts = Counter(map(str, of_runs)).most_common()
-        listed = ", ".join(f"{shorten(value)} in {count}" for value, count in counts)
-        notes += [f"{name} mixed: {listed}"] if len(counts) > 1 else []
+        values_text = ", ".join(f"{shorten(value)} in {count}" for value, count in counts)
+        notes += [f"{name} mixed: {values_text}"] if len(counts) > 1 else []
     sources = [summary.source for summary in summaries]
     common = set.intersection(*map(set, sources)) if sources else set()
     files = sorted(name for name in common if len({source[name] for source in sources}) > 1)
     if files:
-        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-        notes.append(f"code mixed: {', '.join(map(shorten, files[:3]))}{more} differ")
+        notes.append(f"code mixed: {listed([*map(shorten, files)], 3)} differ")
     return notes

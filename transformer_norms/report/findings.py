@@ -147,22 +147,10 @@ def findings(study: Study) -> Findings:
         slack=slack,
         rules=rules,
         comparisons={v.name: comparisons[v.name] for v in compared},
-        differences={v.name: differences(study, v) for v in compared},
+        differences={v.name: differences(study, v, study.baseline_of(v)) for v in compared},
         contrasts={c.text: comparisons[c.text] for c in study.contrasts if c.text in comparisons},
         alone={name: word for name, word in alone.items() if word != comparisons[name].verdict},
     )
-
-
-def comparison_of(findings: Findings, contrast: Contrast) -> Comparison | None:
-    """The comparison of a study that has these coefficients, or else one more, which is described.
-    None if one of its variants has no results."""
-    for name, comparison in findings.every.items():
-        if findings.study.asked[name].coefficients == contrast.coefficients:
-            return comparison
-    study = replace(findings.study, contrasts=[*findings.study.contrasts, contrast])
-    check_comparable(study)
-    asked = asked_comparisons(study, findings.outcomes, findings.slack)
-    return compare(asked, findings.rules, described=asked).get(contrast.text)
 
 
 def _tuning_slack(study: Study, outcomes: Mapping[str, Outcomes]) -> dict[str, float]:

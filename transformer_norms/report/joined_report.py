@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.joining import Joined, join
-from transformer_norms.comparison.sentences import plural, sum_sentence
+from transformer_norms.comparison.sentences import comparison_sentence, plural
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live
@@ -20,22 +20,11 @@ from transformer_norms.report.gathering.sources import home_of
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.scope import regime
 from transformer_norms.report.table import comparison_cells
+from transformer_norms.report.texts import render
 from transformer_norms.report.writing import write_files
-from transformer_norms.text_tables import (
-    Table,
-    escape_markdown,
-    markdown_list,
-    markdown_table,
-    rows_of,
-    shorten,
-)
+from transformer_norms.text_tables import Table, shorten
 
 _SHEET = Sheet(("svg",), width=7.0)
-_HOW = (
-    "each study counts the same, as one measurement of one mean difference: Student's t, which "
-    "holds however their variances differ (Ibragimov and Mueller 2010, "
-    "doi:10.1198/jbes.2009.08046). deviation between studies: beyond what their seeds explain"
-)
 
 
 class JoinedContrast(NamedTuple):
@@ -149,21 +138,29 @@ def _measured(name: str, f: Findings, text: str) -> Comparison:
 def _sentence(one: JoinedContrast) -> str:
     """The verdict on what is joined, with how much the studies differ."""
     tau, p = one.joined.tau, one.joined.heterogeneity
-    claim = sum_sentence(one.contrast.text, one.contrast.unit, one.joined.comparison, {})
+    claim = comparison_sentence(one.contrast, one.joined.comparison, {})
     agree = f"deviation between studies {tau:.4f} {one.contrast.unit}, p of Cochran's Q {p:.2g}"
     return f"{claim}, joined over {len(one.studies)} studies; {agree}"
 
 
 def _text(found: dict[str, Findings], every: Sequence[JoinedContrast]) -> str:
     """joined.md: a sentence and a table for each comparison, and what joining takes for granted."""
-    parts = [
-        f"# {plural(len(every), 'comparison')} over {len(found)} studies",
-        markdown_list(map(_sentence, every)),
-    ]
-    for one in every:
-        parts.append(f"## {escape_markdown(one.contrast.text)}")
-        parts.append(markdown_table(rows_of(_table(found, one)), straight=True))
-    return "\n\n".join([*parts, markdown_list(_notes(found, every))]) + "\n"
+    by_text: dict[str, list[str]] = {}
+    for name, f in found.items():
+        by_text.setdefault(_texts(f), []).append(name)
+    seeds = [{*c.seeds} for c in every[0].studies.values()]
+    return render(
+        "joined.md",
+        found=found,
+        every=every,
+        sentence=_sentence,
+        table=_table,
+        family=sum(one.joined.comparison.bounds is not None for one in every),
+        texts=len(by_text),
+        one_text=[names for names in by_text.values() if len(names) > 1],
+        common_seeds=any(one & other for one, other in combinations(seeds, 2)),
+        grown=[name for name, f in found.items() if f.study.sequential],
+    )
 
 
 def _table(found: dict[str, Findings], one: JoinedContrast) -> Table:
@@ -188,39 +185,6 @@ def _texts(f: Findings) -> str:
     runs = f.study.results
     named = {f"{r.choice('data')} {r.summary.data.fingerprint[:8]}" for r in runs}
     return ", ".join(sorted(named))
-
-
-def _notes(found: dict[str, Findings], every: Sequence[JoinedContrast]) -> list[str]:
-    studies = len(found)
-    count = sum(one.joined.comparison.bounds is not None for one in every)
-    notes = [
-        _HOW,
-        "bounds: the interval that decides. In the row joined it holds for "
-        f"{plural(count, 'comparison')}, all that every study declares, with Student's t of "
-        f"{plural(studies - 1, 'degree')} of freedom, and is wider by the mean tuning error. "
-        "described: not "
-        "declared in every study",
-        *["two studies alone find next to nothing: a third one helps most"] * (studies == 2),
-        "Cochran's Q takes the variance within each study as known: with a handful of seeds its p "
-        "is too small where studies agree",
-    ]
-    by_text: dict[str, list[str]] = {}
-    for name, f in found.items():
-        by_text.setdefault(_texts(f), []).append(name)
-    notes += [
-        f"{' and '.join(names)} have one text: there are {plural(len(by_text), 'text')} in all"
-        for names in by_text.values()
-        if len(names) > 1
-    ]
-    seeds = [{*c.seeds} for c in every[0].studies.values()]
-    if any(one & other for one, other in combinations(seeds, 2)):
-        notes.append("studies have seeds in common: their runs may begin with the same weights")
-    if grown := [name for name, f in found.items() if f.study.sequential]:
-        notes.append(
-            f"seeds of {' and '.join(grown)} were added after a look: the mean of such a study is "
-            "on average somewhat too far from zero"
-        )
-    return notes
 
 
 def _figure(every: Sequence[JoinedContrast]) -> bytes:

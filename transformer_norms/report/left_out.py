@@ -1,11 +1,11 @@
 """Says what a report leaves out, and what the runs warned of: each thing once."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.report.study import Study
+from transformer_norms.report.texts import render_lines
 
-_LISTED = 8  # runs named in one line
 _STATES = {"missing": "not begun"}  # where the word of a run's record says too little
 
 
@@ -25,52 +25,31 @@ def run_warnings(study: Study) -> list[str]:
     ]
 
 
-# Why runs do not count. Their number or their names follow.
-_LEFT_OUT = {
-    "unplanned": "left out, planned by no sweep",
-    "duplicate": "counted once, in the folder named first",
-    "given up": "left out without a result, not asked for by the newest command of the sweep",
-    "beaten": "left out, at values that are no longer the best of the tuning",
-    "older": "left out, since a newer attempt counts",
-}
-
-
-def _uncounted(study: Study) -> dict[str, list[str]]:
-    """The names of the runs that do not count, by the reason."""
-    names: dict[str, list[str]] = {reason: [] for reason in _LEFT_OUT}
-    for run in study.runs:
-        if not run.counts:
-            superseded = "beaten" if run.tuned else "older"
-            reason = superseded if run.stage == "superseded" else run.stage
-            names[reason].append(run.folder.name)
-    return {reason: of for reason, of in names.items() if of}
-
-
 def left_out_summary(study: Study) -> list[str]:
     """A short sentence for each reason why runs are missing or do not count: it stands before
     everything that they are missing from."""
-    states = Counter({m.folder: m.status for m in study.counted if not m.ended}.values())
-    lines = []
-    if states:
-        listed = ", ".join(f"{count} {_STATES.get(name, name)}" for name, count in states.items())
-        runs = plural(study.count()["runs"], "run")
-        lines.append(f"not finished: {states.total()} of {runs} have no result ({listed})")
-    elif study.unfinished:
-        lines.append("not finished: results are not planned yet")
-    for reason, names in _uncounted(study).items():
-        lines.append(f"{_LEFT_OUT[reason]}: {plural(len(names), 'run')}")
-    return lines + study.left_out + study.damaged
+    return _lines(study, by_name=False)
 
 
 def left_out_notes(study: Study) -> list[str]:
     """Each planned run without a result, and the runs that do not count."""
-    notes = [
-        f"missing of {variant.name}: {run.folder.name} ({run.status}, {run.stage})"
-        for variant in study.variants
-        for run in (*variant.trials, *variant.results)
-        if not run.ended
-    ]
-    for reason, names in _uncounted(study).items():
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        notes.append(f"{_LEFT_OUT[reason]}: {', '.join(names[:_LISTED])}{more}")
-    return notes + study.left_out + study.damaged
+    return _lines(study, by_name=True)
+
+
+def _lines(study: Study, by_name: bool) -> list[str]:
+    uncounted = defaultdict(list)  # the names of the runs that do not count, by the reason
+    for run in study.runs:
+        if not run.counts:
+            superseded = "beaten" if run.tuned else "older"
+            reason = superseded if run.stage == "superseded" else run.stage
+            uncounted[reason].append(run.folder.name)
+    states = Counter({m.folder: m.status for m in study.counted if not m.ended}.values())
+    lines = render_lines(
+        "left_out.txt",
+        study=study,
+        uncounted=uncounted,
+        missing=states.total(),
+        states=[f"{count} {_STATES.get(name, name)}" for name, count in states.items()],
+        by_name=by_name,
+    )
+    return lines + study.left_out + study.damaged

@@ -12,6 +12,7 @@ from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
 from transformer_norms.report.scatter import scatter_notes
 from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.texts import render_lines
 from transformer_norms.run.failure import NGRAM_LEAD
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import (
@@ -30,10 +31,6 @@ _COLUMNS = (
 ).split()
 _HEADINGS = {"tuning_error": "tuning error", "interval": "95 % interval"}
 AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
-CONTRAST_NOTE = (
-    "The value of a contrast is the sum of coefficient x loss over its variants, for a trend the "
-    "least-squares slope per doubling. It is judged as a difference is."
-)
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
 
 
@@ -153,81 +150,24 @@ def summary_lines(findings: Findings) -> list[str]:
 
 def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
     """`difference: variant - baseline, mean over ...`: says what each of the `columns` holds."""
-    study, loss, shown = findings.study, findings.study.loss_name, {*columns}
-    tested = not shown.isdisjoint({_HEADINGS["interval"], "p"})
-    fisher = any(c.fisher is not None for c in findings.every.values())
-    described = any(c.verdict == "described" for c in findings.every.values())
-    together = plural(findings.compared_together, "comparison")
-    meanings = {
-        "tuned": "the value that tuning chose; (edge): it is the lowest or highest that was tried",
-        "tuning_error": "an upper 80 % bound of what a better tuned value could still gain, from "
-        "the curve through the trials. It widens the bounds",
-        "seeds": "runs that ended",
-        "failed": f"runs that diverged or are not {NGRAM_LEAD:g} nats better than the unigram, or "
-        "than the bigram where most runs of a baseline pass it. No mean includes them, and no "
-        "difference is given where a run failed"
-        + ". Fisher's p compares the failures of a pair, times the pairs with failures"
-        * fisher,
-        "missing": "planned runs without a result",
-        "loss": f"final {loss} in nats per token, {AFTER_MEAN}" + _test_part(findings),
-        "median": "of the loss over all seeds; a failed run counts as infinity",
-        "difference": "variant - baseline, mean over the seeds that both have"
-        + "; too few seeds for an interval and a p" * (not tested),
-        "interval": _interval_note(findings),
-        "bounds": f"the interval that decides: it holds for {together} at once, and is widened by "
-        "the tuning error. Each comparison that is added widens it, and changes the usual variance",
-        "p": f"that no difference is beyond the tuning error, times {together}",
-        "detectable": "the smallest true difference that such a comparison detects with 90 % power",
-        "verdict": (
-            f"equivalent: the bounds lie within -{study.margin:g} and {study.margin:g}. better or "
-            "worse: they lie below or above zero"
-            + ". described: not tested, as it was not declared, or has one order of the batches"
-            * described
-        )
-        * tested,
-    }
-    headings = _headings(findings)
-    return [
-        f"{headings[name]}: {meaning}"
-        for name, meaning in meanings.items()
-        if meaning and headings[name] in shown
-    ]
-
-
-def _test_part(findings: Findings) -> str:
-    """Says which tokens the test loss is of, where the split has them without a test_fraction."""
-    splits = {run.value("data.split") for run in findings.study.results if run.has("data.split")}
-    if findings.study.loss != "test_loss" or splits != {"hash"}:
-        return ""
-    return ". The test part is as large as the validation part (data.split=hash)"
-
-
-def _interval_note(findings: Findings) -> str:
-    """Which test gives the interval, and where its variance comes from."""
-    study, usual = findings.study, findings.rules.usual
-    test = "of this difference alone, by a paired t test"
-    if study.sequential:
-        more = "with more seeds at each" if study.looks > 1 else "after which seeds can be added"
-        test = (
-            "of this difference alone. Interval, bounds and p hold at every look (Wang & Ramdas "
-            f"2024): {plural(study.looks, 'look')}, {more}"
-        )
-    elif not study.recorded:
-        test += (
-            ". No sweep planned these runs: if some were added after a look at the others, "
-            "interval and p claim too much"
-        )
-    if any(c.waits for c in findings.every.values()):
-        test += (
-            ". A comparison is tested once, when all planned pairs have ended; until then its "
-            "interval holds at every look (Wang & Ramdas 2024)"
-        )
-    if usual is None:
-        return f"{test}. Each variance is that of the comparison alone"
-    return (
-        f"{test}. Each variance is shrunk toward a standard deviation of {usual.sd:.4f}, that of "
-        f"the study's comparisons, with the weight of {plural(int(usual.freedom), 'more seed')} "
-        "(Smyth 2004)"
+    study, shown, every = findings.study, {*columns}, findings.every.values()
+    splits = {run.value("data.split") for run in study.results if run.has("data.split")}
+    return render_lines(
+        "notes.txt",
+        study=study,
+        headings=_headings(findings),
+        shown=shown,
+        tested=not shown.isdisjoint({_HEADINGS["interval"], "p"}),
+        fisher=any(c.fisher is not None for c in every),
+        described=any(c.verdict == "described" for c in every),
+        waits=any(c.waits for c in every),
+        usual=findings.rules.usual,
+        together=plural(findings.compared_together, "comparison"),
+        margin=f"{study.margin:g}",
+        lead=f"{NGRAM_LEAD:g}",
+        after_mean=AFTER_MEAN,
+        # Without a test_fraction the split says which tokens the test loss is of.
+        hash_split=study.loss == "test_loss" and splits == {"hash"},
     )
 
 

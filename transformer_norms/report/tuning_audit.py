@@ -8,14 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.report.findings import outcomes_of
 from transformer_norms.report.study import TUNED_ON, Study, Variant, ended_runs, finite
 from transformer_norms.report.table import number
+from transformer_norms.report.texts import render_lines
 from transformer_norms.text_tables import Table, show
-
-_NAMED = 6  # failed points in one line
 
 
 @dataclass(frozen=True)
@@ -162,48 +160,23 @@ def audit_lines(study: Study) -> list[str]:
     if not rows or key is None:
         return []
     low, high = min(study.tune[key]), max(study.tune[key])
-    decades = f", {log10(high / low):.1f} decades" if low > 0 else ""
-    inside = all(audit.variant.tuned and not audit.variant.tuned.edge for audit in rows)
-    seeds = sorted({trial.seed for audit in rows for trial in audit.variant.trials})
-    shared = shared_seeds(study.variants)
-    lines = [
-        f"losses at each {key} are validation losses, on which the best was chosen; sensitivity: "
-        f"mean over {low:g} to {high:g}{decades} of min(loss, initial loss) - best loss, in nats "
-        "(Wortsman et al. 2023, arXiv:2309.14322), of variants that have a loss at each and train "
-        "at one",
-        _budget_line(study, rows),
-        *[fault for audit in rows for fault in _faults(audit)],
-        "every best value lies inside those that were tried" if inside else "",
-        f"seeds of tuning: {', '.join(map(str, seeds))}",
-        f"SHARED: seeds of tuning and of results: {shared}"
-        if shared
-        else "tuning and results have different seeds",
-        same_data_note(study),
-    ]
-    return [line for line in lines if line]
-
-
-def _budget_line(study: Study, rows: Sequence[Audit]) -> str:
-    """The points of the grid and the seeds that every variant had, or that they were not equal."""
     points = [grid_points(study, row.variant) for row in rows]
-    seeds = [len({trial.seed for trial in row.variant.trials}) for row in rows]
-    counts = {"points": points, "seeds": seeds}.items()
-    texts = [f"{min(of)} to {max(of)} {what}" for what, of in counts if min(of) < max(of)]
-    if texts:
-        return f"UNEQUAL: variants were tried at {' and '.join(texts)}"
-    grid = f"{plural(points[0], 'point')} of the grid x {plural(seeds[0], 'seed')}"
-    return f"every variant was tried at the same {grid}"
-
-
-def _faults(audit: Audit) -> list[str]:
-    name, edge = audit.variant.name, audit.variant.at_edge
-    missing = sum(not trial.ended for trial in audit.variant.trials)
-    lines = [f"{name}: {missing} of its tuning runs are missing"] if missing else []
-    if points := audit.failed_points:
-        more = f" and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
-        lines.append(f"{name}: trials failed at {', '.join(points[:_NAMED])}{more}")
-    text = f"{name}: EDGE: its best {edge} is the first or the last that was tried"
-    return [*lines, text] if edge else lines
+    repeats = [len({trial.seed for trial in row.variant.trials}) for row in rows]
+    counts = {"points": points, "seeds": repeats}.items()
+    return render_lines(
+        "audit.txt",
+        audits=rows,
+        key=key,
+        low=f"{low:g}",
+        high=f"{high:g}",
+        decades=f", {log10(high / low):.1f} decades" if low > 0 else "",
+        points=points[0],
+        repeats=repeats[0],
+        seeds=sorted({trial.seed for row in rows for trial in row.variant.trials}),
+        unequal=[f"{min(of)} to {max(of)} {what}" for what, of in counts if min(of) < max(of)],
+        shared=shared_seeds(study.variants),
+        same_data=same_data_note(study),
+    )
 
 
 def audit_table(study: Study) -> Table:

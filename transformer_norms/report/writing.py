@@ -1,36 +1,25 @@
 """Writes a report: all files are made before the first is written, and none written unchanged."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell, tell_nobody, track
-from transformer_norms.report import table as tables
-from transformer_norms.report.answer import contrast_sentence, sentence
 from transformer_norms.report.charts.panels import panel_files, panels
 from transformer_norms.report.curves import draw_curves
-from transformer_norms.report.fairness import contrast_differences
 from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.left_out import left_out_summary
-from transformer_norms.report.page import render_page
+from transformer_norms.report.page import content_of, render_page
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
 from transformer_norms.report.study import RowsOf, read_rows
-from transformer_norms.report.tuning_audit import audit_lines, audit_table
+from transformer_norms.report.texts import render
 from transformer_norms.storage.files import remove_leftovers, storage, write_bytes
-from transformer_norms.text_tables import (
-    csv_table,
-    escape_markdown,
-    markdown_list,
-    markdown_table,
-    rows_of,
-    show,
-)
+from transformer_norms.text_tables import csv_table, show
 
 # The columns of results.csv behind those of the study: their headings, and their keys in the table.
 _MEASURED = (
@@ -74,11 +63,15 @@ def write_report(
 
 def _report_files(findings: Findings, rows: RowsOf, tell: Tell) -> dict[str, bytes]:
     tell("drawing", 0, 0)
+    content = content_of(findings)
     return {
-        "report.html": render_page(findings, rows),
+        "report.html": render_page(content, findings, rows),
         "results.csv": _results_csv(findings),
-        **{name: text.encode() for name, text in paper_files(findings).items()},
-        "table.md": _table_md(findings).encode(),
+        **{
+            name: text.encode()
+            for name, text in paper_files(findings, content["column_notes"]).items()
+        },
+        "table.md": render("table.md", **content).encode(),
         **draw_curves(findings, rows),
         **draw_rates(findings.study),
     }
@@ -127,62 +120,3 @@ def _results_csv(findings: Findings) -> bytes:
     rows = table[[*there.values()]].to_numpy().tolist() if there else []
     cells = [[show(one) if isinstance(one, Mapping) else one for one in row] for row in rows]
     return csv_table([[*there] or ["study"], *cells])
-
-
-def _table_md(findings: Findings) -> str:
-    """table.md: the question, the answer, and what the answer rests on. Empty sections are left
-    out. It reads well in a terminal, too."""
-    study = findings.study
-    columns, contrasts = tables.table(findings), tables.contrast_table(findings)
-    notes = tables.column_notes(findings, {**columns, **contrasts})
-    sections = {
-        "": [
-            f"# {escape_markdown(study.question or 'Runs by variant')}",
-            markdown_list(left_out_summary(study)),
-            _verdicts(findings),
-            markdown_table(rows_of(columns), straight=True),
-            markdown_list([*notes, *tables.regime_notes(findings)]),
-        ],
-        "## Contrasts": [
-            _claim_list(
-                (
-                    contrast_sentence(findings, one),
-                    [f"it differs in more: {line}" for line in contrast_differences(study, one)],
-                )
-                for one in study.contrasts
-            ),
-            markdown_table(rows_of(contrasts), straight=True),
-            tables.CONTRAST_NOTE if study.contrasts else "",
-        ],
-        "## Tuning": [
-            markdown_table(rows_of(audit_table(study)), straight=True),
-            markdown_list(audit_lines(study)),
-        ],
-    }
-    evidence = tables.evidence_notes(findings)
-    evidence["Where this comes from"] = tables.origin_notes(study)
-    sections |= {f"## {title}": [markdown_list(notes)] for title, notes in evidence.items()}
-    parts = [[title, *texts] for title, texts in sections.items() if any(texts)]
-    return "\n\n".join(text for part in parts for text in part if text) + "\n"
-
-
-def _verdicts(findings: Findings) -> str:
-    """A sentence for each variant, and below it its other differences from the baseline."""
-    study, claims = findings.study, []
-    for variant in study.variants:
-        more = "; ".join(findings.differences.get(variant.name, ()))
-        beside = [f"it differs in more ({variant.baseline} in brackets): {more}"] if more else []
-        claims.append((sentence(findings, variant), beside))
-    if not study.unasked and not any(variant.baseline for variant in study.variants):
-        said = "nothing is compared; --baseline KEY=VALUE, such as placement=pre, does it"
-        claims.append((said, []))
-    return _claim_list([*claims, *([(study.unasked, [])] if study.unasked else [])])
-
-
-def _claim_list(claims: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """A line for each claim, and below it what else differs."""
-    return "\n".join(
-        line
-        for claim, beside in claims
-        for line in (f"- {escape_markdown(claim)}", *(f"  - {escape_markdown(b)}" for b in beside))
-    )

@@ -57,7 +57,11 @@ class Sources:
             try:
                 if not is_there(folder / "summary.json"):
                     return None
-                self.runs[folder] = _read_whole(folder)
+                run = SavedRun(folder)
+                run.settings  # noqa: B018  raises ConfigError where keys are missing
+                if run.finished:
+                    run.final_loss("val_loss")  # raises it where there is none
+                self.runs[folder] = run
             except ConfigError as error:
                 self.damaged[folder] = str(error)
             self.tell("reading runs {:.0f}/{:.0f}", len(self.runs), self.expected)
@@ -75,15 +79,6 @@ class Sources:
         lines = [f"left out, as it is damaged: {below_here(why)}" for why in self.damaged.values()]
         more = len(lines) - _LISTED
         return [*lines[:_LISTED], f"left out: {more} more that are damaged"] if more > 0 else lines
-
-
-def _read_whole(folder: Path) -> SavedRun:
-    """Returns the run, after a look at all that a report asks of it."""
-    run = SavedRun(folder)
-    if run.finished:
-        run.final_loss("val_loss")
-    run.settings  # noqa: B018  raises ConfigError where keys are missing
-    return run
 
 
 def _is_record(path: Path) -> bool:

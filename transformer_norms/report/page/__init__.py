@@ -12,7 +12,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from transformer_norms.report import table as tables
-from transformer_norms.report.answer import answer, sentence
+from transformer_norms.report.answer import answer, contrast_sentence, sentence
 from transformer_norms.report.fairness import confounds, contrast_differences
 from transformer_norms.report.figures import COLOURS, DASHES
 from transformer_norms.report.findings import Findings
@@ -28,8 +28,8 @@ from transformer_norms.text_tables import Table, file_name, shorten, show, templ
 _HERE = Path(__file__).parent
 
 
-def render_page(findings: Findings, rows: Mapping[Path, Rows]) -> bytes:
-    """Returns the page. `rows` are the metrics by run folder."""
+def render_page(content: Mapping[str, Any], findings: Findings, rows: Mapping[Path, Rows]) -> bytes:
+    """Returns the page of a `content`. `rows` are the metrics by run folder."""
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     charts = page_charts(findings, rows)
     page = _environment().get_template("page.html")
@@ -38,18 +38,19 @@ def render_page(findings: Findings, rows: Mapping[Path, Rows]) -> bytes:
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         charts=charts,
+        blocks=[(d, Markup(d.svg), names) for d, names in block_drawings(findings.study.variants)],
         probes=[(note, [*members]) for note, members in
                 groupby(charts["probes"], lambda chart: chart.panel.note)],
-        **_content(findings),
+        **content,
     )  # fmt: skip
     return text.encode()
 
 
-def _content(findings: Findings) -> dict[str, Any]:
-    """The words and tables of the page, by their names in page.html."""
+def content_of(findings: Findings) -> dict[str, Any]:
+    """The words and tables of a report, by their names in page.html and table.md."""
     study, key = findings.study, "trainer.probe_every"
-    origin = tables.origin_notes(study)
-    results, contrasts = _results(tables.table(findings)), tables.contrast_table(findings)
+    columns, contrasts = tables.table(findings), tables.contrast_table(findings)
+    results, regime_notes = _results(columns), tables.regime_notes(findings)
     return {
         "study": study,
         "findings": findings,
@@ -57,29 +58,25 @@ def _content(findings: Findings) -> dict[str, Any]:
         "home": file_name(study.home.resolve().name) or "study",
         "points": POINTS,
         "sentence": {v.name: sentence(findings, v) for v in study.variants},
+        "columns": columns,
+        "column_notes": [*tables.column_notes(findings, {**columns, **contrasts}), *regime_notes],
         "results": results,
+        "results_notes": [*tables.column_notes(findings, {**results, **contrasts}), *regime_notes],
         "scope": regime(findings),
         "contrasts": contrasts,
-        "contrast_note": tables.CONTRAST_NOTE,
-        "contrast_differences": [
-            line for contrast in study.contrasts for line in contrast_differences(study, contrast)
-        ],
-        "blocks": [(d, Markup(d.svg), names) for d, names in block_drawings(study.variants)],
+        "contrast_sentence": {c.text: contrast_sentence(findings, c) for c in study.contrasts},
+        "contrast_differences": {c.text: contrast_differences(study, c) for c in study.contrasts},
         "audit": audit_table(study),
         "audit_lines": audit_lines(study),
         "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
-        "notes": [
-            *tables.column_notes(findings, {**results, **contrasts}),
-            *tables.regime_notes(findings),
-        ],
-        "evidence": tables.evidence_notes(findings) | {"Code, data and machine": origin},
+        "evidence": tables.evidence_notes(findings),
+        "origin": tables.origin_notes(study),
         "absent": left_out_summary(study),
         "studies": list(dict.fromkeys(run.folder.parent.name for run in study.runs)),
-        "origin": origin,
         "runs": runs_table(findings),
         "setup": shared_settings(study),
         "probe_every": next((run.value(key) for run in study.results if run.has(key)), None),
-        "confounds": {v.name: confounds(study, v) for v in findings.compared},
+        "confounds": {v.name: confounds(study, v, study.baseline_of(v)) for v in findings.compared},
     }
 
 

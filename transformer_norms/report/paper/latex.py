@@ -14,19 +14,22 @@ from transformer_norms.text_tables import escape_latex, file_name, latex_tabular
 
 _LOSS = r"loss $\pm$ sd"
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
-_NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
+_NUMBER = re.compile(r"(?<![\w.])([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.])")
 _HEAD = r"% \usepackage{booktabs,graphicx}; \bibliography{sources} has the keys of \cite"
 # Shrinks a table that would be wider than its line.
 _FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 
 
-def paper_files(findings: Findings) -> dict[str, str]:
-    """table.tex and table-seeds.tex, and the sources of all choices as BibTeX."""
-    return {
-        "table.tex": _short_table(findings),
-        "table-seeds.tex": _seeds_table(findings),
-        "sources.bib": bibliography(_choices(findings.study)),
-    }
+def paper_files(findings: Findings, notes: Sequence[str]) -> dict[str, str]:
+    """table.tex and table-seeds.tex, which begin with the `notes`, and as BibTeX the sources of the
+    choices of all runs that count."""
+    choices: dict[str, str] = {}
+    for member in findings.study.counted:
+        choices |= choices_of(member.run.config) if member.run else {}
+    head = [_HEAD, *[f"% {printable(note)}" for note in notes], *_keys_by_variant(findings.study)]
+    floats = {"table.tex": _short_table(findings), "table-seeds.tex": _seeds_table(findings)}
+    texts = {name: "\n".join([*head, text]) for name, text in floats.items()}
+    return texts | {"sources.bib": bibliography(choices)}
 
 
 def _short_table(findings: Findings) -> str:
@@ -103,26 +106,17 @@ def _seeds_table(findings: Findings) -> str:
 
 def latex_cell(text: str) -> str:
     """A cell with its numbers in math mode, where a hyphen is a minus sign."""
-    text = text.replace("below ", "< ")
-    parts, end = [], 0
-    for match in _NUMBER.finditer(text):
-        parts += [escape_latex(text[end : match.start()]), f"${match[0]}$"]
-        end = match.end()
-    return "".join([*parts, escape_latex(text[end:])]).replace(r"$ $\pm$ $", r" \pm ")
+    parts = _NUMBER.split(text.replace("below ", "< "))  # each second one is a number
+    escaped = (f"${one}$" if n % 2 else escape_latex(one) for n, one in enumerate(parts))
+    return "".join(escaped).replace(r"$ $\pm$ $", r" \pm ")
 
 
 def _float(findings: Findings, form: str, rows: Sequence[Sequence[str]], words: list[str]) -> str:
-    r"""A table environment. Comments say which keys of sources.bib to \cite for which variant."""
-    study = findings.study
-    columns = {**tables.table(findings), **tables.contrast_table(findings)}
-    notes = [*tables.column_notes(findings, columns), *tables.regime_notes(findings)]
+    """A table environment."""
     align = "".join("l" if not n or name in _WORDS else "r" for n, name in enumerate(rows[0]))
-    label = file_name(study.home.resolve().name) or "study"
+    label = file_name(findings.study.home.resolve().name) or "study"
     return "\n".join(
         [
-            _HEAD,
-            *[f"% {printable(note)}" for note in notes],
-            *_keys_by_variant(study),
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{_caption(findings, words)}}}",
@@ -147,14 +141,6 @@ def _caption(findings: Findings, words: Sequence[str]) -> str:
     sentences = (text[0].upper() + text[1:] for text in texts if text)
     ended = [text if text.endswith((".", "?", "!")) else f"{text}." for text in sentences]
     return escape_latex(" ".join(ended)).replace(" - ", " $-$ ").replace(r" \%", r"\,\%")
-
-
-def _choices(study: Study) -> dict[str, str]:
-    """The choices of all results and of all runs of tuning, with their sources."""
-    choices: dict[str, str] = {}
-    for member in study.counted:
-        choices |= choices_of(member.run.config) if member.run else {}
-    return choices
 
 
 def _keys_by_variant(study: Study) -> list[str]:
