@@ -38,6 +38,8 @@ class Bug(NamedTuple):
 
 
 def bugs(name):
+    """The bugs of a list."""
+    found = []
     listed = (ROOT / "tests" / "planted" / f"{name}.txt").read_text()
     for text in re.split(r"^# ", listed, flags=re.MULTILINE)[1:]:
         head, *lines = text.split("\n")
@@ -45,7 +47,8 @@ def bugs(name):
         homes = (Path(home, place) for home in ("transformer_norms", "configs", ""))
         file = next((home for home in homes if (ROOT / home).exists()), Path(place))
         old, new = ("\n".join(line[2:] for line in lines if line[:1] == sign) for sign in "-+")
-        yield Bug(wrong, file, old, new, hints.split())
+        found.append(Bug(wrong, file, old, new, hints.split()))
+    return found
 
 
 def killer(bug, others=()):
