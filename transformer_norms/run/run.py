@@ -144,9 +144,15 @@ class Run:
                         lambda: self._write_first(self._summary(before, data, parameters))
                     )
                     with self._kernels() as release:
-                        begin = (release, partial(self.follow, self.folder))
-                        of_run = self.folder, summary, self.config, self.tokens, self.live
-                        self.record = Record(*of_run, begin=begin, writes=self.ranks.writes)
+                        self.record = Record(
+                            self.folder,
+                            summary,
+                            self.config,
+                            self.tokens,
+                            self.live,
+                            begin=(release, partial(self.follow, self.folder)),
+                            writes=self.ranks.writes,
+                        )
                         summary = self._train_or_fail(saved)
         # torchrun ends this process as soon as another one has ended with an exit code.
         self.ranks.on_first(finish)
