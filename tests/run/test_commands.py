@@ -103,25 +103,6 @@ def test_cfg_job_is_the_config_of_a_run_with_what_each_auto_is_resolved_to(capsy
     assert capsys.readouterr().out == "auto\n"
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "trainer.steps=-1",
-        "norm=a norm=b",
-        "-p modl",
-        "-p seed.x",
-        "-m seed=0",
-        "sweep=quick",
-        "hydra/launcher=basic",
-    ],
-)
-def test_cfg_job_refuses_what_a_run_refuses(capsys, typed):
-    assert main(["train", "--cfg", "job", *typed.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-
-
 ROOT = Path(__file__).parents[2]
 ASK = """
 for COMP_LINE in "$@"; do
