@@ -213,7 +213,7 @@ def test_hydras_settings_and_flags_are_refused_besides_those_of_a_launcher_and_a
     flags = {flag for action in get_args_parser()._actions for flag in action.option_strings}
     parser = cli.make_parser()
     for flag in sorted(flags - {*parser.flags}):
-        assert refused(parser.parse_args, [flag]).startswith(f"{flag}: ")
+        assert refused(parser.parse_args, [flag])
 
 
 def run_process(arguments, home: Path):
