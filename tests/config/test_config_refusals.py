@@ -17,7 +17,7 @@ from refusing import refused
 from run_folders import tree
 
 from transformer_norms import build_model, cli, prepare_tokens, train
-from transformer_norms.commands.hydra_sweeps import hydra_config, split_words
+from transformer_norms.commands.hydra_sweeps import split_words
 from transformer_norms.config.choices import choose
 from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import flat
