@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from new_process import run_python
 from omegaconf import OmegaConf
@@ -16,7 +17,7 @@ from refusing import refused
 from run_folders import tree
 
 from transformer_norms import build_model, cli, prepare_tokens, train
-from transformer_norms.commands.hydra_sweeps import hydra_config, split_words
+from transformer_norms.commands.hydra_sweeps import split_words
 from transformer_norms.config.choices import choose
 from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import flat
@@ -198,7 +199,7 @@ def hydras_settings() -> list[str]:
 
 
 @pytest.mark.goal("X4")
-def test_hydras_settings_are_refused_besides_those_of_a_launcher_and_a_sweeper():
+def test_hydras_settings_and_flags_are_refused_besides_those_of_a_launcher_and_a_sweeper():
     """All that Hydra has, so one that a later Hydra adds has to be decided upon."""
     taken = ["hydra/launcher=1", "hydra/sweeper=1"]
     more = ["hydra.launcher.n_jobs=2", "hydra.sweeper.n_trials=9"]
@@ -209,6 +210,10 @@ def test_hydras_settings_are_refused_besides_those_of_a_launcher_and_a_sweeper()
             assert split_words([text]) == ([], [text])
             line = refused(compose, [text])
             assert line.startswith(f"{text}: Hydra's setting is not taken; "), line
+    flags = {flag for action in get_args_parser()._actions for flag in action.option_strings}
+    parser = cli.make_parser()
+    for flag in sorted(flags - {*parser.flags}):
+        assert refused(parser.parse_args, [flag])
 
 
 def run_process(arguments, home: Path):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from transformer_norms import ConfigError, cli, compose
+from transformer_norms import ConfigError, compose
 from transformer_norms.config.saved import to_mapping
 from transformer_norms.config.tree import flat
 from transformer_norms.names import AXES, options
@@ -86,22 +86,6 @@ def test_a_word_of_another_codebase_is_answered_with_ours_before_all_else(typed,
     line = str(caught.value)
     assert line.index(f"did you mean {answer}") < 80
     assert line.index("did you mean") < line.rindex("; ")
-
-
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        (["layernorm"], "'layernorm' is no KEY=VALUE; did you mean 'norm=layernorm'?"),
-        (["norm", "rmsnorm"], "'norm' is no KEY=VALUE; did you mean 'norm=VALUE'?"),
-        (["norm:", "rmsnorm"], "'norm:' is no KEY=VALUE; did you mean 'norm=VALUE'?"),
-        (["--norm", "rmsnorm"], "--norm: did you mean 'norm=VALUE'? "),
-        (["--learning-rate=1e-3"], "--learning-rate=1e-3: did you mean 'optimizer.lr=1e-3'? "),
-        (["-m", "norm", "rmsnorm"], "'norm' is no KEY=VALUE; did you mean 'norm=VALUE'?"),
-    ],
-)
-def test_a_setting_in_another_form_is_answered_with_ours(typed, line, capsys):
-    assert cli.main(typed) == 2
-    assert capsys.readouterr().err.startswith(line)
 
 
 def test_an_option_may_be_typed_as_its_file():

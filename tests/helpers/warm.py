@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
 
-import hydra  # noqa: F401  what every command imports sooner or later
 import pytest
 import torch._dynamo  # noqa: F401
 
@@ -92,7 +91,6 @@ class Command:
 def run_in_this_process(arguments, capsys, monkeypatch):
     """Returns the exit code, the JSON line and what a person reads."""
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it for a sweep
     try:
         code = cli.main(arguments)
     except SystemExit as exit:

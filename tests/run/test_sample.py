@@ -9,7 +9,6 @@ import torch
 from transformer_norms import build_model, compose, train
 from transformer_norms.commands.sampling import generate, narrow
 from transformer_norms.errors import InputError
-from transformer_norms.hf.__main__ import main as export
 from transformer_norms.sample import main
 
 TINY = "model=nano data=text data.paths=corpus.txt data.val_tokens=99 trainer.steps=150 "
@@ -116,11 +115,3 @@ def test_the_first_and_the_last_seed_that_are_allowed_draw_different_texts(folde
         main([str(folder), "--tokens=30", "--temperature=5", f"--seed={seed}"])
         texts.add(capsys.readouterr().out)
     assert len(texts) == 3
-
-
-def test_wrong_arguments_are_answered_in_one_line(capsys):
-    assert main(["runs/x", "plugins=mine"]) == 2
-    assert export(["runs/x"]) == 2
-    extra, missing = capsys.readouterr().err.splitlines()
-    assert extra.startswith("plugins=mine: ")
-    assert missing.startswith("the following arguments are required: OUT ")

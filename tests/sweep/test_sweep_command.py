@@ -207,7 +207,6 @@ def test_runs_that_begin_at_one_moment_have_a_folder_each(runs, measured):
 def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monkeypatch):
     write_norm("calm", COUNTED.replace("NAME", "calm"), "number: 0\n")
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     typed = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "norm=rmsnorm,calm"]
     code = cli.main([*typed, "plugins=mine", "trainer.steps=5", "trainer.threads=1", *SHORT])
     out, err = capsys.readouterr()

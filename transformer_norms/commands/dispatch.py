@@ -1,5 +1,6 @@
 """The table of commands, and the way from a typed name to the function that answers it."""
 
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -8,12 +9,10 @@ from typing import Any, NamedTuple
 from transformer_norms.commands.terminal import (
     PROGRAM,
     Parser,
-    print_line,
     run_command,
     version_text,
 )
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import nearest
 
 
 class Command(NamedTuple):
@@ -69,49 +68,40 @@ def run(arguments: Sequence[str]) -> int:
 def _run(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
     """Runs the command that the first argument names. Without one, the help goes to stderr and the
     code is 2: a script that lost its command shall not go on."""
-    name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    if name in ("-h", "--help", "help", ""):
-        if not name:
-            print(_help(program, commands), file=sys.stderr)
-            return 2
-        print_line(_help(program, commands))
-        return 0
-    if name == "--version":
-        print_line(version_text())
-        return 0
-    if name not in commands:
-        raise ConfigError(_no_such_command(program, name, commands))
-    command = commands[name]
-    if command.parts:
-        return _run(f"{program} {name}", command.parts, rest)
-    return command.run(rest)
+    parser = _make_parser(program, commands)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return 2
+    first = arguments[0]
+    if "=" in first or (first.startswith("-") and first not in parser.flags):
+        raise ConfigError(f"{first}: did you mean {PROGRAM} train {first}?")
+    name = parser.parse_args(arguments[:1]).command  # which answers --help and --version, too
+    if commands[name].parts:
+        return _run(f"{program} {name}", commands[name].parts, arguments[1:])
+    return commands[name].run(arguments[1:])
 
 
-def _help(program: str, commands: Mapping[str, Command]) -> str:
-    """Returns what `COMMAND --help` says where COMMAND is a table of commands."""
-    inner, width = program != PROGRAM, max(map(len, commands))
-    kind = "ANALYSIS" if inner else "COMMAND"
-    lines = [f"usage: {program} {kind} ..."]
-    lines += [f"\n{kind}, each of which answers --help:"]
-    lines += [f"  {name:<{width}}  {command.about}" for name, command in commands.items()]
-    return "\n".join(lines if inner else [*lines, _MORE])
+def _make_parser(program: str, commands: Mapping[str, Command]) -> Parser:
+    kind, width = "COMMAND" if program == PROGRAM else "ANALYSIS", max(map(len, commands))
+    lines = [f"  {name:<{width}}  {command.about}" for name, command in commands.items()]
+    parser = Parser(
+        prog=program,
+        usage=f"{program} {kind} ...",
+        description="\n".join([f"{kind}, each of which answers --help:", *lines]),
+        epilog=_MORE if program == PROGRAM else None,
+    )
+    parser.add_argument("command", metavar=kind, choices=commands, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--version", action="version", version=version_text(), help="ours and torch's"
+    )
+    return parser
 
 
-_MORE = f"""
+_MORE = """
 A run is its folder, its config.yaml or a part of its name below ./runs:
   transformer-norms train norm=layernorm placement=post
   transformer-norms sample layernorm-post --prompt "Once"
   transformer-norms report main
 
-{PROGRAM} --version prints our version and torch's.
 Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage, 130 Ctrl-C;
 train and judge have more, which their help names."""
-
-
-def _no_such_command(program: str, name: str, commands: Mapping[str, Command]) -> str:
-    """Returns the message that there is no such command, with what was probably meant."""
-    hint = "".join(f"did you mean {near}? " for near in nearest(name, commands))
-    if program == PROGRAM and ("=" in name or name.startswith("-")):
-        hint = f"did you mean {PROGRAM} train {name}? "
-    kind = "analysis" if program != PROGRAM else "command"
-    return f"{name}: {hint}there is no such {kind}; there are {', '.join(commands)}"

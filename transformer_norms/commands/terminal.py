@@ -139,6 +139,13 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         return [flag for action in self._actions for flag in action.option_strings]
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Prints help and version, as any answer: none is lost on a full disk without a word."""
+        if file is sys.stdout:
+            print_line(message.rstrip("\n"))
+        else:
+            super()._print_message(message, file)
+
     def error(self, message: str) -> NoReturn:
         _, unknown, words = message.partition("unrecognized arguments: ")
         flag = words.partition(" ")[0].partition("=")[0]
