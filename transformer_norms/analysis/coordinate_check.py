@@ -156,16 +156,10 @@ def compute_parts(model: Transformer, tokens: Tensor) -> dict[str, Tensor]:
 
 def law_of(rows: Rows, name: str, part: str) -> Law | None:
     """The law of a part's change over widths."""
-    widths, changes = changes_of(rows, name, part)
-    return fit_law(widths, changes)
-
-
-def changes_of(rows: Rows, name: str, part: str) -> tuple[list[int], np.ndarray]:
-    """The widths, and the changes of a part, [width, seed]."""
     own = [row for row in rows if row["model"] == name]
     by_width = grouped(own, lambda row: row["width"])
     changes = np.array([[row[part] for row in seeds] for seeds in by_width])
-    return [seeds[0]["width"] for seeds in by_width], changes
+    return fit_law([seeds[0]["width"] for seeds in by_width], changes)
 
 
 def slopes(rows: Rows) -> Rows:

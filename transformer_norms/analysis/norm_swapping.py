@@ -111,26 +111,20 @@ class Swap:
     left: str
 
 
-def check_places(model: Transformer, config: Config) -> None:
-    """Raises ConfigError where a norm of `config` would stand that replaces none of the model's."""
-    there, new = dict(model.norms()), build_uninitialized(config, model.vocab_size).norms()
-    if added := [path for path, _ in new if path not in there]:
-        raise ConfigError(f"{added[0]}: there is no norm that another one could replace")
-
-
 @torch.no_grad()
 def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Swap]]:
     """Returns a model of `config` (of `compose_swapped`) with the weights of `model`, and what
     became of each norm.
 
     A norm of the same class takes over all parameters of the same shape. One of another class
-    takes the gain, each relative to its start, and the bias. Raises ConfigError, as `check_places`
-    does.
+    takes the gain, each relative to its start, and the bias. Raises ConfigError where `config` has
+    a norm that replaces none of the model's.
     """
     assert model.config is not None
-    check_places(model, config)
     swapped = build_model(config, model.vocab_size)
     norms, new = dict(model.norms()), dict(swapped.norms())
+    if added := [path for path in new if path not in norms]:
+        raise ConfigError(f"{added[0]}: there is no norm that another one could replace")
     there = stored_tensors(model)
     for name, tensor in stored_tensors(swapped).items():
         if not any(name.startswith(f"{path}.") for path in new):

@@ -23,6 +23,7 @@ from transformer_norms.text_tables import csv_table
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 KIND, MODEL, SEED, DIVERGED = "kind", "model", "seed", "diverged"
+MOST_TICKS = 8  # on a logarithmic axis of whole numbers, one for each
 # Draws one panel of the figure into its axes.
 Panel = Callable[[Any, Rows], None]
 
@@ -137,7 +138,7 @@ class Lines:
         places = sorted({row[self.x] for row in own if isinstance(row[self.x], int)})
         if "x" in self.log:
             axes.set_xscale("log")
-            if places:
+            if 0 < len(places) <= MOST_TICKS:
                 axes.set_xticks(places, map(str, places))
                 axes.xaxis.minorticks_off()
         elif places:

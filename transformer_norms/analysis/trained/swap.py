@@ -12,7 +12,6 @@ from functools import partial
 
 from transformer_norms.analysis.command import models_parser, run_analysis
 from transformer_norms.analysis.norm_swapping import (
-    check_places,
     compose_swapped,
     is_swap,
     swap_norms,
@@ -104,7 +103,6 @@ def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:
     """Returns the swap of a trained model's norms as typed. Raises ConfigError where no norm can be
     swapped."""
     config, saved = (compose_swapped(own, typed) for own in (tunable.config, tunable.own))
-    check_places(tunable.model, config)
     model, swaps = swap_norms(tunable.model, config)
     alike = [{KIND: "norm", "norms": count, **vars(s)} for s, count in Counter(swaps).items()]
     swapped = stay({0: SWAPPED})
