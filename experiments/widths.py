@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean, stdev
 from typing import Any
 
@@ -63,7 +64,8 @@ def rules_of(found: Mapping[str, Findings]) -> list[Rule]:
         for audit in audits(findings.study):
             variant = audit.variant
             rule = rules.setdefault(variant.name, Rule(variant.name, {}, {}))
-            rule.tuned[width] = audit.losses
+            means = audit.means  # a rate at which no run trained has none
+            rule.tuned[width] = {rate: means.get(rate, inf) for rate in audit.outcomes}
             rule.results[width] = [run.final_loss("val_loss") for run in variant.ended]
     return list(rules.values())
 

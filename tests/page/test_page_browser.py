@@ -157,36 +157,36 @@ def test_every_picture_has_words(pages, opened):
     assert unlabelled == 0
 
 
-@pytest.mark.parametrize(
-    ("chart", "part", "said"),
-    [
-        ("loss-by-tokens", ".variant-1:not(.seed) path", "rmsnorm post, mean"),
-        ("loss-by-tokens", ".variant-2.seed path", r"layernorm pre, seed 0: \S+-s0-\S+"),
-        ("final-loss", ".variant-0 use", r"rmsnorm pre, seed 0: pre-\S+, 2.3000"),
-        ("differences", ".variant-1 use", "rmsnorm post, seed 0: -0.1200 nats"),
-        ("tuning", ".variant-0 use", "rmsnorm pre, 0.005, seed 100: 2.6000"),
-        ("probe-stream-rms", ".variant-3 use", "layernorm post, embedding: 0.5"),
-        ("probe-stream-rms-by-step", ".variant-3 path", "layernorm post, embedding"),
-    ],
-)
-def test_what_is_pointed_at_says_which_run_it_is(pages, opened, chart, part, said):
+POINTED = [
+    ("loss-by-tokens", ".variant-1:not(.seed) path", "rmsnorm post, mean"),
+    ("loss-by-tokens", ".variant-2.seed path", r"layernorm pre, seed 0: \S+-s0-\S+"),
+    ("final-loss", ".variant-0 use", r"rmsnorm pre, seed 0: pre-\S+, 2.3000"),
+    ("differences", ".variant-1 use", "rmsnorm post, seed 0: -0.1200 nats"),
+    ("tuning", ".variant-0 use", "rmsnorm pre, 0.005, seed 100: 2.6000"),
+    ("probe-stream-rms", ".variant-3 use", "layernorm post, embedding: 0.5"),
+    ("probe-stream-rms-by-step", ".variant-3 path", "layernorm post, embedding"),
+]
+WORDS = """([chart, part]) => {
+    const drawn = [...document.querySelectorAll(`#${chart} ${part}`)].at(-1)
+    const box = drawn.getBoundingClientRect(), far = (drawn.getTotalLength?.() ?? 0) / 2
+    const [x, y] = drawn.localName == "use" ? [box.x + box.width / 2, box.y + box.height / 2] :
+        (at => [at.x, at.y])(drawn.getPointAtLength(far).matrixTransform(drawn.getScreenCTM()))
+    return [x, y, drawn.closest("[data-words]").dataset.words]
+}"""
+
+
+def test_what_is_pointed_at_says_which_run_it_is(pages, opened):
     """Without a script the browser shows the same words, a moment later."""
     plain = opened(pages["tuned"], javascript=False).page
-    titles = f"#{chart} {part.split()[0]} title"
-    assert any(re.fullmatch(said, title) for title in plain.locator(titles).all_text_contents())
     page = opened(pages["tuned"]).page
-    page.locator(f"#{chart}").scroll_into_view_if_needed()
-    words = """([chart, part]) => {
-        const drawn = [...document.querySelectorAll(`#${chart} ${part}`)].at(-1)
-        const box = drawn.getBoundingClientRect(), far = (drawn.getTotalLength?.() ?? 0) / 2
-        const [x, y] = drawn.localName == "use" ? [box.x + box.width / 2, box.y + box.height / 2] :
-            (at => [at.x, at.y])(drawn.getPointAtLength(far).matrixTransform(drawn.getScreenCTM()))
-        return [x, y, drawn.closest("[data-words]").dataset.words]
-    }"""
-    x, y, own = page.evaluate(words, [chart, part])
-    page.mouse.move(x, y)
-    assert page.locator("#pointed").text_content()
-    assert own.startswith(said.partition(",")[0])
+    for chart, part, said in POINTED:
+        titles = plain.locator(f"#{chart} {part.split()[0]} title").all_text_contents()
+        assert any(re.fullmatch(said, title) for title in titles), said
+        page.locator(f"#{chart}").scroll_into_view_if_needed()
+        x, y, own = page.evaluate(WORDS, [chart, part])
+        page.mouse.move(x, y)
+        assert page.locator("#pointed").text_content(), said
+        assert own.startswith(said.partition(",")[0])
 
 
 def test_each_chart_is_saved_as_it_is_shown_without_a_request(pages, opened, tmp_path):

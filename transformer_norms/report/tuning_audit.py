@@ -38,11 +38,6 @@ class Audit:
         return {rate: o.mean for rate, o in self.outcomes.items() if o.mean is not None}
 
     @property
-    def losses(self) -> dict[float, float]:
-        """The means, in nats per token; infinity at a rate at which no run trained."""
-        return {rate: self.means.get(rate, inf) for rate in self.outcomes}
-
-    @property
     def lowest(self) -> float:
         """The lowest mean of a rate at which no run failed, of any rate if there is none: a mean
         over the seeds that were left is one over easier seeds."""
@@ -193,12 +188,12 @@ def audit_table(study: Study) -> Table:
         ],
         "sensitivity": [number(audit.sensitivity) for audit in rows],
     }
-    common = sorted({rate for audit in rows for rate in audit.losses if rate in study.tune[key]})
+    common = sorted({rate for audit in rows for rate in audit.outcomes if rate in study.tune[key]})
     for rate in common:
         columns[f"{rate:g}"] = [_loss_text(audit, rate) for audit in rows]
     around = [
         ", ".join(
-            f"{rate:g}: {_loss_text(audit, rate)}" for rate in audit.losses if rate not in common
+            f"{rate:g}: {_loss_text(audit, rate)}" for rate in audit.outcomes if rate not in common
         )
         for audit in rows
     ]
