@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -87,18 +87,26 @@ def check_options(tokens: int, temperature: float, top_k: int, top_p: float, see
 
 
 def sample(
-    folder: str | Path, prompt: str, tokens: int, *, plugins: str = "none", **drawing: Any
+    folder: str | Path,
+    prompt: str,
+    tokens: int = 200,
+    *,
+    temperature: float = 0.8,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    plugins: str = "none",
 ) -> str:
-    """Returns the prompt and its continuation, up to the end of a document, from a run folder.
-    `drawing` has the options of `generate`."""
-    check_options(tokens, **drawing)
+    """Returns the prompt and its continuation, up to the end of a document, from a run folder."""
+    check_options(tokens, temperature, top_k, top_p, seed)
+    drawing = partial(generate, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     words = tokenizer(folder)
     start = words.encode(prompt).tolist()
     if not start:
         start = [words.end] if words.end is not None else words.encode("\n").tolist()[:1] or [0]
     model = load(folder, plugins)
     ids = list(start) if prompt else []
-    for chosen in generate(model, torch.tensor(start), tokens, **drawing):
+    for chosen in drawing(model, torch.tensor(start), tokens):
         if chosen == words.end:
             break
         ids.append(chosen)
