@@ -1,5 +1,8 @@
 """Losses by seed, as the statistics take them, and their verdicts by scipy alone."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 from scipy import stats
 
@@ -53,3 +56,14 @@ def judge_by_scipy(differences, margin, slack=(0.0, 0.0)):
         within = -margin < low and high < margin
         judged[name] = t.interval(0.95), (low, high), p, "equivalent" if within else word
     return judged
+
+
+def packed_losses(study):
+    """The losses of a study in experiments/, variant -> seed -> loss."""
+    losses = {}
+    with open(Path(__file__).parents[2] / "experiments" / study / "results.csv") as file:
+        for row in csv.DictReader(file):
+            if row["stage"] == "result":
+                loss = float(row["test_loss"] or row["val_loss"])
+                losses.setdefault(row["variant"], {})[int(row["seed"])] = loss
+    return losses

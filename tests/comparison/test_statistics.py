@@ -16,9 +16,11 @@ from losses import (
     comparison_of,
     judge_by_scipy,
     outcomes,
+    packed_losses,
 )
 from scipy import stats
 
+from transformer_norms.comparison import verdict
 from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
 from transformer_norms.comparison.sequence import always_valid_p, confidence_sequence
 from transformer_norms.comparison.shrinkage import Spread
@@ -55,6 +57,24 @@ def test_a_study_is_judged_as_scipy_judges_it(count, slack):
             assert (c.verdict, c.seeds, c.slack) == (word, tuple(range(seeds)), slack)
             words.add(word)
     assert words == {"better", "worse", "equivalent", "not told apart"}
+
+
+STUDIES = "eps gains hybridnorm_parts horizon_pydocs token_norm".split()
+
+
+def test_39_differences_of_the_studies_here_are_those_of_scipy():
+    """From the losses of their packed runs, each variant against the first one, nothing tuned."""
+    checked = 0
+    for study in STUDIES:
+        (_, base), *variants = packed_losses(study).items()
+        asked = {name: pair(Outcomes(losses), Outcomes(base)) for name, losses in variants}
+        differences = {name: np.array([x[s] - base[s] for s in base]) for name, x in variants}
+        judged = compare(asked, Rules(usual=usual_variance(asked)))
+        for name, (*numbers, word) in judge_by_scipy(differences, verdict.MARGIN).items():
+            assert numbers_of(judged[name]) == pytest.approx(np.hstack(numbers), rel=1e-6, abs=1e-9)
+            assert judged[name].verdict == word
+            checked += 1
+    assert checked == 39
 
 
 def test_sums_do_not_depend_on_the_order_of_their_seeds():

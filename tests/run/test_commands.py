@@ -90,7 +90,7 @@ def test_the_path_of_a_flag_may_begin_with_the_home_folder(monkeypatch):
     assert {str(action.type("~/x")) for action in paths} == {"/home/me/x"}
 
 
-def test_cfg_job_is_the_config_of_a_run_with_what_each_auto_is_resolved_to(capsys):
+def test_cfg_job_is_yaml_and_says_what_each_auto_comes_to(capsys):
     assert main("train --cfg job preset=gpt2 model=nano model.width=96".split()) == 0
     text = capsys.readouterr().out
     config = yaml.safe_load(text)

@@ -22,6 +22,7 @@ from transformer_norms.analysis.trained.tuned_models import (
     PANELS,
     end_numbers,
     measure_change,
+    saved_folder,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
@@ -63,6 +64,9 @@ are validation losses in nats per token. Files are written as runs are done.
 """
 
 
+FOLDED = "folded"  # what becomes of the norms, in the name of a saved model
+
+
 def make_parser() -> Parser:
     example = "rmsnorm --out DIR trainer.steps=300"
     parser = models_parser(__doc__, example, EPILOG, "norm_removal")
@@ -85,5 +89,6 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
         if getattr(typed, name) < 1:
             raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
     prepare = partial(prepare_removal, start=typed.start, gap=typed.gap)
-    measure = partial(measure_change, "folded", prepare)
-    return measure_models(ANALYSIS, measure, typed, tell, read_tunable)
+    measure = partial(measure_change, FOLDED, prepare)
+    writes = partial(saved_folder, FOLDED, typed.save)
+    return measure_models(ANALYSIS, measure, typed, tell, read_tunable, writes)

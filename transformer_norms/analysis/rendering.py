@@ -89,11 +89,13 @@ def check_folder(folder: Path) -> None:
         raise storage_error(folder, f"{nearest} cannot be written to")
 
 
-def check_new(folder: Path) -> None:
-    """Raises ConfigError unless a model can be written into a new `folder`, as --save asks."""
-    check_folder(folder)
-    if folder.exists():
-        raise ConfigError(f"--save {folder}: is there already; name another folder")
+def check_new(*folders: Path) -> None:
+    """Raises ConfigError unless a model can be written into each new folder, as --save asks."""
+    for folder in folders:
+        check_folder(folder)
+        if folder.exists() or folders.count(folder) > 1:
+            why = "is there already" if folder.exists() else "would be written twice"
+            raise ConfigError(f"--save {folder}: {why}; name another folder")
 
 
 def files(outcome: Outcome) -> dict[str, bytes]:

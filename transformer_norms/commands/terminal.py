@@ -7,6 +7,7 @@ completion are answered at once.
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -150,6 +151,8 @@ class Parser(argparse.ArgumentParser):
         _, unknown, words = message.partition("unrecognized arguments: ")
         flag = words.partition(" ")[0].partition("=")[0]
         if not unknown:
+            for theirs, ours in _WORDINGS.items():
+                message = re.sub(rf"^{theirs}$", ours, message)
             raise ConfigError(f"{message} (--help says more)")
         if not flag.startswith("-"):
             several = any(
@@ -168,3 +171,15 @@ class Parser(argparse.ArgumentParser):
             known = list(map(str, action.choices))
             hint = suggestion(value, known)
             raise ConfigError(f"{flag} {value}: {hint}{flag} takes {', '.join(known)}")
+
+
+# argparse's words for a wrong value, and ours.
+_WORDINGS = {
+    r"argument (?:\S+/)?(-\S+): expected (?:one|at least one) argument": r"\1: a value is missing",
+    r"argument (?:\S+/)?(-\S+): ignored explicit argument .*": r"\1: takes no value",
+    r"argument (?:\S+/)?(-\S+): invalid int value: (.*)": r"\1: \2 is no whole number",
+    r"argument (?:\S+/)?(-\S+): invalid float value: (.*)": r"\1: \2 is no number",
+    r"argument (?:\S+/)?(-\S+): not allowed with argument (\S+)": r"\1: does not go with \2",
+    r"argument (?:\S+/)?(-\S+): (.*)": r"\1 \2",
+    r"the following arguments are required: (.*)": r"\1: is missing",
+}

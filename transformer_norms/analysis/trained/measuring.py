@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from transformer_norms.analysis.outcome import Analysis, Outcome, Row
-from transformer_norms.analysis.rendering import write_outcome
+from transformer_norms.analysis.rendering import check_new, write_outcome
 from transformer_norms.analysis.trained.over_seeds import compare_numbers
 from transformer_norms.analysis.trained.subjects import (
     Load,
@@ -35,15 +35,18 @@ def measure_models(
     typed: Namespace,
     tell: Tell,
     load: Load = load_measured,
+    writes: Callable[[Path], Path | None] = lambda folder: None,
 ) -> Outcome:
     """Loads one model after the other, and measures it. Returns the rows of all, with the
     differences of variants.
 
-    A model for which `measure` raises Unmeasured is left out; ConfigError if none is left. The
-    outcome so far is written into the folder `--out` every WRITE_EVERY seconds, and where an error
-    or Ctrl-C ends this.
+    `writes` is the new folder that a model of a folder is written into, which is checked before the
+    first is loaded. A model for which `measure` raises Unmeasured is left out; ConfigError if none
+    is left. The outcome so far is written into the folder `--out` every WRITE_EVERY seconds, and
+    where an error or Ctrl-C ends this.
     """
     subjects = read_subjects(typed, tell, load)
+    check_new(*filter(None, (writes(subject.folder) for subject in subjects.members)))
     measured, written = _Measured(analysis, subjects), monotonic()
     try:
         for place, subject in enumerate(subjects.members):

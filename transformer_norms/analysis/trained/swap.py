@@ -30,6 +30,7 @@ from transformer_norms.analysis.trained.tuned_models import (
     Change,
     end_numbers,
     measure_change,
+    saved_folder,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
@@ -96,7 +97,8 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
         raise ConfigError("type the norm that comes in, such as norm=dyt or final_norm=layernorm")
     typed.where = [word for word in typed.where if word not in swap]
     measure = partial(measure_change, SWAPPED, partial(prepare_swap, typed=swap))
-    return measure_models(ANALYSIS, measure, typed, tell, read_tunable)
+    writes = partial(saved_folder, SWAPPED, typed.save)
+    return measure_models(ANALYSIS, measure, typed, tell, read_tunable, writes)
 
 
 def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:

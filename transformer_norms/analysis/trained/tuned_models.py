@@ -25,7 +25,6 @@ from transformer_norms.analysis.outcome import (
     Rows,
     of_kind,
 )
-from transformer_norms.analysis.rendering import check_new
 from transformer_norms.analysis.trained.subjects import Unmeasured, typed_keys
 from transformer_norms.analysis.trained.tunable import (
     BEFORE,
@@ -81,9 +80,6 @@ def measure_change(
     """Changes the norms of a model, tunes it on, and saves it where --save was typed. Yields what
     was measured and written. `name` is that of the change. Raises Unmeasured where `prepare`
     raises ConfigError."""
-    out = typed.save and typed.save / f"{tunable.folder.resolve().name}-{name}"
-    if out:
-        check_new(out)
     try:
         change = prepare(tunable)
     except ConfigError as error:
@@ -95,11 +91,16 @@ def measure_change(
     rounding = None
     if not changed.diverged:
         model, rounding = change.finish(model)
-        if out:
+        if out := saved_folder(name, typed.save, tunable.folder):
             tunable.save(model, change.saved, out, name)
             yield out
     yield from rows_of(changed, control, rounding, name)
     yield from change.rows
+
+
+def saved_folder(name: str, home: Path | None, folder: Path) -> Path | None:
+    """Returns the folder of a changed model, if --save named a `home`."""
+    return home and home / f"{folder.resolve().name}-{name}"
 
 
 def rows_of(changed: Tuning, control: Tuning, rounding: float | None, name: str) -> Iterator[Row]:
