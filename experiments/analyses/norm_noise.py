@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from transformer_norms.model.attention import AllHeads, PerHead
+from transformer_norms.model.attentions.heads import AllHeads, PerHead
 from transformer_norms.model.coefficient import Scaled
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.model.transformer import Transformer

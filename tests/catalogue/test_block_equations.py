@@ -25,7 +25,7 @@ from written_out import l2norm, own_rmsnorm
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose, options
-from transformer_norms.model.attention import ForwardState
+from transformer_norms.model.attentions.heads import ForwardState
 from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.connections.attention_residuals import AttendingSum

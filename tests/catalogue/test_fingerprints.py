@@ -7,6 +7,8 @@ wrong name, or a norm on the wrong side of an addition, fails here.
 import copy
 import math
 from functools import cache
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,162 +27,34 @@ from transformer_norms.norms.rmsnorm import RMSNorm
 
 VOCAB = 29
 
-# What a sub-layer does. `i` are the blocks that a line speaks of, where they are not all alike.
-#
-#   reads   what f is given, of the stream x
-#   f=0     what the sub-layer hands on where f is zero, a, b and the matrix c being learned
-#   rms     the root mean square of what it hands on, where that is one number
-#   same    x: what it adds, y(x) - x, is the same for 10 x       f: y is the same for 10 f
-#   skip/f  how much of x is in y for one part of f, at the start, where both have the same size
-#   free    on whose scale no loss depends, of query key value output up down. V: no loss depends on
-#           the scale of one token's value either; a norm on v does this, one behind it does not
-#
-# At `free`, relu^2 is the mlp's activation, at `same` it is tanh: of a homogeneous f, what `out`
-# adds would be the same for 10 x, as sandwich's is.
-SUB_LAYERS = """
-placement       i    sub-layer  reads            f=0            rms  same  skip/f           free
-none            all  both       x                x              -    -     1                -
-pre             all  both       norm(x)          x              -    x     1                -
-post            all  both       x                norm(x)        1    -     1                -
-out             all  both       x                x              -    f     1                voud
-sandwich        all  both       norm(x)          x              -    xf    1                voud
-peri            all  both       norm(x)          x              -    xf    1                voud
-parallel        all  both       norm(x)          x              -    x     1                -
-laurel          all  both       norm(x)          c(x)           -    -     1                -
-parallel_two_norms all both     norm(x)          x              -    x     1                -
-prepost         all  attention  norm(x)          norm(x)        1    -     1                -
-prepost         all  mlp        x                x              -    -     1                -
-postpre         all  attention  x                x              -    -     1                -
-postpre         all  mlp        norm(x)          norm(x)        1    -     1                -
-deepnorm        all  both       x                norm(x)        1    -     8**(1/4)         -
-glm130b         all  both       x                norm(x)        1    -     8**(1/2)         -
-admin           all  both       x                norm(a*x)      1    -     sqrt(9/log(9)-1) -
-keel            all  both       norm(x)          norm(x)        1    -     8                -
-keel_first      0    both       norm(x)          x              -    x     1                -
-keel_first      >0   both       norm(x)          norm(x)        1    -     8                -
-b2t             all  attention  x                norm(x)        1    -     1                -
-b2t             all  mlp        x                norm(x)        1    -     2                -
-residual_dual   all  both       x                norm(x)        1    -     1                -
-mixln           0    both       x                norm(x)        1    -     1                -
-mixln           >0   both       norm(x)          x              -    x     1                -
-lns             all  both       norm(x)/sqrt(l)  x              -    x     1                -
-hybrid          all  attention  x                norm(x)        1    -     1                qkvV
-hybrid          all  mlp        x                x              -    -     1                -
-hybrid_7b       all  attention  x                norm(x)        1    f     8**(1/2)         qkvVo
-hybrid_7b       all  mlp        x                x              -    -     1                -
-hybrid_star     0    attention  norm(x)          x              -    x     1                qkvV
-hybrid_star     0    mlp        norm(x)          x              -    x     1                -
-hybrid_star     >0   attention  x                norm(x)        1    -     1                qkvV
-hybrid_star     >0   mlp        x                x              -    -     1                -
-qkv             all  attention  x                x              -    x     1                qkvV
-qkv             all  mlp        norm(x)          x              -    x     1                -
-qk_cap          all  both       norm(x)          x              -    x     1                qk
-qk_fc           all  both       norm(x)          x              -    xf    1                qkvoud
-subln           all  both       norm(x)          x              -    x     1                vu
-normformer      all  attention  norm(x)          x              -    xf    1                vo
-normformer      all  mlp        norm(x)          x              -    x     1                u
-normformer_residual_scale all attention norm(x)  x              -    xf    1                vo
-normformer_residual_scale all mlp norm(x)        a*x            -    -     1                u
-layerscale      all  both       norm(x)          x              -    x     10               -
-skipinit        all  both       norm(x)          x              -    x     inf              -
-rezero          all  both       x                x              -    -     inf              -
-ngpt            all  both       x                l2norm(x-b*x)  1/4  f     19*4             qkvoud
-gpas            all  both       norm(x)          a*x            -    -     1                -
-spannorm        0    attention  norm(x)          norm(x)        1    -     1                -
-spannorm        0    mlp        x                norm(x)        1    -     1                -
-spannorm        >0   both       x                norm(x)        1    -     1                -
-simplenorm      all  both       x                x              -    xf    1                qkvVoud
-nanochat        all  attention  norm(x)          e*x            -    -     1.35-(l-1)/12    -
-nanochat        all  mlp        norm(x)          x              -    x     1                -
-gemma4          all  attention  norm(x)          x              -    xf    1                vo
-gemma4          all  mlp        norm(x)          a*x            -    f     1                ud
-beam            all  attention  norm(x)          sqrt(1-1/(2*l))*x -  f   sqrt(2*l-1)      vo
-beam            all  mlp        norm(x)          sqrt(1-1/(2*l+1))*x - f   sqrt(2*l)       ud
-granite         all  both       norm(x)          x              -    x     1/0.22           -
-llama4          <3   attention  norm(x)          x              -    x     1                qk
-llama4          3    attention  norm(x)          x              -    x     1                -
-llama4          all  mlp        norm(x)          x              -    x     1                -
-"""
-
-# What a model does.
-#
-#   enters  what the first block is given, of the rows e of the embedding
-#   leaves  the root mean square of what the head is given, where that is one number
-#   mlp     reads the stream after the attention or, as the attention does, before it (beside); it
-#           may be given the very numbers that the attention is given (shared), or be the only one
-#           that reads the stream after the attention (only)
-#   mean square   of the stream after block l, from 1, at the start, where every f adds noise of
-#           the size of what it reads; ResiDual has two streams. H(l) = 1 + 1/2 + .. + 1/l, and
-#           mixed(l) is the recursion of nanochat's numbers
-MODELS = """
-placement       enters   leaves  mlp     mean_square
-none            e        -       after   4**l
-pre             e        1       after   1+2*l
-post            e        1       after   1
-out             e        1       after   1+2*l
-sandwich        e        1       after   1+2*l
-peri            norm(e)  1       after   1+2*l
-parallel        e        1       shared  1+2*l
-parallel_two_norms e     1       beside  1+2*l
-prepost         e        1       after   2
-postpre         norm(e)  1       after   1
-deepnorm        e        1       after   1
-glm130b         norm(e)  1       after   1
-admin           e        1       after   1
-keel            e        1       after   1
-keel_first      e        1       after   1+2*(l==1)
-b2t             e        1       after   1
-residual_dual   e        -       after   1,1+2*l
-mixln           e        1       after   2*l-1
-lns             e        1       after   1+2*H(l)
-hybrid          e        1       after   2
-hybrid_7b       e        1       after   2
-hybrid_star     e        1       after   2+(l==1)
-qkv             e        1       after   2**(l+1)-1
-qk_cap          e        1       after   1+2*l
-qk_fc           e        1       after   1+2*l
-subln           e        1       after   1+2*l
-normformer      e        1       after   1+2*l
-normformer_residual_scale e 1    after   1+2*l
-layerscale      e        1       after   1+l/50
-skipinit        e        1       after   1
-rezero          e        -       after   1
-ngpt            e        1/4     after   1/16
-gpas            e        1       after   1+2*l
-spannorm        e        1       only    1
-simplenorm      e        1       after   1+2*l
-nanochat        norm(e)  1       after   mixed(l)
-gemma4          e        1       after   1+2*l
-beam            e        1       after   1
-granite         e        1       after   1+2*l*0.22**2
-laurel          e        1       after   1+2*l
-llama4          e        1       after   1+2*l
-"""
-# Not seen here: the init rule; qk_cap's cap (without, it is pre with qk_norm=head) and the learned
-# scale of normformer's heads, both in test_block_equations; one b for both sub-layers in rezero,
-# and whether a coefficient is a number or a vector, in the counts of test_theory.
-
+TABLES = (Path(__file__).parent / "fingerprints.txt").read_text()
 WEIGHTS = {"q": "attention.f.query", "k": "attention.f.key", "v": "attention.f.value"}
 WEIGHTS |= {"o": "attention.f.output", "u": "mlp.f.up", "d": "mlp.f.down", "g": "mlp.f.gate"}
 
 
-def table(text):
-    header, *lines = (line.split() for line in text.strip().splitlines())
-    assert {len(line) for line in lines} == {len(header)}
-    return [dict(zip(header, line, strict=True)) for line in lines]
+def tables():
+    """The lines of each table of fingerprints.txt, whose first line names the columns."""
+    lines = [line.split() for line in TABLES.splitlines() if line.strip() and line[0] != "#"]
+    headers = [n for n, (word, *_) in enumerate(lines) if word == "placement"]
+    for begin, end in pairwise([*headers, len(lines)]):
+        header, *rows = lines[begin:end]
+        yield [dict(zip(header, row, strict=True)) for row in rows]
+
+
+SUB_LAYERS, MODELS = tables()
 
 
 def lines_of(placement):
     """{(i, sub-layer): its line} for every block, and the line of the model."""
     found = {}
-    for line in table(SUB_LAYERS):
+    for line in SUB_LAYERS:
         if line["placement"] == placement:
             some = {"0": [0], ">0": range(1, DEPTH), "<3": range(3), "3": [3]}
             blocks = {"all": range(DEPTH), **some}[line["i"]]
             names = ("attention", "mlp") if line["sub-layer"] == "both" else [line["sub-layer"]]
             found |= {(i, name): line for i in blocks for name in names}
     assert len(found) == 2 * DEPTH
-    (model,) = (line for line in table(MODELS) if line["placement"] == placement)
+    (model,) = (line for line in MODELS if line["placement"] == placement)
     return found, model
 
 
@@ -468,7 +342,7 @@ PLACEMENTS = [
 @pytest.mark.goal("A3")
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_has_its_own_fingerprint_and_no_other(placement):
-    stated = [line["placement"] for line in table(MODELS)]
+    stated = [line["placement"] for line in MODELS]
     if placement in stated:
         assert list(differences(placement, placement)) == []
     others = [other for other in stated if other != placement]

@@ -7,15 +7,15 @@ import pytest
 import torch
 from generating import from_a_cache
 from new_process import run_python
-from refusing import refused
 from tiny_models import drawn, some_tokens, with_gradients
 from torch.nn.attention.flex_attention import flex_attention
 from written_out import by_hand
 
 from transformer_norms import build_model, compose
 from transformer_norms.config.building import build_trainer
-from transformer_norms.model.attention import ATTENTIONS, Temperature
+from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.attentions import flex, kernels
+from transformer_norms.model.attentions.heads import Temperature
 from transformer_norms.model.attentions.kernels import Pattern, pattern_attention
 from transformer_norms.model.position import LinearBias, alibi_slopes
 from transformer_norms.training.flops import training_flops
@@ -171,24 +171,6 @@ def test_windows_are_numbers_formulas_or_lists_and_a_long_one_is_none(typed, win
     sizes = ["model=nano", f"model.depth={len(windows)}", "model.context=16"]
     blocks = compose([*sizes, f"{WINDOW}={typed}"]).blocks
     assert [own.sliding_window for own in blocks] == windows
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ([f"{WINDOW}=-1"], "in block i=0 it is -1; a window is a whole number"),
-        ([f"{WINDOW}=2.5"], "in block i=0 it is 2.5"),
-        ([f"{WINDOW}=[3,4]"], "there are 2 windows for 3 blocks"),
-        ([f"{WINDOW}=8*x"], "names x; known here are H L N R d dh i l m"),
-        ([f"{CHUNK}=-1"], "in block i=0 it is -1; a chunk is a whole number"),
-        ([f"{FLOOR}=[3,4]"], "there are 2 floors for 3 blocks"),
-        ([f"{FLOOR}=0.5"], "in block i=0 it is 0.5; a floor is a whole number of tokens from 1 on"),
-        (["architecture.sliding_windw=8"], "did you mean 'architecture.sliding_window'"),
-        (["position=alibbi"], "did you mean 'alibi'"),
-    ],
-)
-def test_what_is_no_window_is_one_line(typed, said):
-    assert said in refused(compose, [*SMALL, *typed])
 
 
 def test_the_slopes_are_those_of_bloom_and_of_the_papers_code():

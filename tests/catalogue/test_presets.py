@@ -1,5 +1,7 @@
 """Presets: whole architectures that go with everything and leave nothing of theirs behind."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -20,75 +22,18 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 8}
 SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16384}
 OURS = ["model.width=32", "model.depth=8", "model.heads=2", "model.context=16384"]
 
-# Each as transformers' own config class has it, and what the released configs say besides.
-GATED = {"intermediate_size": 88, "num_key_value_heads": 2, "head_dim": 16}
-PUBLISHED = {
-    "gpt1": ("openai-gpt", {}),
-    "gpt2": ("gpt2", {}),
-    "opt": ("opt", {"ffn_dim": 128}),
-    "llama": ("llama", GATED),
-    "llama2": ("llama", GATED | {"rms_norm_eps": 1e-5}),
-    "llama3": ("llama", GATED | {"rms_norm_eps": 1e-5, "base": 5e5}),
-    "llama4": ("llama4_text", GATED | {"intermediate_size_mlp": 88, "moe_layers": []}),
-    "smollm3": ("smollm3", GATED | {"base": 5e6}),
-    "granite": ("granite", GATED | {
-        "base": 1e4, "embedding_multiplier": 12.0, "attention_multiplier": 1 / 16,
-        "residual_multiplier": 0.22, "logits_scaling": 8.0, "tie_word_embeddings": True,
-        "rms_norm_eps": 1e-5}),
-    "mistral": ("mistral", GATED | {"rms_norm_eps": 1e-5, "sliding_window": 4096}),
-    "gptneox": ("gpt_neox", {"intermediate_size": 128}),
-    "bloom": ("bloom", {"seq_length": 16384}),
-    "gptj": ("gptj", {"rotary_dim": 4}),
-    "cohere": ("cohere", GATED),
-    "olmo": ("olmo", GATED),
-    "olmo2": ("olmo2", GATED | {"rms_norm_eps": 1e-6, "base": 5e5}),
-    "olmo3": ("olmo3", GATED | {"rms_norm_eps": 1e-6}),
-    "qwen2": ("qwen2", GATED | {"tie_word_embeddings": True, "base": 1e6}),
-    "qwen3": ("qwen3", GATED | {"tie_word_embeddings": True, "base": 1e6}),
-    "qwen3_next": ("qwen3_next", GATED | {
-        "layer_types": ["full_attention"] * 8, "mlp_only_layers": [*range(8)], "rope_parameters": {
-            "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}}),
-    "deepseek_v3": ("deepseek_v3", {
-        "intermediate_size": 88, "num_key_value_heads": 2, "first_k_dense_replace": 8,
-        "q_lora_rank": 8, "kv_lora_rank": 4, "qk_rope_head_dim": 6, "v_head_dim": 12,
-        "qk_nope_head_dim": 10}),
-    "gemma2": ("gemma2", GATED | {"query_pre_attn_scalar": 16, "sliding_window": 4096}),
-    "gemma3": ("gemma3_text", GATED | {"query_pre_attn_scalar": 16, "sliding_window": 1024}),
-    "gemma3n": ("gemma3n_text", GATED | {
-        "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 0}),
-    "gemma4": ("gemma4_text", GATED | {
-        "num_key_value_heads": 1, "global_head_dim": 32, "hidden_size_per_layer_input": 0,
-        "attention_k_eq_v": True, "final_logit_softcapping": 30.0, "sliding_window": 1024}),
-    "glm4": ("glm4", GATED | {"attention_bias": True}),
-    "exaone4": ("exaone4", GATED | {
-        "base": 1e6, "sliding_window": 4096, "sliding_window_pattern": 4}),
-}  # fmt: skip
-
-
-# A released size, where the pattern of blocks needs its depth, or its heads the preset's formulas.
-GEMMA3N = {**PUBLISHED["gemma3n"][1], "num_kv_shared_layers": 15}
-RELEASED = {
-    "gemma3n-35": (GEMMA3N, 35, []),
-    "gemma3n-30": ({**GEMMA3N, "num_kv_shared_layers": 10}, 30, []),  # E2B
-    "gemma3n-10": ({**GEMMA3N, "num_kv_shared_layers": 5}, 10, []),
-    "gemma4-60": (  # 31B; 16 keys where blocks slide, 4 elsewhere
-        {**PUBLISHED["gemma4"][1], "hidden_size": 8192, "num_attention_heads": 32,
-         "num_key_value_heads": 16, "num_global_key_value_heads": 4, "head_dim": 256,
-         "global_head_dim": 512, "intermediate_size": 21848},
-        60,
-        ["model.width=8192", "model.heads=32"],
-    ),
-}  # fmt: skip
+CASES = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text())
+PUBLISHED, RELEASED = CASES["published"], CASES["released"]
 
 
 @pytest.mark.parametrize("name", [*PUBLISHED, *RELEASED])
 def test_a_preset_is_what_transformers_config_of_the_family_says(name):
     transformers = pytest.importorskip("transformers")
     preset = name.partition("-")[0]
-    kind, more = PUBLISHED[preset]
-    more, depth, typed = RELEASED.get(name, (more, 8, []))
-    more, base = dict(more), more.get("base")
-    more.pop("base", None)
+    kind = PUBLISHED[preset]["family"]
+    size = {"depth": 8, "typed": [], **PUBLISHED[preset], **RELEASED.get(name, {})}
+    more, depth, typed = dict(size["config"]), size["depth"], size["typed"]
+    base = more.pop("base", None)
     sizes = {**SIZES, "num_hidden_layers": depth}
     if kind in ("gpt2", "openai-gpt", "gptj"):
         names = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")

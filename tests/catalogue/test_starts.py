@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 import torch
 from combinations import combined
-from refusing import refused
 from torch import nn
 
 from transformer_norms.config.building import build_model
@@ -442,26 +441,3 @@ def test_every_role_can_be_typed_and_follows_the_default():
     small = dict.fromkeys(("output", "down"), "0.05/sqrt(2*N)")
     assert std("init=scaled", "init.std.default=0.05") == {"default": 0.05, **small}
     assert std("init=normal", "init.std.up='default*sqrt(d)'")["up"] == "0.02*sqrt(d)"
-
-
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        (["init.std.embeding=1"], "did you mean 'embedding'"),
-        (["init.std.up=defualt"], "names defualt"),
-        (["init.stream=0"], "init.stream: 0 is not allowed"),
-        (["init.stream=-1"], "init.stream: -1 is not allowed"),
-        (["init.stream=width"], "names width"),
-        (["init.stream=1", "init.stream_by=head"], "allowed are table, scale"),
-        (["init.stream=1", "placement=peri"], "embed=norm gives the embedded tokens their size"),
-        (["init.stream=1", "norm=scalenorm"], "embed=fixnorm gives"),
-        (["norm=dyt", "norm.alpha_init={attention:1}"], "norm.alpha_init"),
-        (["norm=group_rmsnorm", "norm.groups=5"], "norm.groups: 5 does not divide "),
-        (
-            ["placement.equation='x + f(norm(x), q=group_rmsnorm)'", "model.head_dim=6"],
-            "norm=group_rmsnorm: groups: 4 does not divide 6, the features of a norm (at q)",
-        ),
-    ],
-)
-def test_a_start_that_cannot_be_is_refused_in_one_line(typed, line):
-    assert line in refused(compose, typed)

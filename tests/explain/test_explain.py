@@ -322,7 +322,7 @@ def test_the_command_prints_writes_the_figure_and_nothing_else(capsys, tmp_path,
     assert out.startswith(
         "A  model=nano model.depth=3\nB  model=nano model.depth=3 placement=post\n\nEquations\n"
     )
-    assert "A  x + f(norm(x))\n    B  norm(x + f(x))" in out
+    assert "  blocks 0-2 mlp:  norm(x + f(x))\n" in out.partition("\nB\n")[2]
     assert "model." not in out.partition("Equations")[2]
     code, out, _ = run(capsys, "model=nano", "--against")
     assert out.startswith("A  model=nano\nB  the defaults\n\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import references as there
 import torch
+import yaml
 
 from transformer_norms import build_model
 from transformer_norms.hf import from_hf, to_hf
@@ -14,249 +15,10 @@ from transformer_norms.hf.weights import their_tensors
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 VOCABULARY, CONTEXT = 37, 12
-NAMED = {"vocab_size": VOCABULARY, "hidden_size": 24, "num_hidden_layers": 2}
-SIZES = {**NAMED, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}
-MODERN = {**SIZES, "intermediate_size": 41}
-GROUPED = {**MODERN, "num_key_value_heads": 2}
-ODD = {**MODERN, "hidden_size": 30, "num_attention_heads": 5, "num_key_value_heads": 1}
-LLAMA4 = {**SIZES, "num_key_value_heads": 2, "intermediate_size_mlp": 41, "moe_layers": []}
-LATENT = {"num_key_value_heads": 4, "q_lora_rank": 9, "kv_lora_rank": 7, "qk_nope_head_dim": 5,
-          "qk_rope_head_dim": 4, "v_head_dim": 3, "first_k_dense_replace": 2}  # fmt: skip
-EVEN_LATENT = {**LATENT, "kv_lora_rank": 8, "qk_nope_head_dim": 6}  # V2 takes pairs as one number
-GEMMA4 = {**GROUPED, "head_dim": 10, "global_head_dim": 10, "hidden_size_per_layer_input": 0}
-INPUTS = {"hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": VOCABULARY}
-GEMMA3N = {**GROUPED, **INPUTS, "head_dim": 10, "num_kv_shared_layers": 0, "laurel_rank": 3,
-           "altup_num_inputs": 3, "activation_sparsity_pattern": [0.75, 0.0]}  # fmt: skip
-OPENAI = {"vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
-BLOOM = {"vocab_size": VOCABULARY, "hidden_size": 24, "n_layer": 2, "seq_length": CONTEXT}
-BASE = {"rope_type": "default", "rope_theta": 77.0}
-FULL, SLIDING = "full_attention", "sliding_attention"
-
-
-def rope(base=77.0, **more):
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": base, **more}}
-
-
-def gemma3(local, full):
-    return {
-        kind: {"rope_type": "default", "rope_theta": base}
-        for kind, base in {SLIDING: local, FULL: full}.items()
-    }
-
-
-def gemma4(local, full, share):
-    parameters = gemma3(local, full)
-    parameters[FULL] |= {"rope_type": "proportional", "partial_rotary_factor": share}
-    return parameters
-
-
-# The first of each family runs with `make test`, the others nightly.
-CASES = {
-    "gpt2": [
-        {**OPENAI, "layer_norm_epsilon": 3e-3, "n_inner": 41, "activation_function": "gelu"},
-        OPENAI,
-        {**OPENAI, "n_embd": 15, "n_head": 3, "tie_word_embeddings": False},
-        {**OPENAI, "scale_attn_weights": False, "activation_function": "silu"},
-    ],
-    "openai-gpt": [
-        OPENAI,
-        {**OPENAI, "n_embd": 15, "n_head": 3, "layer_norm_epsilon": 3e-3, "afn": "silu"},
-        {**OPENAI, "tie_word_embeddings": False, "afn": "relu"},
-    ],
-    "opt": [
-        {**SIZES, "ffn_dim": 41, "do_layer_norm_before": False},
-        {**SIZES, "ffn_dim": 41},
-        {**SIZES, "ffn_dim": 40, "enable_bias": False, "tie_word_embeddings": False},
-        {**SIZES, "ffn_dim": 40, "layer_norm_elementwise_affine": False},
-    ],
-    "llama": [
-        {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3, "attention_bias": True},
-        {**ODD, "tie_word_embeddings": True, "mlp_bias": True},
-        {**MODERN, "hidden_act": "gelu"},
-    ],
-    "llama4_text": [
-        {**LLAMA4, **rope(), "num_hidden_layers": 5, "head_dim": 10, "floor_scale": 3,
-         "attn_scale": 0.7, "attention_chunk_size": 5},
-        {**LLAMA4, "head_dim": 6, "use_qk_norm": False, "no_rope_layers": [0, 1],
-         "rms_norm_eps": 3e-3, "attention_bias": True, "floor_scale": 4, "attention_chunk_size": 7,
-         "tie_word_embeddings": True, "layer_types": ["chunked_attention"] * 2},
-        {**LLAMA4, "head_dim": 6, "attn_temperature_tuning": False, "num_key_value_heads": 4,
-         "attention_chunk_size": CONTEXT},
-    ],
-    "smollm3": [
-        {**GROUPED, **rope(), "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0],
-         "rms_norm_eps": 3e-3, "head_dim": 10},
-        {**ODD, "num_hidden_layers": 5, "attention_bias": True, "mlp_bias": True},
-        {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "no_rope_layers": [1, 0]},
-    ],
-    "granite": [
-        {**GROUPED, **rope(), "embedding_multiplier": 7.0, "attention_multiplier": 0.3,
-         "residual_multiplier": 0.22, "logits_scaling": 6.0, "rms_norm_eps": 3e-3},
-        {**ODD, "residual_multiplier": 1.7, "tie_word_embeddings": True, "mlp_bias": True},
-        {**GROUPED, "embedding_multiplier": 2.0, "attention_bias": True, "head_dim": 10},
-    ],
-    "arcee": [
-        {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3, "mlp_bias": True},
-        {**MODERN, "tie_word_embeddings": True, "attention_bias": True, "hidden_act": "gelu"},
-    ],
-    "nanochat": [
-        {**GROUPED, **rope(), "rms_norm_eps": 3e-3, "attention_bias": True},
-        {**ODD, "final_logit_softcapping": None, "tie_word_embeddings": True, "head_dim": 4},
-        {**MODERN, "final_logit_softcapping": 2.5, "hidden_act": "gelu"},
-    ],
-    "mistral": [
-        {**GROUPED, **rope(), "head_dim": 10, "sliding_window": 5},
-        {**GROUPED, **rope(), "head_dim": 10, "sliding_window": CONTEXT},
-        {**ODD, "sliding_window": None, "tie_word_embeddings": True, "rms_norm_eps": 3e-3},
-    ],
-    "qwen2": [
-        {**GROUPED, **rope(), "rms_norm_eps": 3e-3},
-        {**ODD, "tie_word_embeddings": True, "head_dim": 4},
-        {**GROUPED, "use_sliding_window": True, "sliding_window": 2, "max_window_layers": 2},
-        {**GROUPED, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
-    ],
-    "qwen3": [
-        {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3},
-        {**ODD, "head_dim": 6, "tie_word_embeddings": True, "attention_bias": True},
-        {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0},
-    ],
-    "qwen3_next": [
-        {**GROUPED, **rope(partial_rotary_factor=0.4), "head_dim": 10, "rms_norm_eps": 3e-3,
-         "layer_types": [FULL] * 2, "mlp_only_layers": [0, 1]},
-        {**ODD, **rope(partial_rotary_factor=1.0), "head_dim": 6, "attention_bias": True,
-         "layer_types": [FULL] * 2, "mlp_only_layers": [0, 1], "tie_word_embeddings": True},
-    ],
-    "deepseek_v3": [
-        {**MODERN, **rope(), **LATENT, "attention_bias": True},
-        {**MODERN, **LATENT, "q_lora_rank": None, "rope_interleave": False},
-        {**ODD, **LATENT, "num_key_value_heads": 5, "tie_word_embeddings": True},
-        {**MODERN, **LATENT, "q_lora_rank": None, "attention_bias": True},
-    ],
-    "deepseek_v2": [
-        {**MODERN, **rope(), **EVEN_LATENT, "attention_bias": True, "mlp_bias": True},
-        {**ODD, **EVEN_LATENT, "num_key_value_heads": 5, "q_lora_rank": None},
-    ],
-    "olmo": [
-        {**GROUPED, **rope(), "attention_bias": True},
-        {**ODD, "tie_word_embeddings": True},
-    ],
-    "olmo2": [
-        {**GROUPED, **rope(), "rms_norm_eps": 3e-3},
-        {**ODD, "tie_word_embeddings": True, "attention_bias": True},
-    ],
-    "olmo3": [
-        {**GROUPED, "num_hidden_layers": 4, "rms_norm_eps": 3e-3, "sliding_window": 5,
-         "rope_parameters": gemma3(77.0, 77.0)},
-        {**ODD, "tie_word_embeddings": True, "attention_bias": True, "sliding_window": 9},
-    ],
-    "exaone4": [
-        {**GROUPED, **rope(), "num_hidden_layers": 4, "rms_norm_eps": 3e-3, "sliding_window": 7,
-         "sliding_window_pattern": 4},
-        {**ODD, "sliding_window": None, "tie_word_embeddings": True, "layer_types": [FULL] * 2},
-        {**GROUPED, "sliding_window": 99, "layer_types": [FULL, FULL], "head_dim": 8},
-        {**GROUPED, "sliding_window": 99, "layer_types": [SLIDING, SLIDING]},
-    ],
-    "gemma": [
-        {**GROUPED, **rope(), "head_dim": 10, "rms_norm_eps": 3e-3},
-        {**ODD, "head_dim": 6, "tie_word_embeddings": False, "attention_bias": True},
-        {**MODERN, "head_dim": 6, "num_key_value_heads": 4, "hidden_act": "silu"},
-    ],
-    "gemma2": [
-        {**GROUPED, **rope(), "head_dim": 10, "query_pre_attn_scalar": 7, "rms_norm_eps": 3e-3,
-         "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0, "sliding_window": 4},
-        {**ODD, "head_dim": 6, "attn_logit_softcapping": None, "final_logit_softcapping": None},
-        {**GROUPED, "head_dim": 6, "tie_word_embeddings": False, "attention_bias": True},
-    ],
-    "gemma3_text": [
-        {**GROUPED, "num_hidden_layers": 7, "head_dim": 10, "query_pre_attn_scalar": 7,
-         "rope_parameters": gemma3(50.0, 900.0), "rms_norm_eps": 3e-3, "sliding_window": 4},
-        {**ODD, "head_dim": 6, "tie_word_embeddings": False, "final_logit_softcapping": 3.0},
-        {**GROUPED, "head_dim": 6, "attention_bias": True, "layer_types": [FULL, SLIDING]},
-    ],
-    "gemma4_text": [
-        {**GEMMA4, "num_hidden_layers": 7, "rope_parameters": gemma4(50.0, 900.0, 0.38),
-         "sliding_window": 4, "attention_k_eq_v": True, "final_logit_softcapping": 3.0,
-         "global_head_dim": 16, "num_global_key_value_heads": 1, "num_kv_shared_layers": 3,
-         "output_hidden_states": True,
-         "layer_types": [SLIDING, FULL, SLIDING, FULL, SLIDING, SLIDING, FULL]},
-        {**GEMMA4, "num_hidden_layers": 3, "rope_parameters": gemma4(50.0, 900.0, 0.34),
-         "sliding_window": 4, "attention_bias": True, "head_dim": 12, "global_head_dim": 6},
-        {**GEMMA4, "tie_word_embeddings": False, "attention_bias": True, "layer_types": [FULL] * 2},
-        {**GEMMA4, "num_key_value_heads": 4, "layer_types": [FULL, FULL], "attention_k_eq_v": True},
-        {**GEMMA4, **INPUTS, "layer_types": [FULL, FULL], "final_logit_softcapping": 3.0},
-    ],
-    "gemma3n_text": [
-        {**GEMMA3N, "num_hidden_layers": 5, "sliding_window": 4, "attention_bias": True,
-         "num_kv_shared_layers": 2, "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
-         "rope_parameters": gemma3(50.0, 900.0), "final_logit_softcapping": 3.0,
-         "activation_sparsity_pattern": [0.75, 0.5, 0.0, 0.25, 0.0]},
-        {**GEMMA3N, "tie_word_embeddings": False, "layer_types": [FULL, SLIDING]},
-        {**GEMMA3N, "altup_num_inputs": 2, "hidden_size_per_layer_input": 7},
-    ],
-    "glm4": [
-        {**GROUPED, **rope(partial_rotary_factor=0.5), "head_dim": 12, "rms_norm_eps": 3e-3},
-        {**ODD, "head_dim": 6, "tie_word_embeddings": True, "attention_bias": False,
-         **rope(partial_rotary_factor=1.0)},
-        {**GROUPED, "head_dim": 10, **rope(partial_rotary_factor=0.61)},
-    ],
-    "gpt_neox": [
-        {**MODERN, **rope(partial_rotary_factor=0.67), "layer_norm_eps": 3e-3},
-        {**MODERN, **rope(partial_rotary_factor=0.34), "use_parallel_residual": False},
-        {**MODERN, "attention_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu_new",
-         **rope(partial_rotary_factor=1.0)},
-    ],
-    "stablelm": [
-        {**GROUPED, **rope(partial_rotary_factor=0.67), "use_qkv_bias": True,
-         "layer_norm_eps": 3e-3},
-        {**GROUPED, **rope(partial_rotary_factor=0.34), "use_parallel_residual": True},
-        {**ODD, **rope(partial_rotary_factor=1.0), "tie_word_embeddings": True,
-         "hidden_act": "gelu"},
-    ],
-    "bloom": [
-        {**BLOOM, "n_head": 6, "layer_norm_epsilon": 3e-3},
-        {**BLOOM, "n_head": 8, "tie_word_embeddings": False},
-    ],
-    "gptj": [
-        {**OPENAI, "rotary_dim": 4, "layer_norm_epsilon": 3e-3},
-        {**OPENAI, "n_embd": 30, "n_head": 5, "rotary_dim": 6, "n_inner": 41,
-         "activation_function": "relu"},
-    ],
-    "cohere": [
-        {**GROUPED, **rope(), "use_qk_norm": True, "layer_norm_eps": 3e-3, "logit_scale": 0.3},
-        {**ODD, "tie_word_embeddings": False, "attention_bias": True},
-        {**GROUPED, "head_dim": 10, "use_qk_norm": True},
-    ],
-}  # fmt: skip
-ORIGINAL = {"original_max_position_embeddings": 4}  # a third of the context
-LINEAR = {"rope_type": "linear", "rope_theta": 77.0, "factor": 3.0}
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 77.0, "factor": 3.0, **ORIGINAL,
-          "low_freq_factor": 0.2, "high_freq_factor": 0.6}  # fmt: skip
-YARN = {"rope_type": "yarn", "rope_theta": 77.0, "factor": 3.0, **ORIGINAL, "beta_fast": 0.6,
-        "beta_slow": 0.2, "truncate": True, "attention_factor": 1.3}  # fmt: skip
-EXACT = {**YARN, "truncate": False, "beta_fast": 1, "beta_slow": 0.1}
-ON_FULL = {SLIDING: {"rope_type": "default", "rope_theta": 77.0}}
-TURNED_FIRST = {"rope_type": "proportional", "partial_rotary_factor": 0.63, "factor": 8.0}
-# The scalings of a family. The first of some run with `make test`, the others nightly.
-SCALED = {
-    "llama": [LLAMA3, LINEAR, EXACT],
-    "gemma3_text": [{**ON_FULL, FULL: LINEAR}, {SLIDING: LLAMA3, FULL: {**LLAMA3, "factor": 2.0}}],
-    "olmo3": [{**ON_FULL, FULL: YARN}],
-    "deepseek_v3": [{**YARN, "attention_factor": 1.0, "mscale_all_dim": 0.7}, LINEAR],
-}
-SCALED_NIGHTLY = {
-    "qwen2": [YARN],
-    "qwen3": [EXACT],
-    "gemma4_text": [{**ON_FULL, FULL: {**TURNED_FIRST, "rope_theta": 900.0}}],
-    "glm4": [{**YARN, "partial_rotary_factor": 0.5}],
-    "arcee": [YARN],
-    "llama4_text": [LLAMA3],
-    "exaone4": [LLAMA3],
-    "smollm3": [EXACT],
-    "deepseek_v2": [YARN, {**LLAMA3, "mscale_all_dim": 0.7}],
-    "gemma3n_text": [{**ON_FULL, FULL: LINEAR}],
-    "gpt_neox": [{**LLAMA3, "partial_rotary_factor": 0.67}],
-    "stablelm": [{**YARN, "partial_rotary_factor": 0.67}],
-}
+CONFIGS = yaml.safe_load((Path(__file__).parent / "configs.yaml").read_text())
+SIZES, CASES = CONFIGS["sizes"], CONFIGS["configs"]
+SCALED, SCALED_NIGHTLY = (CONFIGS["scalings"][tier] for tier in ("quick", "nightly"))
+OPENAI, GROUPED = SIZES["OPENAI"], SIZES["GROUPED"]
 EVERY = [
     pytest.param(name, config, id=f"{name}-{n}", marks=[pytest.mark.nightly] if n else ())
     for name, configs in CASES.items()
@@ -342,7 +104,8 @@ def test_logits_and_gradients_are_theirs_in_every_config(name, config):
     test_logits_and_gradients_are_theirs(name, config)
 
 
-RELEASED = {"type": "yarn", "factor": 40.0, **ORIGINAL}  # without what has a default
+# Without what has a default. The original context is a third of the context.
+RELEASED = {"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from transformer_norms import Block, build_model, compose
-from transformer_norms.model.attention import ForwardState
+from transformer_norms.model.attentions.heads import ForwardState
 
 VOCABULARY = 31
 SMALL = ["model=nano", "model.depth=3", "trainer.precision=fp64", "trainer.device=cpu"]

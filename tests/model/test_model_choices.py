@@ -8,7 +8,6 @@ import pytest
 import shape_checker
 import torch
 from generating import from_a_cache
-from refusing import refused
 
 from transformer_norms import Block, ConfigError, build_model, compose
 from transformer_norms.model.coefficient import Smear
@@ -144,70 +143,6 @@ def test_smear_starts_as_nothing():
     assert torch.equal(plain(tokens_of()), smeared(tokens_of()))
     extra = dict(smeared.named_parameters()).keys() - dict(plain.named_parameters()).keys()
     assert extra == {"smear.smear_gate.weight", "smear.scale"}
-
-
-NEEDED = "it is i where the block has its own keys and values, else the i of an earlier block"
-REFUSED = [
-    *((f"architecture.smear={n}", f"architecture.smear: {n} is not") for n in (65, 0, -3)),
-    *((f"architecture.activation_sparsity={share}", "architecture.activation_sparsity: ")
-      for share in ("1", "-0.1", "0.4*l", "[0.5]")),
-    ("attention=sinks architecture.attention_cap=5",
-     "architecture.attention_cap: 5 is not allowed with attention=sinks: a sink's logit"),
-    ("position.scaling=yarn", "position.scaling: 'yarn' is not allowed; allowed are none"),
-    ("position.scaling={type: ntk, factor: 2}", "position.scaling.type: there is no scaling"),
-    ("position.scaling={type: linear}", "position.scaling.factor is missing"),
-    ("position=rope_linear position.scaling.factor=0.5", "a factor is from 1 to 1e4"),
-    ("position=rope_linear position.scaling.factor=[1,2]", "2 factors for 3 blocks"),
-    ("position=rope_linear position.scaling.beta_fast=2", "no key 'position.scaling.beta_fast"),
-    ("position=rope_llama3 position.scaling.low_freq_factor=9", "below high_freq_factor"),
-    ("position=rope_yarn position.scaling.beta_slow=0", "position.scaling.beta_slow: 0 is not"),
-    ("position=rope_yarn position.scaling.beta_slow=32", "beta_slow should be below beta_fast"),
-    ("position=rope_yarn position.scaling.attention_factor=factor-4", "above 0, up to 1e3"),
-    ("position=rope_yarn position.scaling.original_context=1.5", "original_context: 1.5 is"),
-    ("position=rope_yarn position.scaling.attention_factor=log(x)", "names x; known"),
-    ("position=yarn", "did you mean 'rope_yarn'"),
-    ("architecture.kv_from_block=0 position.scaling={type: linear, factor: 'l'}",
-     "block i=1 uses the keys and values of block 0, and has its own architecture.rope_base, "
-     "rope_fraction or position.scaling"),
-    ("architecture.kv_from_block=1", f"1 is not allowed; in block i=0 it is 1; {NEEDED}"),
-    ("architecture.kv_from_block=[0,0,1]", f"in block i=2 it is 1; {NEEDED}"),
-    ("architecture.kv_from_block=i/2", f"in block i=1 it is 0.5; {NEEDED}"),
-    ("architecture.kv_from_block=[0,1]", "there are 2 blocks for 3 blocks"),
-    (f"{SHARED} model.head_dim=8*l", "of block 0, and has its own model.head_dim"),
-    (f"{SHARED} model.kv_heads=[4,2,2]", "of block 0, and has its own model.kv_heads"),
-    (f"{SHARED} architecture.rope_base=10**l", "has its own architecture.rope_base, rope_fracti"),
-    (f"{SHARED} architecture.value_embedding=i", "has its own architecture.value_embedding"),
-    ("architecture.values_from_keys=l", "'l' is not allowed; in block i=1 it is 2"),
-    ("model.kv_heads=[2,3,4]", "model.kv_heads: 3 in block i=1 does not divide model.heads, 4"),
-    ("model.kv_heads=l+H", "model.kv_heads: 'l+H' is not allowed; in block i=0 it is 5; it is"),
-    ("model.kv_heads=[2,4]", "there are 2 sizes for 3 blocks"),
-    ("model.head_dim=9+i position=rope", "model.head_dim: 9 in block i=0 is odd, and position"),
-    ("model.head_dim=dh", "model.head_dim: 'dh' names dh; known here are"),
-    ("model.head_dim=8*l architecture.embed_scale=dh", "embed_scale: 'dh' names dh; known"),
-    ("model.head_dim=8*l architecture.value_residual=0.5", "value_residual: 0.5 is not allowed"),
-    ("model.head_dim=8*l architecture.rope_dim=8", "8 is not allowed; it is a part of model.head"),
-    ("model.head_dim=4+2*i v_norm=group_rmsnorm", "groups: 4 does not divide 6"),
-    ("architecture.q_rank=0", "architecture.q_rank: 0 is not allowed; it is none or a whole"),
-    ("architecture.q_rank=2.5", "architecture.q_rank: 2.5 is not allowed; it is none or"),
-    ("architecture.q_rank=1-l", "architecture.q_rank: '1-l' is not allowed; in block i=0 it is 0"),
-    ("architecture.kv_rank=x+1", "architecture.kv_rank: 'x+1' names x; known here are"),
-    ("model.head_dim=6 architecture.rope_dim=6", "6 is not allowed; it is a part of model.head_di"),
-    ("architecture.rope_dim=3", "rope_dim: 3 is odd, and position=rope turns pairs"),
-    ("architecture.bias=[rope_key]", "rope_key is not allowed"),
-    ("placement.equation=x+f(norm(x),kv_latent=norm)",
-     "there is no latent for kv_latent, since architecture.kv_rank is none"),
-    (f"{LATENTS} architecture.values_from_keys=i%2",
-     "values_from_keys: i%2 is not allowed where a head's values have 3 dimensions and W_k "
-     "computes 4; architecture.value_dim=4 makes"),
-    ("architecture.values_from_keys=1 architecture.bias=[value]",
-     "architecture.bias: value is not allowed where architecture.values_from_keys is 1"),
-    ("placement=gemma4_inputs placement.connection.inputs=0", "inputs: 0 is not allowed"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("typed", "said"), REFUSED)
-def test_what_cannot_be_is_one_line_that_names_its_key(typed, said):
-    assert said in refused(compose, [*SMALL, *words_of(typed)])
 
 
 def test_a_block_alone_has_no_earlier_block_and_no_tokens():

@@ -10,7 +10,8 @@ import torch
 
 from transformer_norms import build_model, compose
 from transformer_norms.model.position import POSITIONS
-from transformer_norms.model.settings import block_values, numbers_of
+from transformer_norms.model.settings import numbers_of
+from transformer_norms.model.sizes import block_values
 
 SMALL = ["model=nano", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
 SMALL += ["init=megatron"]

@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.model.attention import AllHeads, PerHead, Sinks, Softmax
+from transformer_norms.model.attention import Sinks, Softmax
+from transformer_norms.model.attentions.heads import AllHeads, PerHead
 from transformer_norms.model.block import ParallelBlock, SerialBlock
 from transformer_norms.model.coefficient import Learned, Scaled, ScaledNorm
 from transformer_norms.model.connections.altup import MeanOfProjections

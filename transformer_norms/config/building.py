@@ -16,7 +16,8 @@ from transformer_norms.model.coefficient import LogitCap, Smear
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import ORDERS, POSITIONS, NoPosition
-from transformer_norms.model.settings import GIVEN, formula_values
+from transformer_norms.model.settings import GIVEN
+from transformer_norms.model.sizes import formula_values
 from transformer_norms.model.transformer import Transformer, separate, straight
 from transformer_norms.norms import nothing
 from transformer_norms.training.graphs.compiling import Compilation, choose_mode

@@ -9,7 +9,7 @@ becomes a number when its block is built, threads and replicas when the run star
 
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -33,8 +33,9 @@ from transformer_norms.kinds import Mark, Values, freeze
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.placement import Placement, head_sites, read_placement
-from transformer_norms.model.settings import InitFile, Sizes, formula_values, resolve_sizes
+from transformer_norms.model.settings import InitFile
 from transformer_norms.model.sites import HEAD_SITES
+from transformer_norms.model.sizes import Sizes, formula_values, resolve_sizes
 from transformer_norms.names import NORM_WORDS, options, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula, is_fault
@@ -90,17 +91,12 @@ def resolve(
     words = {key: nodes[key] for key in NORM_KEYS}
     nodes["choices"] = {**axes, "init": rule, **words}
     nodes["chosen"] = {"choices": axes, **chosen}
-    config = Config(**{name: _freeze(name, node) for name, node in nodes.items()}, warnings=())
+    for name, node in nodes.items():
+        owner: Any = base_of(CHOSEN.get(name, Values))
+        nodes[name] = build(owner, name, freeze(node)) if is_dataclass(owner) else freeze(node)
+    config = Config(**nodes, warnings=())
     refuse_contradictions(config)
     return replace(config, warnings=tuple(cautions(config)))
-
-
-def _freeze(name: str, node: Any) -> Any:
-    """Returns a node as the class that declares its keys, or as read-only values."""
-    owner: Any = base_of(CHOSEN.get(name, Values))
-    if is_dataclass(owner):
-        return build(cast(Any, owner), name, freeze(node))
-    return Values(node) if isinstance(node, Mapping) else node
 
 
 class _Resolving:

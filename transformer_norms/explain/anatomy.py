@@ -16,8 +16,9 @@ from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import BlockChoices, formula_values
+from transformer_norms.model.settings import BlockChoices
 from transformer_norms.model.sites import REST_OF_B, SubLayerPlan, place_of
+from transformer_norms.model.sizes import formula_values
 
 ADDED = ("learned", "sinusoidal")  # the positions that are added to the stream
 Values = Mapping[str, float]
@@ -76,8 +77,7 @@ class SubLayer:
     adds: Mapping[str, Factor | None]  # start, x0: their factor
     enters: Mapping[str, Factor | None]  # of the sum that it reads
     own: BlockChoices
-    source: int | None  # the other block whose keys and values an attention uses
-    shares_kv: bool  # whether others use its own
+    shares_kv: bool  # whether other blocks use its keys and values
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,14 @@ class Anatomy:
         self.logit_cap = _cap_text(config.architecture.logit_cap)
         self.joins = self.placement.joins if self.placement.topology in CONNECTED else ()
         self._assembly = Assembly(config, NoPosition())
-        self.blocks = [self._block(i) for i in range(self.depth)]
+        self.blocks = [
+            Block(
+                {name: self._sub_layer(name, plan, own) for name, plan in plans.items()},
+                self._found.get((own.i, "block"), {}),
+            )
+            for own in self._assembly.blocks
+            for plans in [self.placement.plans(own.i, self.depth)]
+        ]
         ends, how = self._found.get((None, ""), {}), config.architecture
         self.rows, self.embed, self.final = map(ends.get, ("rows", "embed", "final"))
         self.scales = {
@@ -212,28 +219,40 @@ class Anatomy:
         """The content of a norm's file."""
         return self.config.norm if name == "norm" else self.config.norms[name]
 
-    def _block(self, i: int) -> Block:
-        own, plans = self._assembly.blocks[i], self.placement.plans(i, self.depth)
-        parts = {name: self._sub_layer(name, plan, own) for name, plan in plans.items()}
-        return Block(parts, self._found.get((i, "block"), {}))
-
     def _sub_layer(self, name: str, plan: SubLayerPlan, own: BlockChoices) -> SubLayer:
         if name == "attention":
             plan = replace(plan, sites=self._assembly.sites(plan, own))
+            inside = {"head_scale": _head_shapes(own.sizes.heads, own.value_dim)}
+        else:
+            inside = {"hidden_scale": _shapes(own.sizes.mlp_width)}
 
         def factor(slot: str, spec: Any, shapes: Shapes, unnamed: str = "") -> Factor | None:
             return _factor(plan.names.get(slot, unnamed or slot), spec, shapes, own.values)
 
         stream = _shapes(self.width)
-        factors = self._factors(name, plan, own, factor)
+        factors = {
+            slot: factor(slot, plan.coefficient(slot), shapes)
+            for slot, shapes in {"a": stream, "b": stream, **inside}.items()
+            if plan.coefficient(slot) != REST_OF_B
+        }
+        if plan.coefficient("a") == REST_OF_B and (b := factors["b"]):
+            rest = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
+            factors = {"a": rest, **factors}
+        if name == "attention":
+            factors["attention_scale"] = factor(
+                "attention scale",
+                self.config.architecture.attention_scale,
+                _head_shapes(own.sizes.heads, own.sizes.head_dim),
+            )
+        elif self.gated and (hidden := factors["hidden_scale"]):
+            factors["gate"] = replace(hidden, symbol=f"{hidden.symbol} of the gate")
         return SubLayer(
             self._norms(name, plan, own, factor),
             {key: one for key, one in factors.items() if one is not None},
             {of: factor(of, spec, stream) for of, spec in plan.adds.items()},
             {of: factor(f"enter.{of}", spec, stream, of) for of, spec in plan.enters.items()},
             own,
-            source=own.source,
-            shares_kv=self._assembly.shares_kv(own.i),
+            self._assembly.shares_kv(own.i),
         )
 
     def _norms(
@@ -243,9 +262,9 @@ class Anatomy:
         without a norm."""
         norms = dict(self._found.get((own.i, part), {}))
         for site, at in plan.sites.items():
-            heads, head_dim = own.heads_at(site)
+            count, dimensions = own.heads_at(site)
             width = own.width_at(site, at.share)
-            shapes = _head_shapes(heads, head_dim) if heads else _shapes(width)
+            shapes = _head_shapes(count, dimensions) if count else _shapes(width)
             if scale := factor(f"{site}.scale", at.scale, shapes, f"{site} scale"):
                 absent = NormAt(site, "", "none", 0, 0, 0, "-", at.share)
                 norms[site] = replace(norms.get(site, absent), scale=scale)
@@ -276,29 +295,6 @@ class Anatomy:
             key = site if at_site else module
             here[key] = replace(one, count=here[key].count + 1) if key in here else one
         return found
-
-    def _factors(
-        self, name: str, plan: SubLayerPlan, own: BlockChoices, factor: Factors
-    ) -> dict[str, Factor | None]:
-        sizes = own.sizes
-
-        def planned(slot: str, shapes: Shapes) -> Factor | None:
-            return factor(slot, plan.coefficient(slot), shapes)
-
-        b = planned("b", _shapes(self.width))
-        if plan.coefficient("a") != REST_OF_B:
-            a = planned("a", _shapes(self.width))
-        else:
-            a = b and Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
-        if name == "attention":
-            spec = self.config.architecture.attention_scale
-            scale = factor("attention scale", spec, _head_shapes(sizes.heads, sizes.head_dim))
-            head_scale = planned("head_scale", _head_shapes(sizes.heads, own.value_dim))
-            return {"a": a, "b": b, "head_scale": head_scale, "attention_scale": scale}
-        hidden = gate = planned("hidden_scale", _shapes(sizes.mlp_width))
-        if hidden:
-            gate = replace(hidden, symbol=f"{hidden.symbol} of the gate") if self.gated else None
-        return {"a": a, "b": b, "hidden_scale": hidden, "gate": gate}
 
 
 def _factor(symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:

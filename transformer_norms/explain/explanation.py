@@ -23,8 +23,8 @@ from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.coefficient import LOW_RANK
 from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.position import alibi_slopes
-from transformer_norms.model.settings import OF_BLOCKS
 from transformer_norms.model.sites import HEAD_SITES
+from transformer_norms.model.sizes import OF_BLOCKS
 from transformer_norms.norms import NOT_ARGUMENTS
 from transformer_norms.training.measures import WORDS
 from transformer_norms.training.optimizer import decay_by_group, factor_of, groups
@@ -85,7 +85,13 @@ def equations(anatomy: Anatomy) -> Section:
         beside = (*_beside_the_equation(anatomy, part), *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
         if share := block.parts["mlp"].own.activation_sparsity:
-            facts.append(Fact("inside the mlp", (_threshold(config.mlp.activation, share),), i))
+            quantile = f"{NormalDist().inv_cdf(share):.4g}"
+            text = (
+                f"{config.mlp.activation}(max(z - mean(z) - {quantile} * std(z), 0)), z its input: "
+                f"of normal numbers {share:.3g} are below the threshold "
+                "(architecture.activation_sparsity)"
+            )
+            facts.append(Fact("inside the mlp", (text,), i))
     facts += [Fact(name, (text,)) for name, text in anatomy.connection().items()]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
@@ -148,9 +154,9 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         texts = [f"{slope:.3g}" for slope in slopes]
         shown = " ".join(texts if len(texts) <= 4 else (*texts[:2], "...", texts[-1]))
         yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
-    if part.source is not None:
-        yield f"k, v are those of block {part.source} (architecture.kv_from_block)"
-    if here.values_from_keys and part.source is None:
+    if part.own.source is not None:
+        yield f"k, v are those of block {part.own.source} (architecture.kv_from_block)"
+    if here.values_from_keys and part.own.source is None:
         read = "c" if here.kv_rank else "x"
         yield f"v = W_k {read}, without a W_v (architecture.values_from_keys)"
     if window := here.sliding_window:
@@ -168,20 +174,11 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         yield f"{step}, {scaled} (trainer.qk_clip)"
 
 
-def _threshold(activation: str, share: float) -> str:
-    """What an activation reads where a share of the hidden units is below a threshold."""
-    return (
-        f"{activation}(max(z - mean(z) - {NormalDist().inv_cdf(share):.4g} * std(z), 0)), z its "
-        f"input: of normal numbers {share:.3g} are below the threshold "
-        "(architecture.activation_sparsity)"
-    )
-
-
 def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
     """Yields what queries, keys and values are made of, where that is not x alone."""
     config, inner = anatomy.config, part.own
     keys = "k = W_k c" if part.own.values_from_keys else "k, v = W_k c, W_v c"
-    own = part.source is None
+    own = part.own.source is None
     for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", keys)):
         rank, norm = getattr(inner, f"{key}_rank"), part.norms.get(f"{key}_latent")
         if rank and (own or key == "q"):

@@ -189,7 +189,7 @@ class _Rows:
         beside += ", ALiBi" if self.anatomy.alibi else ""
         limits = {"window": part.own.sliding_window, "chunk": part.own.attention_chunk}
         beside += "".join(f", {name} {tokens}" for name, tokens in limits.items() if tokens)
-        beside += "" if part.source is None else f", k and v of block {part.source}"
+        beside += "" if part.own.source is None else f", k and v of block {part.own.source}"
         learned = factors.get("attention_scale")
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
         chains = {site: self.norm(norms.get(site), short_factor=True) for site in "qkv"}
@@ -207,7 +207,7 @@ class _Rows:
             named = "" if kind == "softmax" else f", {kind}"
             return (Box("layer", f"attention{named}{beside}"),)
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
-        own = part.source is None
+        own = part.own.source is None
         weights = "W_q" + "  W_k" * own + "  W_v" * (own and not part.own.values_from_keys)
         weights += "  W_kr" * (own and bool(part.own.rope_dim) and not latents)
         weights += "  W_g" * bool(self.gate())
@@ -216,7 +216,7 @@ class _Rows:
 
     def latents(self, part: SubLayer) -> Chain:
         """Returns the boxes of what queries, keys and values are made of, where that is not x."""
-        inner, norms, own = part.own, part.norms, part.source is None
+        inner, norms, own = part.own, part.norms, part.own.source is None
         ranks = {"q": inner.q_rank, **({"kv": inner.kv_rank} if own else {})}
         if not any(ranks.values()):
             return ()

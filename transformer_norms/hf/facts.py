@@ -6,24 +6,23 @@ config, and theirs by their family. `overrides_of` spells facts as what one type
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.option_content import option_content, read_config_file
 from transformer_norms.config.overrides import as_typed
-from transformer_norms.config.tree import Config
+from transformer_norms.config.tree import Config, flat
 from transformer_norms.formula import Formula
-from transformer_norms.kinds import plain, value_at
+from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import scaling_factors
-from transformer_norms.model.settings import MADE_BY, PER_BLOCK, formula_values
+from transformer_norms.model.settings import MADE_BY, PER_BLOCK
 from transformer_norms.model.sites import SHARES
-from transformer_norms.names import option_files
+from transformer_norms.model.sizes import formula_values
+from transformer_norms.names import option_files, options
 
 Facts = dict[str, Any]
 
@@ -36,11 +35,9 @@ ROTATION = (
     SCALING,
     *(f"architecture.rope_{key}" for key in ("base", "fraction", "interleaved", "proportional")),
 )
-COUNTS = ("sliding_window", "attention_chunk", "temperature_floor")  # of tokens
 LATENT_KEYS = ("q_rank", "kv_rank", "rope_dim", "value_dim")  # as numbers, 0 for none
 UNUSED = (  # where a family does not mention them
-    *("smear", "attention_cap", "attention_gate", "logit_cap"),
-    *("value_residual", "value_embedding", "value_gate"),
+    *("smear", "attention_cap", "attention_gate", "logit_cap", "value_residual", "value_gate"),
 )
 AS_CHOSEN = (
     *(*UNUSED, *ORDER_KEYS, "rope_interleaved", "rope_proportional"),
@@ -65,7 +62,6 @@ DEFAULTS: Facts = {
     "attention": "softmax",
     "architecture.bias": frozenset(),
     **{f"architecture.{key}": "none" for key in UNUSED},
-    **{f"architecture.{key}": 0 for key in LATENT_KEYS},
     **{f"architecture.{key}": 1.0 for key in ("embed_scale", "logit_scale")},
     "architecture.value_scale": 1,
     **{f"architecture.{key}": "before" for key in ORDER_KEYS},
@@ -78,8 +74,8 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     sizes, architecture = config.model, config.architecture
     mlp, values = config.mlp, formula_values(config.model)
     blocks = config.blocks
-    dims = [(own.value_dim, own.sizes.head_dim) for own in blocks]
     bases = [own.rope_base for own in blocks]
+    own_sizes = flat({"placement": config.placement})
     turned = [own.rope_dim or own.sizes.head_dim for own in blocks]
     fractions = [own.rope_fraction for own in blocks]
     qk_norm, v_norm = (
@@ -89,7 +85,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
     return complete_facts(
         {
             "placement": _name("placement", config),
-            **_placement_sizes(config),
+            **{key: size for key, size in own_sizes.items() if key in PLACEMENT_SIZES},
             "norm": _name("norm", config),
             "norm.eps": config.norm.get("eps"),
             "embed": config.embed,
@@ -113,11 +109,9 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
                 [_number(architecture.attention_scale, formula_values(b.sizes)) for b in blocks]
             ),
             **{f"architecture.{key}": getattr(architecture, key) for key in AS_CHOSEN},
-            **{
-                f"architecture.{key}": number_or_each([getattr(own, key) for own in blocks])
-                for key in LATENT_KEYS
-            },
-            "architecture.value_dim": number_or_each([own_value_dim(*each) for each in dims]),
+            "architecture.value_dim": [
+                own_value_dim(own.value_dim, own.sizes.head_dim) for own in blocks
+            ],
             "architecture.rope_fraction": [
                 whole_pairs(*each) for each in zip(turned, fractions, strict=True)
             ],
@@ -154,14 +148,6 @@ def first(fact: Any) -> Any:
     return fact[0] if isinstance(fact, list) else fact
 
 
-def _placement_sizes(config: Config) -> Facts:
-    found = {}
-    for key in PLACEMENT_SIZES:
-        with suppress(KeyError):
-            found[key] = value_at(config, key)
-    return found
-
-
 def own_value_dim(value_dim: int, head_dim: int) -> int:
     """0 where values have the size of queries: else two facts would say one thing."""
     return 0 if value_dim == head_dim else value_dim
@@ -169,28 +155,26 @@ def own_value_dim(value_dim: int, head_dim: int) -> int:
 
 def complete_facts(facts: Facts) -> Facts:
     """The facts with the defaults added, and without those that play no part: a gate's bias where
-    there is no gate, rotation where positions are learned."""
-    facts = {**facts, **{key: value for key, value in DEFAULTS.items() if key not in facts}}
+    there is no gate, rotation where positions are learned. A fact of PER_BLOCK that is one number
+    is that of all blocks."""
+    facts, depth = {**DEFAULTS, **facts}, facts["model.depth"]
     equal_share, rest = divmod(facts["model.width"], facts["model.heads"])
     head_dim = facts.setdefault("model.head_dim", "none" if rest else equal_share)
     facts.setdefault("model.kv_heads", facts["model.heads"])
-    for key in COUNTS:
-        facts.setdefault(f"architecture.{key}", [0] * facts["model.depth"])
+    for key in PER_BLOCK:
+        fact = facts.get(f"architecture.{key}", _usual(key, depth))
+        facts[f"architecture.{key}"] = number_of_each(fact, depth)
     if not any(facts["architecture.temperature_floor"]):
         facts.pop("architecture.temperature_scale", None)
-    if not rest or head_dim != "none":
-        each = number_of_each(head_dim, 1)
-        scales = [each_dim**-0.5 for each_dim in each]
+    if head_dim != "none":
+        scales = [each_dim**-0.5 for each_dim in number_of_each(head_dim, 1)]
         facts.setdefault("architecture.attention_scale", number_or_each(scales))
-    fractions = facts.setdefault("architecture.rope_fraction", [1.0] * facts["model.depth"])
-    facts["architecture.rope_proportional"] &= min(fractions) < 1
-    blocks = range(facts["model.depth"])
-    sources = facts.setdefault("architecture.kv_from_block", [*blocks])
-    marks = facts.get("architecture.values_from_keys", [False for _ in blocks])
+    facts["architecture.rope_proportional"] &= min(facts["architecture.rope_fraction"]) < 1
+    own = [source == i for i, source in enumerate(facts["architecture.kv_from_block"])]
+    marks = facts["architecture.values_from_keys"]
     facts["architecture.values_from_keys"] = [
-        mark and source == i for i, (mark, source) in enumerate(zip(marks, sources, strict=True))
+        bool(mark and has_keys) for mark, has_keys in zip(marks, own, strict=True)
     ]
-    facts.setdefault("architecture.activation_sparsity", [0.0] * facts["model.depth"])
     facts["architecture.bias"] = facts["architecture.bias"] & biasable_roles(facts)
     if facts["position"] in ("rope", "none", "alibi"):  # nothing is added to the embedded tokens
         facts["architecture.embed_scale_order"] = "before"
@@ -201,11 +185,16 @@ def complete_facts(facts: Facts) -> Facts:
     return facts
 
 
+def _usual(key: str, depth: int) -> list[float]:
+    """The numbers of the blocks of a family that does not mention a key of PER_BLOCK."""
+    return [*range(depth)] if key == "kv_from_block" else [float(key == "rope_fraction")] * depth
+
+
 def biasable_roles(facts: Facts) -> set[str]:
     """The roles that a model of these facts has, of those that may have a bias."""
     there = {"gate": MLPS[facts["mlp"][0]].gated}
     for role, key in MADE_BY.items():
-        there[role] = facts[f"architecture.{key}"] not in ("none", 0)
+        there[role] = first(facts[f"architecture.{key}"]) not in ("none", 0)
     return {role for role in BIASED if there.get(role, True)}
 
 
@@ -229,13 +218,9 @@ def _name(axis: str, config: Config) -> str:
     if chosen in same_content:
         return chosen
     if same_content:  # peri is sandwich, and brings a norm on the embedding
-        return min(same_content, key=lambda name: len(_brought_to_a_model(files[name])))
+        brought = {name: read_config_file(files[name]).get("brings", {}) for name in same_content}
+        return min(same_content, key=lambda name: len(brought[name].keys() - {"init"}))
     return chosen if _content_of_name(axis, chosen) == content else f"{chosen}, changed"
-
-
-def _brought_to_a_model(file: Path) -> set[str]:
-    """The choices besides the start that a file brings."""
-    return {*read_config_file(file).get("brings", {})} - {"init"}
 
 
 @cache
@@ -351,27 +336,25 @@ def overrides_of(facts: Facts) -> list[str]:
         if same(facts[f"architecture.{key}"], value):
             values[f"architecture.{key}"] = formula
     if "architecture.rope_base" in facts:
-        wholes = [facts["architecture.rope_dim"] or dim for dim in dims]
+        parts = (facts[f"architecture.{key}"] for key in ("rope_fraction", "rope_dim"))
         values["architecture.rope_fraction"] = [
-            share(round(fraction * whole), whole)
-            for fraction, whole in zip(facts["architecture.rope_fraction"], wholes, strict=True)
+            share(round(fraction * (part or dim)), part or dim)
+            for fraction, part, dim in zip(*parts, dims, strict=True)
         ]
     marks = facts["architecture.values_from_keys"]
     values["architecture.values_from_keys"] = [int(mark) for mark in marks]
     for key, each in values.items():
         if isinstance(each, list) and all(number == each[0] for number in each):
             values[key] = each[0]
-    for name in (*COUNTS, *LATENT_KEYS, "values_from_keys", "activation_sparsity"):
-        values[f"architecture.{name}"] = values[f"architecture.{name}"] or "none"
+    for key in PER_BLOCK.keys() - {"rope_base", "rope_fraction"}:
+        if facts[f"architecture.{key}"] == _usual(key, facts["model.depth"]):
+            values[f"architecture.{key}"] = "none"
     values["architecture.bias"] = bias == everywhere or roles or False
-    if facts["architecture.kv_from_block"] == [*range(facts["model.depth"])]:
-        values["architecture.kv_from_block"] = "none"
-    values |= _mlp(kind, activation)
+    mlps = [read_config_file(file) for file in option_files("mlp").values()]
+    content = {"type": kind, "activation": activation}
+    if content in mlps:
+        values["mlp"] = options("mlp")[mlps.index(content)]
+    else:
+        usual = "swiglu" if MLPS[kind].gated else "gelu"
+        values |= {"mlp": usual, "mlp.activation": activation}
     return [as_typed(key, value) for key, value in values.items()]
-
-
-def _mlp(kind: str, activation: str) -> dict[str, str]:
-    for name, file in option_files("mlp").items():
-        if read_config_file(file) == {"type": kind, "activation": activation}:
-            return {"mlp": name}
-    return {"mlp": "swiglu" if MLPS[kind].gated else "gelu", "mlp.activation": activation}

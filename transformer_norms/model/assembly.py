@@ -8,14 +8,8 @@ from typing import Any
 from torch import nn
 
 from transformer_norms.formula import Formula
-from transformer_norms.model.attention import (
-    ATTENTIONS,
-    AllHeads,
-    Attention,
-    PerHead,
-    Temperature,
-    ValueMix,
-)
+from transformer_norms.model.attention import ATTENTIONS, Attention
+from transformer_norms.model.attentions.heads import AllHeads, PerHead, Temperature, ValueMix
 from transformer_norms.model.block import BLOCKS, SubLayer
 from transformer_norms.model.coefficient import (
     LOW_RANK,

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Nothing, Number
-from transformer_norms.model.settings import ROLES, Biased, Sizes, block_values, formula_values
+from transformer_norms.model.settings import ROLES, Biased
+from transformer_norms.model.sizes import Sizes, block_values, formula_values
 from transformer_norms.norms import nothing
 
 # The roles that may have a bias. `true` gives one to all but the head.

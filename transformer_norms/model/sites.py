@@ -1,5 +1,6 @@
 """The sites of a sub-layer: where a norm may stand, and what an equation says of each."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +77,13 @@ class SubLayerPlan:
     adds: dict[str, Coefficient] = field(default_factory=dict)
     enters: dict[str, Coefficient] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+
+    def scales(self) -> Iterator[tuple[str, Coefficient]]:
+        """Yields each coefficient with what it multiplies, as in `names`."""
+        yield from self.coefficients.items()
+        yield from self.adds.items()
+        yield from ((f"enter.{stream}", spec) for stream, spec in self.enters.items())
+        yield from ((f"{name}.scale", site.scale) for name, site in self.sites.items())
 
     def site(self, name: str) -> Site:
         return self.sites.get(name, Site("none"))

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from transformer_norms.model.attention import Cache, ForwardState
+from transformer_norms.model.attentions.heads import Cache, ForwardState
 from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.model.position import NoPosition, position_last
 from transformer_norms.norms import Layer, nothing

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Number, Rate, Text
 from transformer_norms.model.initialization import Embedding, Linear, own_values
-from transformer_norms.model.settings import formula_values
+from transformer_norms.model.sizes import formula_values
 from transformer_norms.names import Registry
 from transformer_norms.norms import nothing
 from transformer_norms.norms.parts.matrix import Matrix

@@ -66,10 +66,10 @@ def _of_attention(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
     if config.position.type == "rope":
         for odd in (own.rope_dim for own in blocks if own.rope_dim % 2):
             yield f"architecture.rope_dim: {odd} is odd, and position=rope turns pairs"
-    for own in (own for own in blocks if own.rope_dim >= own.sizes.head_dim):
+    for block in (block for block in blocks if block.rope_dim >= block.sizes.head_dim):
         yield (
-            f"architecture.rope_dim: {own.rope_dim} is not allowed; it is a part of "
-            f"model.head_dim={own.sizes.head_dim}, and smaller"
+            f"architecture.rope_dim: {block.rope_dim} is not allowed; it is a part of "
+            f"model.head_dim={block.sizes.head_dim}, and smaller"
         )
     for name, _ in read_placement(config.placement).sites():
         key = LATENT_SITES.get(name)

@@ -15,15 +15,9 @@ from transformer_norms.model.coefficient import LOW_RANK, Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import SCALINGS, scaling_factors
-from transformer_norms.model.settings import (
-    PER_BLOCK,
-    ROLES,
-    Sizes,
-    block_values,
-    formula_values,
-    numbers_of,
-)
-from transformer_norms.model.sites import HEAD_SITES, REST_OF_B, SubLayerPlan
+from transformer_norms.model.settings import PER_BLOCK, ROLES, numbers_of
+from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
+from transformer_norms.model.sizes import Sizes, block_values, formula_values
 from transformer_norms.training.settings import WEIGHTS, check_factor
 
 Values = Mapping[str, float]
@@ -78,26 +72,21 @@ def _check_block(placement: Placement, values: Values, depth: int) -> None:
     for part, plan in plans.items():
         equation = equations.get(part) or next(iter(equations.values()))
         key = "equation" if equation in placement.default.text.values() else "where"
-        for slot, spec, shapes in _coefficients(plan):
+        for slot, spec in plan.scales():
+            if spec == REST_OF_B:
+                continue
             if isinstance(spec, Mapping):
                 faulty = name_key(f"placement.learned.{plan.names[slot]}", spec)
             else:
                 faulty = name_key(f"placement.{key}", spec, f" in '{equation}', block i={i},")
             with faulty:
-                _check_coefficient(spec, shapes, values)
+                _check_coefficient(spec, _shapes_at(slot), values)
 
 
-def _coefficients(plan: SubLayerPlan) -> Iterator[tuple[str, Any, Shapes]]:
-    for slot, spec in plan.coefficients.items():
-        if (slot, spec) != ("a", REST_OF_B):
-            yield slot, spec, {"head_scale": HEAD, "hidden_scale": STREAM}.get(slot, SUMS)
-    for slot, spec in plan.adds.items():
-        yield slot, spec, SUMS
-    for stream, spec in plan.enters.items():
-        yield f"enter.{stream}", spec, SUMS
-    for name, site in plan.sites.items():
-        shapes = HEAD if name in (*HEAD_SITES, "head_norm") else STREAM
-        yield f"{name}.scale", site.scale, shapes
+def _shapes_at(slot: str) -> Shapes:
+    if slot.removesuffix(".scale") in (*HEAD_SITES, "head_norm", "head_scale"):
+        return HEAD
+    return STREAM if slot.endswith("scale") else SUMS
 
 
 def _check_coefficient(spec: Any, shapes: Shapes, values: Values) -> None:

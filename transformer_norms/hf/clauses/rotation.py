@@ -86,8 +86,8 @@ def _read_partial(config: Any) -> Facts:
             f"partial_rotary_factor={given} turns {turned} of {head_dim} dimensions, which "
             "has no counterpart here: they turn in pairs"
         )
-    blocks = config.num_hidden_layers
-    return {**read_turns(config, [whole] * blocks), FRACTION: [turned / head_dim] * blocks}
+    facts = read_turns(config, [whole] * config.num_hidden_layers)
+    return {**facts, FRACTION: turned / head_dim}
 
 
 def _write_partial(facts: Facts) -> dict[str, Any]:
@@ -105,8 +105,7 @@ def _read_dimensions(config: Any) -> Facts:
     turned = config.rotary_dim
     if not turned or turned % 2 or turned > head_dim:
         raise unsaid("rotary_dim", turned, f": heads have {head_dim}")
-    blocks = config.n_layer
-    return {BASE: [1e4] * blocks, FRACTION: [turned / head_dim] * blocks}
+    return {BASE: 1e4, FRACTION: turned / head_dim}
 
 
 # The first `rotary_dim` dimensions of each head, by the base 10000      GPT-J

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.model.settings import Sizes
+from transformer_norms.model.sizes import Sizes
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.loss import ModelLoss

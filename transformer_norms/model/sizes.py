@@ -1,0 +1,137 @@
+"""The sizes of a model, `auto` as numbers, and what formulas in YAML may name. No torch here."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from transformer_norms.formula import named, numbers_of_blocks
+from transformer_norms.kinds import Mark, Number, Positive, Size, Text, node, refusal_text
+
+Heads = Annotated[Positive, Field(le=4096)]
+HeadDim = Annotated[Positive, Field(le=8192)]
+OF_BLOCKS = ("kv_heads", "head_dim")  # the sizes in which blocks may differ
+
+
+@node
+class Sizes:
+    """`model.*`. Unless chosen, kv_heads are heads, head_dim is width / heads, and mlp_width is
+    4 x width, or 8/3 x width rounded up to a multiple of 8 where the mlp is gated.
+
+    kv_heads and head_dim may be a formula of i, l, N, R, d, H and L, or a list of numbers and
+    formulas. They come to a number, or to a number for each block where blocks differ. What is not
+    whole is rounded up: kv_heads to a divisor of heads, head_dim to an even number."""
+
+    width: Size
+    depth: Annotated[Positive, Field(le=10_000)]
+    heads: Heads
+    kv_heads: Annotated[Heads | Text | tuple[Heads | Text, ...], Mark.AUTO]
+    head_dim: Annotated[HeadDim | Text | tuple[HeadDim | Text, ...], Mark.AUTO]
+    mlp_width: Annotated[Size, Mark.AUTO]
+    context: Annotated[Positive, Field(le=2**24)]
+    dropout: Annotated[Number, Field(ge=0, lt=1)]
+
+
+@node
+class BlockSizes(Sizes):
+    """The sizes of one block, all of them numbers."""
+
+    kv_heads: Heads
+    head_dim: HeadDim
+
+
+def formula_values(sizes: Sizes) -> dict[str, float]:
+    """Returns the numbers that formulas in YAML may name, besides i and l of a block. There is no
+    dh where blocks have heads of several sizes."""
+    return {
+        "N": sizes.depth,
+        "R": 2 * sizes.depth,
+        "d": sizes.width,
+        "H": sizes.heads,
+        **({"dh": sizes.head_dim} if isinstance(sizes.head_dim, int) else {}),
+        "m": sizes.mlp_width,
+        "L": sizes.context,
+    }
+
+
+def block_sizes(sizes: Sizes, i: int) -> BlockSizes:
+    """Returns the sizes of block i."""
+    each = {one.name: getattr(sizes, one.name) for one in fields(sizes)}
+    own = {key: size[i] for key, size in each.items() if isinstance(size, tuple)}
+    return BlockSizes(**{**each, **own})
+
+
+def block_values(sizes: Sizes, i: int) -> dict[str, float]:
+    """Returns the numbers that formulas may name in block i."""
+    return {**formula_values(block_sizes(sizes, i)), "i": i, "l": i + 1}
+
+
+def resolve_sizes(chosen: Mapping[str, Any], *, gated: bool, rotary: bool) -> dict[str, Any]:
+    """The sizes with every auto as a number; ValueError where they do not fit together."""
+    sizes, width, heads = dict(chosen), chosen["width"], chosen["heads"]
+    if sizes["kv_heads"] == "auto":
+        sizes["kv_heads"] = heads
+    if sizes["head_dim"] == "auto":
+        if width % heads:
+            fitting = _divisors(width, 2 if rotary else 1)
+            among = f", or heads among {fitting}" if fitting else ", or an even model.width"
+            raise ValueError(
+                f"model.heads: {heads} heads do not divide model.width, {width}; "
+                f"type model.head_dim{among}"
+            )
+        sizes["head_dim"] = width // heads
+    if sizes["mlp_width"] == "auto":
+        sizes["mlp_width"] = -(-8 * width // 24) * 8 if gated else 4 * width
+    for key in OF_BLOCKS:
+        sizes[key] = _size_of_blocks(key, sizes)
+    for kv_heads, where in _each(sizes["kv_heads"]):
+        if heads % kv_heads:
+            raise ValueError(
+                f"model.kv_heads: {kv_heads}{where} does not divide model.heads, {heads}; "
+                f"allowed are {_divisors(heads)}"
+            )
+    for head_dim, where in _each(sizes["head_dim"]):
+        if rotary and head_dim % 2:
+            raise ValueError(
+                f"model.head_dim: {head_dim}{where} is odd, and position=rope turns pairs; "
+                "type an even head_dim or position=learned"
+            )
+    return sizes
+
+
+def _size_of_blocks(key: str, sizes: Mapping[str, Any]) -> int | tuple[int, ...]:
+    """Returns kv_heads or head_dim as a number, or as one for each block where blocks differ."""
+    spec, heads = sizes[key], sizes["heads"]
+    if isinstance(spec, int):
+        return spec
+    most = {"kv_heads": heads, "head_dim": 8192}[key]
+    names = {"R": 2 * sizes["depth"], "d": sizes["width"], "H": heads, "L": sizes["context"]}
+    try:
+        wanted, allows = f"it is above 0, up to {most}", lambda size, *_: 1e-9 < size <= most
+        numbers = numbers_of_blocks(spec, named(sizes["depth"], **names), "sizes", wanted, allows)
+    except ValueError as error:
+        raise ValueError(f"model.{key}: {refusal_text(spec, error)}") from None
+    if key == "kv_heads":  # a number that is whole, and divides nothing, is refused
+        dividing = [count for count in range(1, heads + 1) if heads % count == 0]
+        each = [int(n) if n % 1 == 0 else next(d for d in dividing if d >= n) for n in numbers]
+    else:
+        each = [whole_or_even(number) for number in numbers]
+    return each[0] if len(set(each)) == 1 else tuple(each)
+
+
+def _each(size: int | tuple[int, ...]) -> list[tuple[int, str]]:
+    """Returns each of several sizes, and the block that a message names it by."""
+    if isinstance(size, int):
+        return [(size, "")]
+    return [(each, f" in block i={i}") for i, each in enumerate(size)]
+
+
+def _divisors(number: int, of_quotient: int = 1) -> str:
+    """The divisors whose quotient is a multiple of `of_quotient`, such as an even head."""
+    return ", ".join(str(n) for n in range(1, number + 1) if number % (n * of_quotient) == 0)
+
+
+def whole_or_even(number: float, *_: Any) -> int:
+    return int(number) if number % 1 == 0 else 2 * math.ceil(number / 2)
