@@ -21,7 +21,7 @@ from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import compose
 from transformer_norms.explain.explanation import explain
 from transformer_norms.explain.layout import SUM, blocks_text, kinds_of_block
-from transformer_norms.explain.painting import block_svg, terminal_lines, wrap_line
+from transformer_norms.explain.painting import block_svg, terminal_lines, wrap
 from transformer_norms.explain.text import explanation_text
 
 # Equations from no paper
@@ -56,7 +56,7 @@ def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
 
 def test_an_equation_typed_without_blanks_breaks_between_its_words():
     equation = "0.1234*x+0.5**l*norm(f(norm(x),q=norm@per_head,head_norm=norm,ctx=norm,mid=norm))"
-    lines = wrap_line(equation, 40)
+    lines = wrap(equation, width=40)
     assert max(map(len, lines)) <= 40
     assert "".join(lines) == equation
     words = [word for line in lines for word in re.findall(r"[\w.@]+|[*]+", line)]

@@ -7,7 +7,8 @@ import yaml
 
 from transformer_norms.config.checks.registered import USES
 from transformer_norms.explain.anatomy import first_paragraph
-from transformer_norms.explain.text import heading, wrap
+from transformer_norms.explain.painting import wrap
+from transformer_norms.explain.text import heading
 from transformer_norms.model.mlp import ACTIVATIONS
 from transformer_norms.names import AXES_OF_A_RUN, option_files
 

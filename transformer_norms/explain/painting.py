@@ -14,6 +14,7 @@ from transformer_norms.explain.layout import (
     blocks_text,
     kinds_of_block,
 )
+from transformer_norms.text_tables import COLUMNS, printable
 
 FORMS = {"norm": "[{}]", "layer": "({})", "sum": "⊕", "line": "│", "turn": "╮"}
 LEAVES, JOINS = {LINE: "├", TURN: "╰"}, {TURN: "╭"}  # the stream's sign at an edge
@@ -36,12 +37,16 @@ path.head { fill: #1f2937; stroke: none }
 """
 
 
-def wrap_line(line: str, width: int, indent: str = "", further: str = "") -> list[str]:
+def wrap(
+    line: str, indent: str = "", further: str | None = None, width: int = COLUMNS
+) -> list[str]:
     """Lines of at most `width` columns, broken at blanks. An equation may be typed without blanks:
-    a long word is also broken after operators, brackets and commas."""
+    a long word is also broken after operators, brackets and commas. The first line begins with
+    `indent`, all others with `further`, which is the same unless given."""
+    further = indent if further is None else further
     wrapper = textwrap.TextWrapper(width, indent, further, break_on_hyphens=False)
     wrapper.wordsep_simple_re = re.compile(r"(\s+)|(?<=[+*/(,])(?=[^\s*]\S{30})")
-    return wrapper.wrap(line)
+    return wrapper.wrap(printable(line))
 
 
 # ------------------------------------------------------------------------------------ a terminal
@@ -105,7 +110,7 @@ def block_svg(anatomy: Anatomy, alone: bool = False) -> str:
         parts += _layout_parts(layout, left + COLUMN, y)
         y += 34
         for part, equation in {**anatomy.equations(blocks[0]), **anatomy.connection()}.items():
-            for line in wrap_line(f"{part}: {equation}", width // MONO, further="   "):
+            for line in wrap(f"{part}: {equation}", further="   ", width=width // MONO):
                 parts.append(_words(line, left, y, "equation", "start"))
                 y += EQUATION
         left, height = left + width + MARGIN, max(height, y + MARGIN)

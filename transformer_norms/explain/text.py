@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from transformer_norms.explain.explanation import Cell, Explanation, Section
 from transformer_norms.explain.layout import blocks_text, kinds_of_block
-from transformer_norms.explain.painting import terminal_lines, wrap_line
-from transformer_norms.text_tables import COLUMNS, printable, wrapped_table
+from transformer_norms.explain.painting import terminal_lines, wrap
+from transformer_norms.text_tables import COLUMNS, wrapped_table
 
 Cells = tuple[Cell, ...]
 
@@ -40,10 +40,6 @@ def difference_text(one: Explanation, two: Explanation) -> str:
 
 def heading(title: str) -> list[str]:
     return ["", title, "-" * len(title)]
-
-
-def wrap(line: str, indent: str, further: str | None = None) -> list[str]:
-    return wrap_line(printable(line), COLUMNS, indent, indent if further is None else further)
 
 
 # ------------------------------------------------------------------------------------ one section

@@ -26,8 +26,30 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
     eos and pad are the end of a document. A run whose text is one stretch has no such id; there
     they are the byte 0. Batches are padded on the left, from where a continuation is read.
     """
-    if isinstance(ours, FileTokenizer):
-        return _same_tokenizer(ours, context)
+    from transformers import PreTrainedTokenizerFast
+
+    fast, end = _of_file(ours) if isinstance(ours, FileTokenizer) else _of_pieces(ours)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        eos_token=end,
+        pad_token=end,
+        padding_side="left",
+    )
+
+
+def _of_file(ours: FileTokenizer) -> tuple[Any, str | None]:
+    """The tokenizer of the file, without what it puts before or after a text: the model has read no
+    text with it. And the piece that ends a document."""
+    from tokenizers import Tokenizer as Fast
+
+    fast = Fast.from_str(json.dumps(json.loads(ours.text) | {"post_processor": None}))
+    return fast, fast.id_to_token(ours.end or 0)
+
+
+def _of_pieces(ours: Tokenizer) -> tuple[Any, str]:
     from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Fast
 
@@ -48,32 +70,7 @@ def fast_tokenizer(ours: Tokenizer, context: int) -> Any:
         split = pre_tokenizers.Split(pattern, "isolated")
         fast.pre_tokenizer = pre_tokenizers.Sequence([split, fast.pre_tokenizer])
     fast.decoder = decoders.ByteLevel()
-    return _for_transformers(fast, end, context)
-
-
-def _same_tokenizer(ours: FileTokenizer, context: int) -> Any:
-    """The tokenizer of the file, without what it puts before or after a text: the model has read no
-    text with it."""
-    from tokenizers import Tokenizer as Fast
-
-    content = json.loads(ours.text) | {"post_processor": None}
-    fast = Fast.from_str(json.dumps(content))
-    return _for_transformers(fast, fast.id_to_token(ours.end or 0), context)
-
-
-def _for_transformers(fast: Any, end: str | None, context: int) -> Any:
-    """A tokenizer of the tokenizers library as transformers loads it."""
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast(
-        tokenizer_object=fast,
-        model_max_length=context,
-        clean_up_tokenization_spaces=False,
-        split_special_tokens=True,
-        eos_token=end,
-        pad_token=end,
-        padding_side="left",
-    )
+    return fast, end
 
 
 def splits(pieces: Sequence[Spelled]) -> list[tuple[Spelled, Spelled]]:

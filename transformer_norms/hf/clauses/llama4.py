@@ -3,21 +3,12 @@
 from typing import Any
 
 from transformer_norms.hf.clauses.general import Clause, check_eps, unsaid
-from transformer_norms.hf.clauses.rotation import FULL
+from transformer_norms.hf.clauses.rotation import FULL, tokens_of_kind
 from transformer_norms.hf.facts import Facts
 
 CHUNK, FLOOR = "architecture.attention_chunk", "architecture.temperature_floor"
 TEMPERATURE = "architecture.temperature_scale"
 CHUNKED = "chunked_attention"
-
-
-def _read_chunks(config: Any) -> Facts:
-    """A chunk as long as the context hides nothing."""
-    size, kinds = config.attention_chunk_size, config.layer_types
-    if strange := sorted(set(kinds) - {CHUNKED, FULL}):
-        raise ValueError(f"layer_types: {strange[0]} has no counterpart here")
-    hides = size < config.max_position_embeddings
-    return {CHUNK: [size if hides and kind == CHUNKED else 0 for kind in kinds]}
 
 
 def _write_chunks(facts: Facts) -> dict[str, Any]:
@@ -27,7 +18,9 @@ def _write_chunks(facts: Facts) -> dict[str, Any]:
 
 
 # One size of chunks, for the blocks of one kind.
-CHUNKS = Clause(_read_chunks, _write_chunks)
+CHUNKS = Clause(
+    lambda config: {CHUNK: tokens_of_kind(config, "attention_chunk_size", CHUNKED)}, _write_chunks
+)
 
 
 def _read_temperature(config: Any) -> Facts:

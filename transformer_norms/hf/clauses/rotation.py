@@ -178,14 +178,19 @@ ROTATED_WHERE_MARKED = Clause(
 )
 
 
-def _read_windows(config: Any) -> Facts:
-    """A window as long as the context hides nothing."""
-    window, context = config.sliding_window, config.max_position_embeddings
-    kinds = getattr(config, "layer_types", None) or [SLIDING] * config.num_hidden_layers
-    if strange := sorted(set(kinds) - {SLIDING, FULL}):
+def tokens_of_kind(config: Any, key: str, own: str) -> list[int]:
+    """The number of tokens at a key for each block of the kind `own`, 0 for one of full attention.
+    As many as the context hide nothing."""
+    tokens, context = getattr(config, key), config.max_position_embeddings
+    kinds = getattr(config, "layer_types", None) or [own] * config.num_hidden_layers
+    if strange := sorted(set(kinds) - {own, FULL}):
         raise ValueError(f"layer_types: {strange[0]} has no counterpart here")
-    hides = window is not None and window < context
-    return {WINDOW: [window if hides and kind == SLIDING else 0 for kind in kinds]}
+    hides = tokens is not None and tokens < context
+    return [tokens if hides and kind == own else 0 for kind in kinds]
+
+
+def _read_windows(config: Any) -> Facts:
+    return {WINDOW: tokens_of_kind(config, "sliding_window", SLIDING)}
 
 
 def _window_or_context(facts: Facts) -> int:
