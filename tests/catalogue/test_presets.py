@@ -56,7 +56,7 @@ def test_preset_gpt_oss_is_what_its_config_class_says_but_for_the_experts():
     block = families.norm("rmsnorm", placement="pre", attention="sinks")
     sizes = (families.SIZES, families.GROUPS, families.HEAD_WIDTH, families.RMS_EPS)
     rest = (families.SILU, ROTARY, WINDOW_OF_KINDS, families.ATTENTION_BIAS)
-    theirs = families.Family("gpt_oss", (block, *sizes, *rest), "").read(config)
+    theirs = families.Family("gpt_oss", (block, *sizes, *rest)).read(config)
     ours = facts_of(compose(["preset=gpt_oss", *OURS]), VOCABULARY)
     assert {key: (ours.get(key), theirs.get(key)) for key in differences(ours, theirs)} == {}
     assert config.default_theta == 150000.0

@@ -3,8 +3,9 @@
     from transformer_norms.hf import from_hf, to_hf
     transformer-norms export RUN OUT                  a run as a folder that transformers loads
 
-families.py is the table of families: clauses for the keys of a config, names for the tensors. A
-family can say a model if the config that it writes for the model's facts is read as these facts.
+families.py has the clauses for the keys of each family's config, tensors.yaml the names of its
+tensors. A family can say a model if the config that it writes for the model's facts is read as
+these facts.
 """
 
 from typing import TYPE_CHECKING, Any

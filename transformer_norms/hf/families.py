@@ -1,12 +1,13 @@
-"""The families of transformers that are ours too, each with what its configs say and its names.
+"""The families of transformers that are ours too, each with what its configs say.
 
-A family is a row: the clauses of its config, the names of its tensors, and the keys of its dropout.
-A model belongs to the first family that can say all its facts. Families of one kind stand together.
-A new family is a new row.
+A family is a row: the clauses of its config, and the keys of its dropout. A model belongs to the
+first family that can say all its facts. Families of one kind stand together. A new family is a new
+row, and in tensors.yaml the names of its tensors.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformer_norms.hf.clauses.dense import DENSE, FIRST_DENSE, NO_EXPERTS
@@ -60,70 +61,7 @@ from transformer_norms.hf.clauses.rotation import (
 )
 from transformer_norms.hf.facts import Facts, complete_facts
 from transformer_norms.hf.weights import Line, lines
-from transformer_norms.model.connections import MOST_STREAMS
-
-# ------------------------------------------------------------ names of tensors that families share
-
-ENDS = """
-    model.embed_tokens                embedding
-    model.norm                        final
-    lm_head                           head
-"""
-QKV = ".attention.f.{query,key,value}"
-ATTENTION_NAMES = f"""
-    .self_attn.{{q,k,v}}_proj         {QKV}
-    .self_attn.o_proj                 .attention.f.output
-"""
-MLP_NAMES = ".mlp.{gate,up,down}_proj  .mlp.f.{gate,up,down}\n"
-BASE = ENDS + ATTENTION_NAMES + MLP_NAMES
-PRE_NAMES = ".{input,post_attention}_layernorm  .{attention,mlp}.pre\n"
-OUT_NAMES = ".post_{attention,feedforward}_layernorm  .{attention,mlp}.out\n"
-SANDWICH_NAMES = OUT_NAMES + ".{input,pre_feedforward}_layernorm  .{attention,mlp}.pre\n"
-QK_NAMES = ".self_attn.{q,k}_norm  .attention.f.{q,k}\n"
-FULL_QK_NAMES = ".self_attn.{q,k}_norm  .attention.f.{q,k}.norm\n"
-LATENT_NAMES = """
-    .self_attn.q_proj              [turned_last] .attention.f.query where !.attention.f.query_down
-    .self_attn.q_a_proj            .attention.f.query_down
-    .self_attn.q_b_proj            [turned_last] .attention.f.query where .attention.f.query_down
-    .self_attn.kv_a_proj_with_mqa  [stacked] .attention.f.kv_down .attention.f.rope_key
-    .self_attn.{q,kv}_a_layernorm  .attention.f.{q,kv}_latent
-    .self_attn.kv_b_proj           [by_head] .attention.f.key .attention.f.value
-    .self_attn.o_proj              .attention.f.output
-"""
-INPUT_NAMES = """
-    model.embed_tokens_per_layer      enter.input_embedding
-    model.per_layer_model_projection  enter.input_projection
-    model.per_layer_projection_norm   enter.norm
-    model.norm                        final.norm
-    .per_layer_input_gate             .connection.gated.gate
-    .per_layer_projection             .connection.gated.output
-    .post_per_layer_input_norm        .connection.gated.norm
-"""
-ALTUP_NAMES = """
-    .laurel.linear_{left,right}             .attention.skip.normed.scale.{left,right}
-    .laurel.post_laurel_norm                .attention.skip.normed.scale.norm
-    .altup.{router_norm,modality_router}    .connection.{norm,router}
-    .altup.{prediction,correction}_coefs    .connection.{predict,correct}_change
-    .altup.correct_output_scale             .connection.scale
-""" + "".join(
-    f"model.altup_projections.{i}        enter.streams.projections.{i}\n"
-    f"model.altup_unembed_projections.{i}  final.projections.{i}\n"
-    for i in range(MOST_STREAMS - 1)
-)
-QUERY_KEY_VALUE = ".attention.f.query .attention.f.key .attention.f.value"
-# One matrix makes queries, keys and values, head by head; ATTENTION is what the module is called.
-FUSED_NAMES = f"""
-    .ATTENTION.query_key_value   [by_head] {QUERY_KEY_VALUE}
-    .ATTENTION.dense             .attention.f.output
-    .mlp.dense_{{h_to_4h,4h_to_h}}  .mlp.f.{{up,down}}
-    lm_head                      head
-"""
-GPT_NAMES = f"""
-    .attn.c_attn              [columns] {QUERY_KEY_VALUE}
-    .{{attn,mlp}}.c_proj      [columns] .{{attention.f.output,mlp.f.down}}
-    .mlp.c_fc                 [columns] .mlp.f.up
-    lm_head                   head
-"""
+from transformer_norms.storage.reading import read_yaml
 
 # ---------------------------------------------------------------------- clauses that families share
 
@@ -178,17 +116,19 @@ ONE_WAY = never("use_bidirectional_attention")
 
 @dataclass(frozen=True)
 class Family:
-    """`names` are lines of text, as `lines` reads them, and `block` is their name of a block.
-    `dropouts` are the keys of its dropout, where they act in all the places that ours do."""
+    """`dropouts` are the keys of its dropout, where they act in all the places that ours do. The
+    names of its tensors are in tensors.yaml."""
 
     model_type: str
     clauses: Sequence[Clause]
-    names: str = BASE + PRE_NAMES
-    block: str = "model.layers.{i}"
     dropouts: Sequence[str] = ()
 
     def table(self) -> list[Line]:
-        return lines(self.names, self.block)
+        tables = read_yaml(Path(__file__).parent / "tensors.yaml")
+        own = tables["families"].get(self.model_type, {"of": "ends attention mlp pre"})
+        groups = [tables["groups"][name] for name in own.get("of", "").split()]
+        text = "".join([*groups, own.get("names", "")])
+        return lines(text, own.get("block", tables["block"]))
 
     def read(self, config: Any) -> Facts:
         """The facts of one of its configs. ValueError for what has no counterpart here."""
@@ -216,13 +156,7 @@ FAMILIES = (
             choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
             never("scale_attn_by_inverse_layer_idx", "add_cross_attention"),
         ),
-        f"""{GPT_NAMES}
-        transformer.{{wte,wpe}}   {{embedding,position.position}}
-        .ln_{{1,2}}               .{{attention,mlp}}.pre
-        transformer.ln_f          final
-        """,
-        "transformer.h.{i}",
-        OPENAI_DROPOUTS,
+        dropouts=OPENAI_DROPOUTS,
     ),
     Family(
         "openai-gpt",
@@ -230,12 +164,7 @@ FAMILIES = (
             *(norm("layernorm", **POST, **LEARNED), OPENAI, inner_width()),
             *(activation("afn", "plain", OPENAI_ACTIVATIONS), biases(fixed=f"{ATTENTION} up down")),
         ),
-        f"""{GPT_NAMES}
-        transformer.{{tokens,positions}}_embed  {{embedding,position.position}}
-        .ln_{{1,2}}                             .{{attention,mlp}}.post
-        """,
-        "transformer.h.{i}",
-        OPENAI_DROPOUTS,
+        dropouts=OPENAI_DROPOUTS,
     ),
     Family(
         "opt",
@@ -252,21 +181,6 @@ FAMILIES = (
             equal("word_embed_proj_dim", "hidden_size"),
             never("_remove_final_layer_norm"),
         ),
-        # do_layer_norm_before, or not: a block has one pair of the norms
-        f"""
-        model.decoder.embed_tokens      embedding
-        model.decoder.embed_positions   [after_two] position.position
-        .self_attn.{{q,k,v}}_proj       {QKV}
-        .self_attn.out_proj             .attention.f.output
-        .self_attn_layer_norm           .attention.pre
-        .self_attn_layer_norm           .attention.post
-        .fc{{1,2}}                      .mlp.f.{{up,down}}
-        .final_layer_norm               .mlp.pre
-        .final_layer_norm               .mlp.post
-        model.decoder.final_layer_norm  final
-        lm_head                         head
-        """,
-        "model.decoder.layers.{i}",
     ),
     Family("llama", (norm("rmsnorm", **PRE), *LLAMA, ROTARY, BOTH_BIASES)),
     Family(
@@ -277,9 +191,6 @@ FAMILIES = (
             *(GROUPS, HEAD_WIDTH, RMS_EPS, SILU, ROTATED_WHERE_MARKED, ATTENTION_BIAS),
             *(NORMED_WHERE_ROTATED, TEMPERATURE_WHERE_NOT_ROTATED, CHUNKS, NO_EXPERTS),
         ),
-        f"""{ENDS}{ATTENTION_NAMES}{PRE_NAMES}
-        .feed_forward.{{gate,up,down}}_proj   .mlp.f.{{gate,up,down}}
-        """,
     ),
     Family(
         "smollm3",
@@ -307,11 +218,6 @@ FAMILIES = (
             norm("rmsnorm_np", **PRE, **TURNED_FIRST, embed="norm", qk_norm="head"),
             *(SIZES, GROUPS, HEAD_DIM, RMS_EPS, GELU_OR_RELU, ROTARY, ATTENTION_BIAS, LOGIT_CAP),
         ),
-        f"""{ENDS}
-        .self_attn.{{q,k}}_proj   [turned_back] .attention.f.{{query,key}}
-        .self_attn.{{v,o}}_proj   .attention.f.{{value,output}}
-        .mlp.fc{{1,2}}            .mlp.f.{{up,down}}
-        """,
     ),
     Family(
         "mistral",
@@ -324,7 +230,6 @@ FAMILIES = (
     Family(
         "qwen3",
         (norm("rmsnorm", **PRE, qk_norm="head"), *LLAMA, ROTARY, WINDOW_IF_USED, ATTENTION_BIAS),
-        BASE + PRE_NAMES + QK_NAMES,
     ),
     Family(
         "qwen3_next",
@@ -334,10 +239,6 @@ FAMILIES = (
             *(*LLAMA, PARTIAL_ROTARY, only("layer_types", FULL), DENSE),
             biases({"attention_bias": f"{ATTENTION} attention_gate"}),
         ),
-        f"""{ENDS}{MLP_NAMES}{PRE_NAMES}{QK_NAMES}
-        .self_attn.q_proj           [by_head] .attention.f.query .attention.f.attention_gate
-        .self_attn.{{k,v,o}}_proj   .attention.f.{{key,value,output}}
-        """,
     ),
     Family(
         "deepseek_v3",
@@ -346,7 +247,6 @@ FAMILIES = (
             choice("rope_interleave", {True: INTERLEAVED, False: HALVES}),
             biases({"attention_bias": LATENT_ATTENTION}),
         ),
-        ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES,
     ),
     Family(
         "deepseek_v2",
@@ -354,7 +254,6 @@ FAMILIES = (
             *(norm("rmsnorm", **PRE, **INTERLEAVED), SIZES, RMS_EPS, SILU, LATENTS, FIRST_DENSE),
             biases({"attention_bias": LATENT_ATTENTION, "mlp_bias": MLP}),
         ),
-        ENDS + MLP_NAMES + PRE_NAMES + LATENT_NAMES,
     ),
     Family(
         "olmo",
@@ -366,7 +265,6 @@ FAMILIES = (
     Family(
         "olmo2",
         (norm("rmsnorm", placement="out", qk_norm="full"), *MODERN, ROTARY, ATTENTION_BIAS),
-        BASE + OUT_NAMES + FULL_QK_NAMES,
     ),
     Family(
         "olmo3",
@@ -374,7 +272,6 @@ FAMILIES = (
             norm("rmsnorm", placement="out", qk_norm="full"),
             *(*MODERN, ATTENTION_BIAS, BASE_PER_KIND, WINDOW_OF_KINDS),
         ),
-        BASE + OUT_NAMES + FULL_QK_NAMES,
     ),
     Family(
         "exaone4",
@@ -382,7 +279,6 @@ FAMILIES = (
             norm("rmsnorm", placement="out", qk_norm="head"),
             *(*MODERN, ROTATED_WHERE_SLIDING, WINDOW_OF_ANOTHER_CLAUSE),
         ),
-        BASE + OUT_NAMES + QK_NAMES,
     ),
     Family(
         "gemma",
@@ -396,7 +292,6 @@ FAMILIES = (
             *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR, LOGIT_CAP, ONE_WAY),
             cap("attn_logit_softcapping", "architecture.attention_cap"),
         ),
-        BASE + SANDWICH_NAMES,
     ),
     Family(
         "gemma3_text",
@@ -405,7 +300,6 @@ FAMILIES = (
             *(SIZES, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BASE_PER_KIND, WINDOW_OF_KINDS),
             *(ATTENTION_BIAS, ROOT_WIDTH, QUERY_SCALAR, LOGIT_CAP, ONE_WAY),
         ),
-        BASE + SANDWICH_NAMES + QK_NAMES,
     ),
     Family(
         "gemma4_text",
@@ -415,10 +309,6 @@ FAMILIES = (
             *(ATTENTION_BIAS, ROOT_WIDTH, VALUES_FROM_KEYS, LOGIT_CAP, KV_OF_LAST),
             never("enable_moe_block"),
         ),
-        f"""{BASE}{SANDWICH_NAMES}{QK_NAMES}{INPUT_NAMES}
-        .layer_scalar     .mlp.skip.gain
-        .layer_scalar     .connection.scale
-        """,
     ),
     Family(
         "gemma3n_text",
@@ -427,7 +317,6 @@ FAMILIES = (
             *(SIZES, GEMMA3N, GROUPS, HEAD_WIDTH, RMS_EPS, GEMMA, BASE_PER_KIND, WINDOW_OF_KINDS),
             *(ATTENTION_BIAS, ROOT_WIDTH, LOGIT_CAP, KV_OF_LAST),
         ),
-        BASE + SANDWICH_NAMES + QK_NAMES + INPUT_NAMES + ALTUP_NAMES,
     ),
     Family(
         "glm4",
@@ -435,11 +324,6 @@ FAMILIES = (
             *(norm("rmsnorm", placement="sandwich", **INTERLEAVED), *LLAMA, PARTIAL_ROTARY),
             biases({"attention_bias": "query key value"}),
         ),
-        f"""{ENDS}{ATTENTION_NAMES}{PRE_NAMES}
-        .post_{{self_attn,mlp}}_layernorm  .{{attention,mlp}}.out
-        .mlp.gate_up_proj                  [stacked] .mlp.f.gate .mlp.f.up
-        .mlp.down_proj                     .mlp.f.down
-        """,
     ),
     Family(
         "gpt_neox",
@@ -450,13 +334,7 @@ FAMILIES = (
             ),
             biases({"attention_bias": ATTENTION}, fixed="up down"),
         ),
-        f"""{PRE_NAMES}
-        {FUSED_NAMES.replace("ATTENTION", "attention")}
-        gpt_neox.embed_in           embedding
-        gpt_neox.final_layer_norm   final
-        """,
-        "gpt_neox.layers.{i}",
-        ("attention_dropout", "hidden_dropout"),
+        dropouts=("attention_dropout", "hidden_dropout"),
     ),
     Family(
         "stablelm",
@@ -466,8 +344,6 @@ FAMILIES = (
             choice("use_parallel_residual", {True: {"placement": "parallel"}, False: PRE}),
             biases({"use_qkv_bias": "query key value"}),
         ),
-        # use_parallel_residual, or not: a block has one norm, or two
-        BASE + PRE_NAMES + ".input_layernorm  .pre",
     ),
     Family(
         "bloom",
@@ -478,13 +354,6 @@ FAMILIES = (
             biases(fixed=f"{ATTENTION} up down"),
             never("apply_residual_connection_post_layernorm", "slow_but_exact"),
         ),
-        f"""{PRE_NAMES}
-        transformer.word_embeddings            embedding
-        transformer.word_embeddings_layernorm  embed
-        {FUSED_NAMES.replace("ATTENTION", "self_attention")}
-        transformer.ln_f                       final
-        """,
-        "transformer.h.{i}",
     ),
     Family(
         "gptj",
@@ -493,17 +362,7 @@ FAMILIES = (
             *(OPENAI, inner_width("n_inner"), ROTARY_DIMENSIONS),
             *(activation("activation_function", "plain"), biases(fixed="up down head")),
         ),
-        f"""
-        transformer.wte           embedding
-        .ln_1                     .pre
-        .attn.{{q,k,v}}_proj      {QKV}
-        .attn.out_proj            .attention.f.output
-        .mlp.fc_{{in,out}}        .mlp.f.{{up,down}}
-        transformer.ln_f          final
-        lm_head                   head
-        """,
-        "transformer.h.{i}",
-        OPENAI_DROPOUTS,
+        dropouts=OPENAI_DROPOUTS,
     ),
     Family(
         "cohere",
@@ -513,9 +372,5 @@ FAMILIES = (
             same({"logit_scale": "architecture.logit_scale"}),
             choice("use_qk_norm", {True: {"qk_norm": "per_head"}, False: {"qk_norm": "none"}}),
         ),
-        f"""{BASE}
-        .input_layernorm          .pre
-        .self_attn.{{q,k}}_norm   [heads] .attention.f.{{q,k}}.heads.{{h}}
-        """,
     ),
 )

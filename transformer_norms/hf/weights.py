@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from transformer_norms.model.connections import MOST_STREAMS
 from transformer_norms.model.settings import ModelConfig
 
 Ours = Sequence[Tensor]
@@ -103,11 +104,11 @@ class Line(NamedTuple):
     where: str = ""
 
 
-def lines(table: str, block: str = "model.layers.{i}") -> list[Line]:
+def lines(table: str, block: str) -> list[Line]:
     """Reads lines of text, `theirs [layout] ours ... where !ours`; the layout `same` is left out.
 
     A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
-    Words in brackets, {q,k} .. {query,key}, stand for as many lines.
+    Words in brackets, {q,k} .. {query,key}, stand for as many lines, and so does {n}, for streams.
     """
     rows = []
     for text in filter(str.strip, _expanded(table)):
@@ -121,12 +122,13 @@ def lines(table: str, block: str = "model.layers.{i}") -> list[Line]:
 
 
 def _expanded(table: str) -> Iterator[str]:
-    for text in table.splitlines():
-        parts = _WORDS.split(text)  # every second part is a list of words
-        words = [part.split(",") for part in parts[1::2]]
-        for each in zip(*words, strict=True) if words else [()]:
-            parts[1::2] = each
-            yield "".join(parts)
+    for line in table.splitlines():
+        for n in range(MOST_STREAMS - 1 if "{n}" in line else 1):
+            parts = _WORDS.split(line.replace("{n}", str(n)))  # every second is a list of words
+            words = [part.split(",") for part in parts[1::2]]
+            for each in zip(*words, strict=True) if words else [()]:
+                parts[1::2] = each
+                yield "".join(parts)
 
 
 def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Line]:
