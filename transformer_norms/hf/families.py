@@ -70,25 +70,17 @@ def norm(name: str, **facts: Any) -> Clause:
     return always({"norm": name, **facts})
 
 
-TIED = {"vocab_size": "vocab_size", "tie_word_embeddings": "architecture.tied"}
-OPENAI = same(
-    {
-        **TIED,
-        "n_embd": "model.width",
-        "n_layer": "model.depth",
-        "n_head": "model.heads",
-        "n_positions": "model.context",
-        "layer_norm_epsilon": "norm.eps",
-    }
-)
-FEW = {
-    **TIED,
+# A config of transformers has these names also for keys that its family calls n_embd or n_layer.
+NAMES = {
+    "vocab_size": "vocab_size",
+    "tie_word_embeddings": "architecture.tied",
     "hidden_size": "model.width",
     "num_hidden_layers": "model.depth",
     "num_attention_heads": "model.heads",
-    "max_position_embeddings": "model.context",
 }
-BLOOM = {**TIED, "hidden_size": "model.width", "n_layer": "model.depth", "n_head": "model.heads"}
+FEW = {**NAMES, "max_position_embeddings": "model.context"}
+EPSILON = same({"layer_norm_epsilon": "norm.eps"})
+OPENAI = (same(FEW), EPSILON)
 SIZES = same({**FEW, "intermediate_size": "model.mlp_width"})
 GROUPS = same({"num_key_value_heads": "model.kv_heads"})
 HEAD_WIDTH = same({"head_dim": "model.head_dim"})
@@ -151,7 +143,7 @@ FAMILIES = (
     Family(
         "gpt2",
         (
-            *(norm("layernorm", **PRE, **LEARNED), OPENAI, inner_width("n_inner")),
+            *(norm("layernorm", **PRE, **LEARNED), *OPENAI, inner_width("n_inner")),
             *(activation("activation_function", "plain"), biases(fixed=f"{ATTENTION} up down")),
             choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
             never("scale_attn_by_inverse_layer_idx", "add_cross_attention"),
@@ -161,7 +153,7 @@ FAMILIES = (
     Family(
         "openai-gpt",
         (
-            *(norm("layernorm", **POST, **LEARNED), OPENAI, inner_width()),
+            *(norm("layernorm", **POST, **LEARNED), *OPENAI, inner_width()),
             *(activation("afn", "plain", OPENAI_ACTIVATIONS), biases(fixed=f"{ATTENTION} up down")),
         ),
         dropouts=OPENAI_DROPOUTS,
@@ -349,8 +341,8 @@ FAMILIES = (
         "bloom",
         (
             norm("layernorm", **PRE, embed="norm", position="alibi"),
-            same({**BLOOM, "layer_norm_epsilon": "norm.eps"}),
-            *(SEQUENCE, inner_width(), always({"mlp": ("plain", "gelu_tanh")})),
+            *(same(NAMES), EPSILON, SEQUENCE, inner_width()),
+            always({"mlp": ("plain", "gelu_tanh")}),
             biases(fixed=f"{ATTENTION} up down"),
             never("apply_residual_connection_post_layernorm", "slow_but_exact"),
         ),
@@ -359,7 +351,7 @@ FAMILIES = (
         "gptj",
         (
             norm("layernorm", placement="parallel", **INTERLEAVED),
-            *(OPENAI, inner_width("n_inner"), ROTARY_DIMENSIONS),
+            *(*OPENAI, inner_width("n_inner"), ROTARY_DIMENSIONS),
             *(activation("activation_function", "plain"), biases(fixed="up down head")),
         ),
         dropouts=OPENAI_DROPOUTS,
