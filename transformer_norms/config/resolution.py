@@ -9,7 +9,7 @@ becomes a number when its block is built, threads and replicas when the run star
 
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -93,7 +93,8 @@ def resolve(
     nodes["chosen"] = {"choices": axes, **chosen}
     for name, node in nodes.items():
         owner: Any = base_of(CHOSEN.get(name, Values))
-        nodes[name] = build(owner, name, freeze(node)) if is_dataclass(owner) else freeze(node)
+        frozen = freeze(node)
+        nodes[name] = build(cast(Any, owner), name, frozen) if is_dataclass(owner) else frozen
     config = Config(**nodes, warnings=())
     refuse_contradictions(config)
     return replace(config, warnings=tuple(cautions(config)))

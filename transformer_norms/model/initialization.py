@@ -5,7 +5,6 @@ scaled by the init rule. Nothing else is drawn: norms, gains, biases start where
 """
 
 import hashlib
-import inspect
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -124,12 +123,9 @@ class InitRule:
         return float(self.formula(name, module)({**_values(name, sizes), **own_values(module)}))
 
 
-_SETTINGS = inspect.signature(InitRule).parameters.keys()
-
-
 def rule_of(init: Mapping[str, Any]) -> InitRule:
     """The rule of a config's `init`, whose file says more than the rule."""
-    return InitRule(**{key: value for key, value in init.items() if key in _SETTINGS})
+    return InitRule(std=init["std"], truncate=init["truncate"])
 
 
 def draw(name: str, shape: tuple[int, ...], seed: int) -> Tensor:

@@ -24,7 +24,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
@@ -88,19 +88,8 @@ def none(width: int) -> Any:
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
+# A class is found by its name, and a new one is named in no list.
+globals().update({norm.__name__: norm for norm in NORMS.values()})
+if TYPE_CHECKING:
 
-
-def _classes() -> dict[str, Any]:
-    """Every norm by the name of its class."""
-    return {norm.__name__: norm for norm in NORMS.values()}
-
-
-def __getattr__(name: str) -> Any:
-    """Finds the class of a norm by its name: a new norm is named in no list."""
-    if name in (classes := _classes()):
-        return classes[name]
-    raise AttributeError(f"there is no norm '{name}'; there are {', '.join(sorted(classes))}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_classes()})
+    def __getattr__(name: str) -> Any: ...
