@@ -3,6 +3,7 @@
 import re
 import textwrap
 from html import escape
+from pathlib import Path
 
 from transformer_norms.explain.anatomy import Anatomy
 from transformer_norms.explain.layout import (
@@ -21,20 +22,6 @@ LEAVES, JOINS = {LINE: "├", TURN: "╰"}, {TURN: "╭"}  # the stream's sign a
 # The pixels of a terminal's column, of a row and of a sign on a line; the width of an equation's
 # letter and the height of its line.
 COLUMN, ROW, SIGN, MONO, EQUATION, MARGIN = 8, 40, 10, 7, 17, 24
-STYLE = """
-text { font-family: Helvetica, Arial, sans-serif; font-size: 13px; fill: #1f2937 }
-.title { font-size: 17px; font-weight: bold }
-.blocks { font-size: 14px; font-weight: bold }
-.factor { font-size: 12px; fill: #4b5563 }
-.equation { font-family: Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 11.5px }
-.in-norm { fill: #ffffff; font-weight: bold }
-rect.norm { fill: #2563eb }
-rect.layer { fill: #e5e7eb; stroke: #9ca3af }
-circle { fill: #ffffff; stroke: #1f2937; stroke-width: 1.5 }
-path { fill: none; stroke: #4b5563; stroke-width: 1.5 }
-path.stream { stroke: #1f2937; stroke-width: 2.5 }
-path.head { fill: #1f2937; stroke: none }
-"""
 
 
 def wrap(
@@ -101,7 +88,8 @@ def block_svg(anatomy: Anatomy, alone: bool = False) -> str:
     parts = [_words(title, MARGIN, MARGIN, "title", "start")]
     if alone:
         paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
-        parts = [f"<style>{STYLE}</style>", paper, *parts]
+        style = (Path(__file__).parent / "drawing.css").read_text(encoding="utf-8")
+        parts = [f"<style>\n{style}</style>", paper, *parts]
     left, height = MARGIN, 0
     for layout, blocks in kinds_of_block(anatomy).items():
         width, y = max((layout.width + 2) * COLUMN, 290), MARGIN + 34
