@@ -40,8 +40,9 @@ def check_formulas(config: Config) -> None:
         spec = getattr(architecture, key)
         with name_key(f"architecture.{key}", spec):
             numbers_of(key, spec, blocks)
-    heads = [formula_values(own.sizes) for own in config.blocks]
-    ranks = [own.latent_ranks for own in config.blocks]
+    owns = config.blocks
+    heads = [formula_values(own.sizes) for own in owns]
+    ranks = [own.latent_ranks for own in owns]
     for key, shapes, places in (
         ("embed_scale", STREAM, [values]),
         ("logit_scale", STREAM, [values]),
