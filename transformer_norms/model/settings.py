@@ -1,6 +1,6 @@
 """The settings that a model is built from, with their types and ranges. No torch here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -47,23 +47,24 @@ MADE_BY = {
 }
 # The keys by which attention reads more than the stream in a pass.
 GIVEN = ("value_residual", "value_embedding", "kv_from_block")
-Base = Number | Text  # a formula of what `block_values` names
+Base = Number | Text  # a formula
 Bases = Base | tuple[Base, ...]
 Cap = Nothing | Annotated[Number, Field(gt=0, le=1e4)]
 
 
 class PerBlock(NamedTuple):
-    """Declares a key of `architecture` with a number for each block: one for all, a formula of what
-    `block_values` names, or a list. `what` the numbers are called, which of them the key `allows`,
-    as `wanted` says, and what the model reads: `of` makes it from a number and the context. none is
-    the formula `unset`, or is not allowed. `allows` has a number, the index of its block, and the
-    numbers of all blocks."""
+    """Declares a key of `architecture` with a number for each block: one for all, a formula, or a
+    list. `what` the numbers are called, which of them the key `allows`, as `wanted` says, and what
+    the model reads: `of` makes it from a number and the context. none is the formula `unset`, or is
+    not allowed. `allows` has a number, the index of its block, and the numbers of all blocks. A
+    formula may have the `names`."""
 
     what: str
     wanted: str
     allows: Callable[[float, int, list[float]], bool]
     of: Callable[[float, int], Any] = lambda number, context: number
     unset: str | None = "0"
+    names: Collection[str] = ("i", "l", "N", "L")
 
 
 def _is_count(number: float, *_: Any) -> bool:
@@ -89,10 +90,13 @@ _MARK = "it is 1 where values are what W_k computes, else 0"
 _BASE = "a base is above 1 and at most 1e9, or 0 where nothing is to turn"
 _SHARE = "a share of a head is above 0 and at most 1"
 _HIDDEN = "a share of hidden units is at least 0, which is none of them, and below 1"
-_SIZE = PerBlock("sizes", "a size is above 0, up to 2^24", _is_size, whole_or_even)
+_OF_SIZES = ("N", "R", "d", "H", "dh", "m", "L")
+_SIZE = PerBlock("sizes", "a size is above 0, up to 2^24", _is_size, whole_or_even, names=_OF_SIZES)
 # The keys of `architecture` that have a number for each block.
 PER_BLOCK = {
-    "value_embedding": PerBlock("factors", "any number", lambda *_: True),
+    "value_embedding": PerBlock(
+        "factors", "any number", lambda *_: True, names=(*_OF_SIZES, "i", "l")
+    ),
     **dict.fromkeys(("q_rank", "kv_rank", "rope_dim"), _SIZE),
     "value_dim": _SIZE._replace(unset="dh"),
     "sliding_window": PerBlock("windows", f"a window {_TOKENS} all", _is_count, _window),
@@ -166,12 +170,13 @@ class Architecture:
 def numbers_of(key: str, spec: Any, values: Sequence[Mapping[str, float]]) -> list[Any]:
     """Returns what a key of PER_BLOCK is in each block, of which `values` has what formulas may
     name. ValueError where a number is not allowed."""
-    own = PER_BLOCK[key]
+    own, context = PER_BLOCK[key], int(values[0]["L"])
+    values = [{name: here[name] for name in here.keys() & {*own.names}} for here in values]
     if spec == "none" and own.unset is not None:
         numbers = [float(Formula(own.unset)(here)) for here in values]
     else:
         numbers = numbers_of_blocks(spec, values, own.what, own.wanted, own.allows)
-    return [own.of(number, int(values[0]["L"])) for number in numbers]
+    return [own.of(number, context) for number in numbers]
 
 
 @dataclass(frozen=True)
