@@ -342,7 +342,7 @@ def watch(config: Config, monkeypatch) -> set:
 
 # Read by people, and by what no training calls: the command, the report, the door (config=FILE).
 READ_ELSEWHERE = "choices chosen tracking placement.source placement.brings norm.formula".split()
-READ_ELSEWHERE += ["norm.source", "about", "study"]
+READ_ELSEWHERE += ["norm.source", "init.source", "about", "study"]
 
 
 @pytest.mark.goal("K2")
