@@ -27,7 +27,7 @@ from transformer_norms.run.identity import digest
 from transformer_norms.run.metrics import parse_row
 from transformer_norms.run.reader import SavedRun, run_folders
 from transformer_norms.run.summary import ENDED, Summary, read_summary
-from transformer_norms.storage.files import as_storage_error
+from transformer_norms.storage.files import as_storage_error, preflight
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.storage.manifest import MANIFEST
 from transformer_norms.storage.reading import open_file, read_text
@@ -37,6 +37,7 @@ from transformer_norms.training.measures import PREFIX
 
 _INIT_SECONDS = 20
 _UPLOAD_SECONDS = 300
+_LEAST_SPACE = 1 << 20  # bytes: on a full disk W&B would print tracebacks
 _LONGEST_TAG = 64
 _OWN_DATA_DIR = "WANDB_DATA_DIR" not in os.environ
 _IN_LOG = {"train/loss": "loss", "val/loss": "val", "test/loss": "test"}
@@ -191,6 +192,7 @@ def _wandb_run(
     if _failures and mode == "online":  # nothing waits for W&B's server again
         raise ConnectionError("W&B was not reached before")
     home = study / "wandb"
+    preflight(home, _LEAST_SPACE)
     for part in home.glob(f"*run-*-{key}"):
         shutil.rmtree(part, ignore_errors=True)
     if _OWN_DATA_DIR:  # W&B keeps tables there until they are uploaded; the default is ~
