@@ -19,7 +19,7 @@ _LAUNCHERS = {"pool": "PoolLauncher", "slurm": "SlurmLauncher"}
 for _name, _class in _LAUNCHERS.items():
     _node = {"_target_": f"{_HERE}.{_class}", "settings": "${launcher}"}
     _store(_name, _node, "hydra/launcher")
-_ONE_WORKER = {"workers": 1, "per_gpu": 1, "stacked": "none", "pools": 1}
+_ONE_WORKER = {"workers": 1, "per_gpu": 1, "pools": 1}
 
 
 class StudySweeper(Sweeper):
@@ -56,21 +56,15 @@ class PoolLauncher(Launcher):
         from transformer_norms.config.launchers import read_launcher
         from transformer_norms.sweep.pool import Pool
 
-        settings = read_launcher("pool", self.settings)
-        self.pool, self.stacked = Pool.of(settings), settings.stacked
+        self.pool = Pool.of(read_launcher("pool", self.settings))
         self.at_once = self.pool.at_once
 
-    def launch(
-        self,
-        job_overrides: Sequence[Sequence[str]],
-        initial_job_idx: int,
-        stacks: Sequence[Sequence[int]] | None = None,
-    ) -> Any:
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
         from hydra.core.utils import JobReturn, JobStatus
 
         return [
             JobReturn(_return_value=answer, status=JobStatus.COMPLETED)
-            for answer in self.pool.run(job_overrides, stacks)
+            for answer in self.pool.run(job_overrides)
         ]
 
     def close(self) -> None:

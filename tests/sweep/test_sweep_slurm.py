@@ -29,7 +29,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR1)
 TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0, 1, 2]\n"
 DEFAULTS = {
     "partition": "none", "pilots": 2, "time": 30, "gpus": 0, "cpus": 2, "memory": "none",
-    "workers": "auto", "per_gpu": 1, "stacked": "none", "wait": False, "options": "none",
+    "workers": "auto", "per_gpu": 1, "wait": False, "options": "none",
 }  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm,
 
     run_pilots("0", 2)
     assert len(slurm.runs) == 6  # the second pilot found nothing to do
-    pool = {"workers": "auto", "per_gpu": 1, "stacked": "none", "pools": 2}
+    pool = {"workers": "auto", "per_gpu": 1, "pools": 2}
     assert Inside.settings == [pool, pool]
     answer, code, _ = command(capsys)
     assert (code, answer["finished"], answer["report"]) == (0, 6, "runs/mine/report.html")

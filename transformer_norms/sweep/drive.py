@@ -158,15 +158,12 @@ class Sweep:
         self.board.add([job for job in jobs if job.folder not in on_board])
         while waiting and not self.stopped:
             busy = []
-            batches = make_batches(self.launcher, [job for job in waiting if not job.ended])
-            while batches and not (self.stopped or self.stopping.stop_requested):
-                batch = batches.pop(0)
-                answers = launch(self.launcher, batch, self.request.name, self.board.say)
+            for batch in make_batches(self.launcher, [job for job in waiting if not job.ended]):
+                if self.stopped or self.stopping.stop_requested:
+                    break
+                name, say = self.request.name, self.board.say
+                answers = launch(self.launcher, batch, name, say, self.stopping)
                 for job, answer in zip(batch, answers, strict=True):
-                    lost = answer["status"] == "lost" and not self.stopping.stop_requested
-                    if lost and len(batch) > 1:
-                        batches.append([job])  # alone it breaks the launcher for no other
-                        continue
                     self._note(job, answer)
                     if answer["status"] == "busy":
                         busy.append(job)
@@ -187,11 +184,7 @@ class Sweep:
     def _note(self, job: Job, answer: Answer) -> None:
         if answer["status"] == "preempted" or self.stopping.stop_requested:
             self.stopped = True
-        if remark := answer.get("remark"):
-            self.board.say(f"{job}: {remark}")
-        if answer["status"] == "failed" or (
-            answer["status"] == "lost" and not self.stopping.stop_requested
-        ):
+        if answer["status"] == "failed":
             self.failed[job.folder] = answer["error"]
             begun = job.folder.is_dir()
             self.board.tell(job, "failed" if begun else FAILED_AT_START, answer["error"])

@@ -6,16 +6,14 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformer_norms import signals
 from transformer_norms.config.compose import compose
 from transformer_norms.config.plugins import plugin_error
-from transformer_norms.config.tree import Config
 from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, describe_error
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
@@ -24,9 +22,8 @@ from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.sweep.planning import Job
 
-# `status` (finished, diverged, preempted, busy, failed, lost: the launcher broke down). Of a job
-# that failed or was lost its `error` in one line and, where there is one, its `traceback`. A
-# `remark` says why runs were not stacked.
+# `status` (finished, diverged, preempted, busy, failed). Of a job that failed also its `error` in
+# one line and, where there is one, its `traceback`.
 Answer = dict[str, Any]
 _TYPED_DIGITS = 10
 # In a worker of one of Hydra's launchers, which has all jobs: a signal has stopped one of them.
@@ -38,37 +35,30 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
     time: its end is told before the next one begins, a signal ends the sweep after it, and runs
     that another command has finished since are seen."""
     if getattr(launcher, "at_once", 0) == 1 or type(launcher).__name__ == "BasicLauncher":
-        return [[jobs[number] for number in numbers] for numbers in stacks(jobs, launcher)]
+        return [[job] for job in jobs]
     return [jobs] if jobs else []
 
 
-def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
-    """Returns the numbers of the jobs that a worker gets at once."""
-    most: Any = getattr(launcher, "stacked", "none")
-    size = 1 if most == "none" else most
-    together: dict[Any, list[int]] = {}
-    for number, job in enumerate(jobs):
-        together.setdefault(job.alike or number, []).append(number)
-    counts = [(numbers, -(-len(numbers) // size)) for numbers in together.values()]
-    return [numbers[i::count] for numbers, count in counts for i in range(count)]
-
-
-def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], None]) -> list[Answer]:
-    """Runs a batch and returns an answer for each job. A launcher that breaks down loses the jobs
-    of its batch that have not ended. A launcher with pilots leaves them the whole `sweep`."""
+def launch(
+    launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], None], stopping: Stopping
+) -> list[Answer]:
+    """Runs a batch and returns an answer for each job. Where the launcher breaks down, each job
+    that has not ended gets it alone: a job that breaks it breaks it for no other. A launcher with
+    pilots leaves them the whole `sweep`."""
     if all(job.ended for job in batch):
         return [{"status": "finished"}] * len(batch)
     if hasattr(launcher, "pilots"):
         return launcher.pilots.run(batch, sweep, say)
     try:
-        more = {"stacks": stacks(batch, launcher)} if hasattr(launcher, "stacked") else {}
-        overrides = [add_or_override(job.overrides) for job in batch]
-        returned = launcher.launch(overrides, initial_job_idx=0, **more)
+        returned = launcher.launch([add_or_override(job.overrides) for job in batch], 0)
     except (Exception, SystemExit) as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
-        lost = {"status": "lost", "error": line}
-        return [{"status": "finished"} if job.ended else lost for job in batch]
+        if stopping.stop_requested:
+            return [{"status": "preempted"}] * len(batch)
+        if len(batch) == 1:
+            return [{"status": "failed", "error": line}]
+        return [launch(launcher, [job], sweep, say, stopping)[0] for job in batch]
     return [_unpack(one) for one in returned]
 
 
@@ -87,72 +77,27 @@ def _unpack(returned: Any) -> Answer:
 
 
 def run_job(overrides: Sequence[str]) -> Answer:
-    """Trains one run and returns its answer, as `run_jobs`."""
-    return run_jobs([overrides])[0]
+    """Trains one run and returns its answer. It raises nothing, not even a plugin's SystemExit or
+    BaseException, so the sweep goes on.
 
-
-def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
-    """Trains one run, or several as one stack, and returns the answers. It raises nothing, not even
-    a plugin's SystemExit or BaseException, so the sweep goes on.
-
-    The runs' own lines are dropped: the sweep shows their state beside that of the other runs.
+    The run's own lines are dropped: the sweep shows its state next to that of the other runs.
     """
     from transformer_norms.run.run import train
 
     if _stopped.is_set():
-        return [{"status": "preempted"}] * len(jobs)
+        return {"status": "preempted"}
     in_driver, stop = signals.work_of(signal.SIGTERM) is not None, Stopping()
     try:
         with stop, contextlib.redirect_stderr(io.StringIO()):
-            configs = [compose([text.removeprefix("++") for text in job]) for job in jobs]
-            works = [partial(train, c, weights_only=not c.trainer.keep_optimizer) for c in configs]
-            if len(jobs) > 1:
-                return _train_stack(configs, works, stop)
-            return [_answer(work, stop) for work in works]
+            config = compose([text.removeprefix("++") for text in overrides])
+            summary = train(config, weights_only=not config.trainer.keep_optimizer)
+            keep_weights_only(Path(summary["folder"]))
+            return {"status": summary["status"]}
     except BaseException as error:
-        return [_failure(error, stop)] * len(jobs)
+        return _failure(error, stop)
     finally:
         if stop.stop_requested and not in_driver:
             _stopped.set()
-
-
-def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping) -> list[Answer]:
-    """Trains runs as one stack. The seconds of each are those in which all of them trained."""
-    import torch._dynamo  # each run imports it in a thread, and two imports at once fail
-
-    from transformer_norms.run import machine
-    from transformer_norms.run.plan import Plan
-    from transformer_norms.training.parallel.stacks import Member, Stack
-
-    stop.deferring = stop.has_unsaved_steps = True
-    device, compiler = configs[0].trainer.device, None
-    if device == "cuda":
-        torch.compiler.reset()  # the limit of recompilation counts what earlier stacks compiled
-        compiler = partial(torch.compile, dynamic=False, fullgraph=True)
-    stack = Stack(compiler)
-    names = [Plan(config).folder.name for config in configs]
-    members = [Member(stack, place, names, Stopping()) for place in range(len(configs))]
-
-    def pass_on() -> None:
-        for member in members:
-            member.stopping.stop_requested = member.stopping.stop_requested or stop.stop_requested
-
-    with machine.deterministic(device):
-        begun = [partial(work, member=one) for work, one in zip(works, members, strict=True)]
-        answers = [_answer(run.result, stop) for run in stack.run(begun, pass_on)]
-    if stack.reason:
-        answers[0]["remark"] = f"not stacked in every step: {stack.reason}"
-    return answers
-
-
-def _answer(work: Callable[[], Mapping[str, Any]], stop: Stopping) -> Answer:
-    """Returns the answer of a run, whose summary `work` returns."""
-    try:
-        summary = work()
-        keep_weights_only(Path(summary["folder"]))
-    except BaseException as error:
-        return _failure(error, stop)
-    return {"status": summary["status"]}
 
 
 def _failure(error: BaseException, stop: Stopping) -> Answer:

@@ -30,20 +30,17 @@ from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
 Pair = tuple[Values, Values]  # a variant, and a point of its tuned keys
-FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 _TUNED_BY_ONE = 5  # result seeds, at most, whose rate one seed may choose
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, and its keys of W&B. Jobs with the
-    same arguments `alike`, if any, can train as one stack."""
+    """A planned run: its folder, the arguments that train it, and its keys of W&B."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
     tracking: Mapping[str, Any]
-    alike: tuple[str, ...] = ()
 
     @property
     def summary(self) -> Summary | None:
@@ -128,12 +125,7 @@ class Jobs:
             self._plans[overrides] = self._plan(overrides, variant)
         plan = self._plans[overrides]
         run = PlannedRun(plan.name, plan.hash, stage, variant, tuned, seed)
-        config, keys = plan.config, plan.config.trainer
-        # A stack has one model of each run, and knows neither hooks nor what others draw.
-        alone = keys.replicas not in ("auto", 1) or keys.qk_clip != "none" or config.model.dropout
-        alone = alone or keys.activation_checkpointing or keys.compile not in ("auto", "none")
-        alike = tuple(text for text in overrides if not text.startswith(FREE))
-        return Job(run, plan.folder, overrides, config.tracking, () if alone else alike)
+        return Job(run, plan.folder, overrides, plan.config.tracking)
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
