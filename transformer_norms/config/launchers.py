@@ -11,7 +11,7 @@ from transformer_norms.config.chosen_files import check_option
 from transformer_norms.config.option_content import option_content
 from transformer_norms.config.overrides import parse, place
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Auto, Flag, Integer, Nothing, Number, Text, node
+from transformer_norms.kinds import Auto, Integer, Nothing, Number, Text, node
 from transformer_norms.names import Registry, folder_of_configs
 from transformer_norms.validation import build
 
@@ -82,7 +82,6 @@ class SlurmSettings:
     memory: Nothing | Gigabytes
     workers: Auto | Workers
     per_gpu: Sharing
-    wait: Flag
     options: Annotated[Text, AfterValidator(_options_of_sbatch)]
 
     def __post_init__(self) -> None:

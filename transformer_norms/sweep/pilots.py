@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -23,7 +22,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.run.folder import path_text
-from transformer_norms.signals import AGAIN, Stopping
+from transformer_norms.signals import AGAIN
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.storage.reading import is_there, read_typed
@@ -33,7 +32,6 @@ from transformer_norms.sweep.planning import Job
 
 FOLDER = "slurm"  # in the study's folder: the pilots' logs, and what was submitted
 SIGNAL = "USR1"  # from Slurm, before the time limit; a run that gets it saves itself
-_LOOK_EVERY = 10.0  # seconds
 _MOST_REQUEUES = 1000  # at the time limit; a preempted pilot does not count
 _OURS = ("launcher=", "launcher.", "hydra/", "hydra.")
 
@@ -58,71 +56,42 @@ class Pilots:
     def run(self, jobs: Sequence[Job], name: str, say: Callable[[str], None]) -> list[Answer]:
         """Returns an answer for each of these runs, of which some have not ended. `name` is that of
         the sweep. While pilots have work to do the answer is `preempted`: again later."""
-        self.jobs, self.say, self.record = jobs, say, _record_of(jobs[0].folder.parent, name)
-        folder = self.record.parent
-        make_folder(folder)
-        with Stopping(say, "this command stops waiting") as stop:
-            stop.deferring = True
-            try:
-                submission = self._look_or_submit()
-                while submission and self.settings.wait and not stop.stop_requested:
-                    submission = self._wait(submission, stop)
-            except Busy as error:
-                say(str(error))
-                return [{"status": "preempted"}] * len(jobs)
-        if submission:
-            return [{"status": "preempted"}] * len(jobs)
-        return [_answer(job, folder) for job in jobs]
+        record = _record_of(jobs[0].folder.parent, name)
+        make_folder(record.parent)
+        remove_leftovers(record.parent)
+        try:
+            with wait_for_lock(record.parent):  # one command at a time submits
+                at_work = self._look_or_submit(jobs, record, say)
+        except Busy as error:
+            say(str(error))
+            at_work = True
+        return [{"status": "preempted"} if at_work else _answer(job, record) for job in jobs]
 
-    def _look_or_submit(self) -> Submission | None:
-        """Returns the pilots that live or have just been submitted. None if there is nothing more
-        to do: the pilots have ended, and at least one of them after it had tried every run."""
-        folder = self.record.parent
-        missing = plural(sum(not job.ended for job in self.jobs), "run")
-        logs = f"their logs are in {path_text(folder)}"
-        remove_leftovers(folder)
-        with wait_for_lock(folder):  # one command at a time submits
-            if is_there(self.record):
-                before = read_typed(self.record, Submission)
-                if states := pilot_states(before.job):
-                    self.say(f"slurm: job {before.job}: {_text(states)}; not ended: {self._text()}")
-                    return before
-                if any(folder.glob(f"{before.job}_*result.pkl")):  # which submitit writes
-                    return None
-                self.say(
-                    f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}"
-                )
-            submission = submit(self.settings, self.command, folder, self.record.stem)
-            write_json(self.record, asdict(submission))
-        self.say(
-            f"slurm: submitted job {submission.job}, {plural(submission.pilots, 'pilot')} for "
-            f"{missing}; squeue --jobs={submission.job} shows them, scancel {submission.job} ends "
-            f"them, {logs}"
+    def _look_or_submit(
+        self, jobs: Sequence[Job], record: Path, say: Callable[[str], None]
+    ) -> bool:
+        """Returns whether pilots live or have just been submitted. Otherwise nothing more is to be
+        done: the pilots have ended, and at least one of them after it had tried every run."""
+        states = Counter(job.state for job in jobs if not job.ended)
+        missing, logs = (
+            plural(states.total(), "run"),
+            f"their logs are in {path_text(record.parent)}",
         )
-        return submission
-
-    def _wait(self, submission: Submission, stop: Stopping) -> Submission | None:
-        """Waits until these pilots have trained all runs, or have ended. Pilots that ended after
-        some progress are submitted anew."""
-        ended = sum(job.ended for job in self.jobs)
-        while not all(job.ended for job in self.jobs):
-            if stop.stop_requested:
-                return submission
-            if not pilot_states(submission.job):
-                progress = sum(job.ended for job in self.jobs) > ended
-                return self._look_or_submit() if progress else None
-            end = time.monotonic() + _LOOK_EVERY
-            while not stop.stop_requested and time.monotonic() < end:
-                time.sleep(0.1)
-        return None
-
-    def _text(self) -> str:
-        """`1 running, 3 waiting`: the runs that have not ended."""
-        states: Counter[str] = Counter()
-        for job in self.jobs:
-            with suppress(OSError, ValueError):  # a summary that is being written
-                states[job.state] += not job.ended
-        return _text(+states)
+        if is_there(record):
+            before = read_typed(record, Submission)
+            if of_pilots := pilot_states(before.job):
+                say(f"slurm: job {before.job}: {_text(of_pilots)}; not ended: {_text(states)}")
+                return True
+            if any(record.parent.glob(f"{before.job}_*result.pkl")):  # which submitit writes
+                return False
+            say(f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}")
+        now = submit(self.settings, self.command, record.parent, record.stem)
+        write_json(record, asdict(now))
+        say(
+            f"slurm: submitted job {now.job}, {plural(now.pilots, 'pilot')} for {missing}; "
+            f"squeue --jobs={now.job} shows them, scancel {now.job} ends them, {logs}"
+        )
+        return True
 
     def forget(self, study: Path, name: str) -> None:
         """Forgets the pilots of a sweep that has ended: the next command submits others for runs
@@ -245,10 +214,10 @@ def _record_of(study: Path, name: str) -> Path:
     return study / FOLDER / f"{name}.json"
 
 
-def _answer(job: Job, folder: Path) -> Answer:
+def _answer(job: Job, record: Path) -> Answer:
     if job.ended:
         return {"status": "finished"}
-    logs = f"the pilots ended without it; their logs are in {path_text(folder)}"
+    logs = f"the pilots ended without it; their logs are in {path_text(record.parent)}"
     return {"status": "failed", "error": job.error.rpartition("\n")[2] or logs}
 
 

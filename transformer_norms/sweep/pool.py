@@ -114,17 +114,20 @@ class Pool:
                     worker.job = waiting.popleft()
                     attempts[worker.job] += 1
                     worker.give(_run_in_worker, jobs[worker.job])
-            busy = [one for one in self.living.values() if one.job is not None]
-            for worker in busy:
+            busy = {one.job: one for one in self.living.values() if one.job is not None}
+            for job, worker in busy.items():
                 if (answer := worker.answer()) is None:
                     continue
-                job, worker.job = worker.job, None
+                worker.job = None
                 again = attempts[job] < ATTEMPTS and not stop.stop_requested
                 if answer["status"] == "died" and again:
                     waiting.append(job)
                 else:
                     answers[job] = answer
-            wait([end for one in busy if one.job is not None for end in one.ends], _LOOK_EVERY)
+            wait(
+                [end for one in busy.values() if one.job is not None for end in one.ends],
+                _LOOK_EVERY,
+            )
         for answer in answers.values():
             if answer["status"] == "died":
                 answer["status"] = "preempted" if stop.stop_requested else "failed"
