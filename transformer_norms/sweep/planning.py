@@ -23,14 +23,11 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.run.folder import state_of
 from transformer_norms.run.summary import Summary, read_summary
-from transformer_norms.sweep.grid import MOST_RUNS, Tuning
+from transformer_norms.sweep.grid import MOST_RUNS
 from transformer_norms.sweep.question import Request
-from transformer_norms.sweep.seeds import seed_order
-from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
 Pair = tuple[Values, Values]  # a variant, and a point of its tuned keys
-_TUNED_BY_ONE = 5  # result seeds, at most, whose rate one seed may choose
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,7 @@ class Jobs:
                 f"tuning of {plural(len(question.variants), 'variant')}: {tuning.description} x "
                 f"{plural(len(tuning.seed), 'seed')}, equal for all variants; then each at its "
                 f"best, {results}",
-                *filter(None, [tuning.more_text, self._more_tuning_seeds(tuning)]),
+                *filter(None, [tuning.more_text]),
             ]
         elif question.until_decided:
             lines += [str(question.until_decided)]
@@ -174,46 +171,13 @@ class Jobs:
         lines += [sizes, *request.remarks]
         lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]
-        if starts := self._starts(first):
-            lines.append(starts)
         return lines
-
-    def _more_tuning_seeds(self, tuning: Tuning) -> str:
-        """Says that one seed tunes what many decide, and what to write; empty if it does not."""
-        question = self.request.question
-        if question.most_seeds <= _TUNED_BY_ONE or len(tuning.seed) > 1:
-            return ""
-        two = seed_order(2, question.first_seeds, tuning.seed)
-        return (
-            f"warning: {question.most_seeds} seeds decide and 1 tunes, but the best value moves "
-            f"from seed to seed; write seed: {two} under tune in the sweep's file"
-        )
-
-    def _starts(self, first: Sequence[Job]) -> str:
-        """Says which starts the variants bring, if they differ and the sweep does not ask about
-        them, and what to type for one start."""
-        starts, tied = dict[str, set[str]](), set()
-        for job in first:
-            config = self._plans[job.overrides].config
-            starts.setdefault(config.choices.init, set()).add(label(job.run.variant))
-            tied.add(config.architecture.tied)
-        if len(starts) == 1 or any("init" in {**job.run.variant, **job.run.tuned} for job in first):
-            return ""
-        listed = [f"init={init} ({shorten(', '.join(sorted(n)))})" for init, n in starts.items()]
-        typed = "init=mup architecture.tied=true" if len(tied) > 1 else "init=mup"
-        return f"the variants start differently: {', '.join(listed)}; for one start, type {typed}"
 
     def _plan(self, overrides: Sequence[str], variant: Values) -> Any:
         try:
             config = compose(overrides)  # before the next import, which takes torch's time
         except ConfigError as error:
-            question, key = self.request.question, str(error).partition("=")[0]
-            where = f" (in {label(variant)})" if len(question.variants) > 1 else ""
-            own = {one: value for one, value in variant.items() if one != key}
-            fits = (one for one in question.variants[:20] if not self.refusal(one, {}))
-            if own and key in {**question.fixed, **variant} and (having := next(fits, None)):
-                each = [{key: question.fixed.get(key), **having}, own]
-                where += f"; a sweep's file gives it to one variant, together: {each}"
+            where = f" (in {label(variant)})" if len(self.request.question.variants) > 1 else ""
             raise ConfigError(f"{error}{where}") from None
         from transformer_norms.run.plan import Plan
 
