@@ -70,6 +70,11 @@ class Job:
         return " ".join(filter(None, [label(self.run.variant), *tuned, f"s{self.run.seed}"]))
 
 
+def at_each(seeds: Sequence[int], pairs: Sequence[Pair]) -> list[tuple[Values, Values, int]]:
+    """Returns the pairs at each seed, seed by seed: early runs compare all variants."""
+    return [(*pair, seed) for seed in seeds for pair in pairs]
+
+
 class Jobs:
     """Makes the jobs of a request, and collects what a person should know about them."""
 
@@ -96,23 +101,10 @@ class Jobs:
         check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
         at_points = [(variant, point) for variant in variants for point in points]
         if not tune.grid:
-            return self.make_all("result", at_points)
+            return [self.make("result", *run) for run in at_each(question.first_seeds, at_points)]
         for seed in question.first_seeds:
             self.make("result", variants[0], points[0], seed)
-        return self.make_all("tune", at_points)
-
-    def make_all(self, stage: Stage, pairs: Sequence[Pair]) -> list[Job]:
-        """The jobs of these pairs of a variant and a point, seed by seed: early runs compare all
-        variants.
-
-        The seeds are those of the stage, of results the first ones.
-        """
-        question = self.request.question
-        return [
-            self.make(stage, variant, point, seed)
-            for seed in (question.tune.seed if stage == "tune" else question.first_seeds)
-            for variant, point in pairs
-        ]
+        return [self.make("tune", *run) for run in at_each(tune.seed, at_points)]
 
     def make(self, stage: Stage, variant: Values, tuned: Values, seed: int) -> Job:
         # Variants that differ in the order of their batches are tuned once, on other orders.
