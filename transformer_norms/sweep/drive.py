@@ -148,7 +148,9 @@ class Sweep:
             self.refused = True
             return
         begun = {job.run.place for job in self.jobs}
-        jobs = [job for job in jobs if job.run.place not in begun]
+        self._run_jobs([job for job in jobs if job.run.place not in begun])
+
+    def _run_jobs(self, jobs: list[Job]) -> None:
         on_board = {job.folder for job in self.jobs}
         self.jobs += jobs
         self._write_record()
