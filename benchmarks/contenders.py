@@ -10,6 +10,7 @@ from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.processes import cores
+from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.parallel.ranks import ALONE, Ranks
@@ -64,6 +65,7 @@ def ours(
     probe_every: int = 0,
     device: str = "cpu",
     ranks: Ranks = ALONE,
+    loss: Callable[..., ModelLoss] = ModelLoss,
 ) -> Trainer:
     """A run's own Trainer, fed from memory, its probes off: they would add to the first step. It
     has more steps to make than are timed, so that no schedule ends."""
@@ -82,7 +84,7 @@ def ours(
         torch.get_num_threads(),
         OPTIMIZERS[config.optimizer.type],
     )
-    trainer = build_trainer(config, model, batches, lambda: (), replicas, ranks=ranks)
+    trainer = build_trainer(config, model, batches, lambda: (), replicas, ranks=ranks, loss=loss)
     # Random tokens cannot be learned, which is no divergence here.
     trainer.divergence.warmup = keys.steps
     return trainer

@@ -6,13 +6,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from contenders import CLIP
+from contenders import CLIP, as_in_a_run, ours
 from gpu_peers import nanogpt
 from gpu_section import Section, Step, seconds_of
 from gpu_steps import contender
-from side_by_side import side_by_side
+from rounds import WARM, timed
+from side_by_side import side_by_side, synchronized
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
+
+from transformer_norms.run import machine
+from transformer_norms.training.parallel.stacks import Stack, StackedLoss
+from transformer_norms.training.trainer import Trainer
 
 SECONDS = 4.0  # that several processes train
 Tensors = dict[str, Tensor]
@@ -48,6 +53,31 @@ def stacked(section: Section, runs: int) -> Numbers:
     """One graph is the step of all runs, whose weights are stacked."""
     (step,) = raw_steps(section, 1, runs)
     return rate(section, captured(section, step), runs)
+
+
+def stacked_runs(section: Section, runs: int) -> Numbers:
+    """Runs of this project, each with a trainer, whose gradients are computed as one."""
+    stack, size = Stack(partial(torch.compile, dynamic=False, fullgraph=True)), section.small_size()
+    trainers = []
+    for place in range(runs):
+        loss = partial(StackedLoss, stack=stack, place=place)
+        typed = [f"seed={place}", "trainer.compile=none"]
+        one = ours(size, typed, size.batches(), device=section.device, loss=loss)
+        trainers.append(as_in_a_run(one))
+
+    def train(count: int) -> None:
+        def steps(trainer: Trainer) -> None:
+            for _ in range(count):
+                assert trainer.train_step() is None
+
+        for run in stack.run([partial(steps, trainer) for trainer in trainers]):
+            run.result()
+
+    count = section.pick(100, 2)
+    with machine.deterministic(section.device):
+        train(WARM)
+        seconds = timed(synchronized(partial(train, count), section.device), 1)
+    return {"run_steps_a_second": runs * count / seconds, "given_up": stack.reason}
 
 
 def rate(section: Section, step: Step, runs: int) -> Numbers:
@@ -108,9 +138,10 @@ def captured(section: Section, step: Step) -> Step:
 MEASURES: dict[str, Callable[[Section, int], Numbers]] = {
     **{kind: partial(one_run, kind) for kind in ("eager, waiting", "eager", "block", "whole")},
     "processes": processes,
+    "stacked": stacked_runs,
     "torch alone, graphs": graphs,
     "torch alone, stacked": stacked,
 }
-KINDS = [("eager", 1), ("whole", 1), ("processes", 4), ("torch alone, graphs", 8)]
+KINDS = [("eager", 1), ("whole", 1), ("processes", 4), ("stacked", 16), ("torch alone, graphs", 8)]
 KINDS += [("torch alone, stacked", 16), ("processes", 8), ("eager, waiting", 1), ("block", 1)]
-KINDS += [("torch alone, graphs", 1), ("torch alone, stacked", 32)]
+KINDS += [("stacked", 32), ("torch alone, graphs", 1), ("torch alone, stacked", 32)]

@@ -19,7 +19,7 @@ _LAUNCHERS = {"pool": "PoolLauncher", "slurm": "SlurmLauncher"}
 for _name, _class in _LAUNCHERS.items():
     _node = {"_target_": f"{_HERE}.{_class}", "settings": "${launcher}"}
     _store(_name, _node, "hydra/launcher")
-_ONE_WORKER = {"workers": 1, "per_gpu": 1, "pools": 1}
+_ONE_WORKER = {"workers": 1, "per_gpu": 1, "stacked": "none", "pools": 1}
 
 
 class StudySweeper(Sweeper):
@@ -56,15 +56,21 @@ class PoolLauncher(Launcher):
         from transformer_norms.config.launchers import read_launcher
         from transformer_norms.sweep.pool import Pool
 
-        self.pool = Pool.of(read_launcher("pool", self.settings))
+        settings = read_launcher("pool", self.settings)
+        self.pool, self.stacked = Pool.of(settings), settings.stacked
         self.at_once = self.pool.at_once
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
+    def launch(
+        self,
+        job_overrides: Sequence[Sequence[str]],
+        initial_job_idx: int,
+        stacks: Sequence[Sequence[int]] | None = None,
+    ) -> Any:
         from hydra.core.utils import JobReturn, JobStatus
 
         return [
             JobReturn(_return_value=answer, status=JobStatus.COMPLETED)
-            for answer in self.pool.run(job_overrides)
+            for answer in self.pool.run(job_overrides, stacks)
         ]
 
     def close(self) -> None:

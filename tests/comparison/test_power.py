@@ -7,7 +7,12 @@ import pytest
 from losses import compare_pairs, outcomes, simulate
 from scipy import integrate, stats
 
-from transformer_norms.comparison.power import smallest_bound, smallest_difference
+from transformer_norms.comparison.power import (
+    MOST_SEEDS,
+    fewest_seeds,
+    smallest_bound,
+    smallest_difference,
+)
 from transformer_norms.comparison.shrinkage import Spread
 
 SD = 0.01
@@ -73,3 +78,13 @@ def test_a_sequence_finds_its_smallest_difference_at_least_nine_times_in_ten(see
 def test_what_no_difference_can_decide_is_infinite():
     """Three seeds without a usual variance, in a sequence."""
     assert smallest_difference(NOISE, 3, 1, True) == smallest_bound(NOISE, 3, 1, True) == math.inf
+
+
+def test_the_fewest_seeds_reach_the_goal_and_one_less_does_not():
+    for goal in (5 * SD, SD, 0.3 * SD):
+        seeds = fewest_seeds(lambda n: smallest_bound(NOISE, n, 3, False), goal)
+        assert smallest_bound(NOISE, seeds, 3, False) <= goal
+        assert seeds == 3 or smallest_bound(NOISE, seeds - 1, 3, False) > goal
+    assert fewest_seeds(lambda n: 1 / n, 1 / MOST_SEEDS) == MOST_SEEDS
+    assert fewest_seeds(lambda n: 1 / n, 0.5 / MOST_SEEDS) is None
+    assert fewest_seeds(lambda n: math.inf if n < 9 else 0, 1) == 9

@@ -193,6 +193,7 @@ RANGES = [
     ("placement=post placement.brings={foo: 1}", "placement.brings", "'foo'", "embed_scale"),
 ]
 CASES = NAMES + SHAPES + KINDS + RANGES
+OF_DYT = "together: [{'norm.alpha_init': 1, 'norm': 'dyt'}, {'norm': 'rmsnorm'}]"
 SWEEPS = [
     ("norm=rmsnorm,foo", "norm=foo", "layernorm, "),
     ("placement=pre,pots", "placement=pots", "did you mean 'post'"),
@@ -208,8 +209,8 @@ SWEEPS = [
     ("seed=range(0,1e9)", "seed=range(0,1e9)", "more than 10000 runs"),
     ("seed=1,2 seed=3", "seed is typed twice", "seed=3"),
     ("norm=rmsnorm,layernorm norm.share=0.5", "norm.share=0.5", "prmsnorm has it (in rmsnorm)"),
-    ("norm=dyt,rmsnorm norm.alpha_init=1", "=rmsnorm has no key", "have it (in rmsnorm)"),
-    ("norm=rmsnorm,dyt norm.alpha_init=1,2", "=rmsnorm has no key"),
+    ("norm=dyt,rmsnorm norm.alpha_init=1", "=rmsnorm has no key", "have it (in rmsnorm)", OF_DYT),
+    ("norm=rmsnorm,dyt norm.alpha_init=1,2", "=rmsnorm has no key", OF_DYT),
     ("optimizer.betas=[0.9,0.95],0.9", "optimizer.betas: 0.9 is not allowed; it should be a list"),
     ("hydra/launcher=nowhere", "hydra/launcher=nowhere", "basic"),
     ("launcher=pol", "launcher=pol", "did you mean 'pool'?"),

@@ -152,11 +152,12 @@ def test_pilots_of_which_one_is_preempted_and_one_killed_end_in_the_local_report
 
 def test_pilots_share_both_stages_of_a_sweep_that_tunes(slurm, place):
     (place / "go").touch()
-    assert train(place, slurm, "sweep=tuned", *SLURM)[0] == 75
-    wait_until(lambda: arrays(place) and not ask(slurm, "squeue", "--noheader"))
-    code, answer, err = train(place, slurm, "sweep=tuned", *SLURM)
-    assert (code, answer["finished"], answer["missing"]) == (0, 10, 0), err  # with a step outward
+    code, answer, err = train(place, slurm, "sweep=tuned", *SLURM, "launcher.wait=true")
+    assert (code, answer["finished"], answer["missing"]) == (0, 10, 0), (
+        err
+    )  # a step more at the edge
     (job,) = arrays(place)
+    wait_until(lambda: not ask(slurm, "squeue", "--noheader", f"--jobs={job}"))
     codes = [file.name for file in (place / "runs/main/slurm").glob("*result.pkl")]
     assert sorted(codes) == [f"{job}_0_0_result.pkl", f"{job}_1_0_result.pkl"]
     assert results(place) == local_results(place, slurm, "sweep=tuned")

@@ -6,9 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 
-def run_cheap_job(overrides):
-    """A job: `fine` ends, `once` kills its worker once, `always` every time. `leaves` ends its
-    process without a word, and with a code that says all is well."""
+def run_cheap_job(jobs):
+    """Stands for jobs: `fine` ends, `once` kills its worker once, `always` every time. `leaves`
+    ends its process without a word, and with a code that says all is well."""
+    return [_run(overrides) for overrides in jobs]
+
+
+def _run(overrides):
     name = overrides[0]
     tried = Path(f"{name}-{os.getpid()}")
     tried.touch()
@@ -20,12 +24,13 @@ def run_cheap_job(overrides):
     return {"status": "finished", "threads": overrides[-1]}
 
 
-def end_process_of_first_seed(overrides):
-    """A run whose plugin ends its process with code 9, or one that ends well."""
+def end_process_of_first_seed(jobs):
+    """Stands for a run whose plugin ends its process with code 9, and for one that ends well."""
+    (overrides,) = jobs
     Path(f"{overrides[-1].replace('=', '')}-{os.getpid()}").touch()
     if overrides[-1] == "seed=0":
         os._exit(9)
-    return {"status": "finished"}
+    return [{"status": "finished"}]
 
 
 def tries(folder):

@@ -57,6 +57,7 @@ def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, 
     assert len(trained) == 4
     assert (answer["report"], code) == (None, 2)
     assert "trainer.precision" in err
+    assert "study=NAME" in err
 
 
 @pytest.mark.goal("N1", "S2")

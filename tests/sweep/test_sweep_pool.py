@@ -15,10 +15,10 @@ from transformer_norms.sweep import pool
 KILLED = "its worker was killed by SIGKILL; out of memory?"
 
 
-def run_jobs(names):
+def run_jobs(names, stacks=None):
     """The errors of cheap jobs that a pool of one worker has run, by name; None is no error."""
     workers = pool.Pool(1)
-    answers = workers.run([[name] for name in names])
+    answers = workers.run([[name] for name in names], stacks)
     workers.close()
     assert {one["status"] for one in answers if "error" not in one} <= {"finished"}
     assert {one["status"] for one in answers if "error" in one} <= {"failed"}
@@ -38,6 +38,14 @@ def test_a_worker_that_dies_costs_one_attempt_of_one_job(cheap, tmp_path):
     assert run_jobs([*errors]) == errors
     begun = {"always": pool.ATTEMPTS, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1}
     assert tries(tmp_path) == begun
+
+
+def test_a_stack_whose_worker_dies_goes_on_run_by_run_and_the_one_to_blame_fails_alone(
+    cheap, tmp_path
+):
+    errors = {"a": None, "always": KILLED, "b": None, "fine": None}
+    assert run_jobs([*errors], [[0, 1, 2], [3]]) == errors
+    assert tries(tmp_path) == {"a": 2, "always": 2, "b": 1, "fine": 1}
 
 
 @pytest.mark.parametrize(("dying", "died"), [(1, []), (99, ["a", "b"])])
@@ -93,11 +101,11 @@ def test_workers_share_the_gpus_turn_by_turn(visible, gpus, given, monkeypatch):
 )
 def test_a_pool_has_per_gpu_workers_on_each_gpu(workers, per_gpu, gpus, expected, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    made = pool.Pool.of(PoolSettings(workers=workers, per_gpu=per_gpu, pools=3))
+    made = pool.Pool.of(PoolSettings(workers=workers, per_gpu=per_gpu, stacked="none", pools=3))
     assert (made.workers, made.at_once) == (expected, 3 * expected)
     if not gpus:
         with pytest.raises(ConfigError, match=r"launcher\.per_gpu=2: there is no GPU"):
-            pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, pools=1))
+            pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, stacked="none", pools=1))
 
 
 @pytest.mark.parametrize(("share", "seen"), [("1", 1), ("", None), ("4096", None)])

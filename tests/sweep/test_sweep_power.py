@@ -10,7 +10,7 @@ from run_folders import config_of, make_record, make_run, planned
 from scipy import stats
 
 from transformer_norms.cli import main
-from transformer_norms.comparison.power import smallest_bound, smallest_difference
+from transformer_norms.comparison.power import fewest_seeds, smallest_bound, smallest_difference
 from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.sweep.power_table import count_comparisons, count_pairs, power_lines
 from transformer_norms.sweep.question import Question, read_request
@@ -68,9 +68,10 @@ def test_the_noise_beside_gives_nats(capsys):
         f(noise, 3, 1, in_sequence=False) for f in (smallest_difference, smallest_bound)
     )
     assert row_of(lines, 3) == ["3", f"{finds:.2g}", "nats", f"{bound:.2g}", "nats", "6"]
+    needed = fewest_seeds(lambda n: smallest_bound(noise, n, 1, in_sequence=False), 0.02)
     text = " ".join(lines)
     assert f"standard deviation of {sd:.2g} nats." in text
-    assert f"equal variants are equivalent within {bound:.2g} nats" in text
+    assert f"equal variants are equivalent within 0.02 nats takes {needed} seeds" in text
 
 
 def test_noise_of_another_horizon_tells_nothing(capsys):
@@ -93,16 +94,15 @@ def test_the_introduction_says_what_the_seeds_can_find():
     question = read_request(SWEEP[1:]).question
     (line,) = power_lines(question, None)
     assert line == (
-        "3 seeds detect a true difference of 3.92 sd with 90 % power; they show that equal "
-        "variants are equivalent within 4.29 sd (sd: standard deviation of paired differences, "
-        "which no run tells yet)"
+        "3 seeds detect a true difference of 3.92 sd with 90 % power (sd: standard deviation of "
+        "paired differences, which no run tells yet)"
     )
     calm = Spread(1e-6, 4.0)
     (line,) = power_lines(question, calm)
-    finds, bound = (f(calm, 3, 1, in_sequence=False) for f in (smallest_difference, smallest_bound))
+    finds = smallest_difference(calm, 3, 1, in_sequence=False)
     assert line == (
         f"3 seeds detect a true difference of {finds:.2g} nats with 90 % power; they show that "
-        f"equal variants are equivalent within {bound:.2g} nats"
+        "equal variants are equivalent within 0.02"
     )
     single = read_request(["placement=pre,post", *TYPED]).question
     assert power_lines(single, calm) == ["1 seed and no verdict: 3 are the fewest"]

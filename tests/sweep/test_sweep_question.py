@@ -59,6 +59,24 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
         assert jobs.make("result", one, point, question.first_seeds[-1]).run.variant in variants
 
 
+@pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        ("placement=pre,post,peri", ["the variants start differently: init=mup (peri, pre), "
+         "init=transformer2017 (post); for one start, type init=mup"]),
+        ("placement=pre,mixln", ["the variants start differently: init=mup (pre), init=mixln "
+         "(mixln); for one start, type init=mup architecture.tied=true"]),
+        ("placement=pre,mixln init=mup architecture.tied=true", []),
+        ("placement=pre,peri", []),
+        ("placement=pre,post init=mup,scaled", []),
+    ],
+)  # fmt: skip
+def test_a_sweep_says_which_starts_its_variants_bring_and_what_to_type_for_one(typed, lines):
+    jobs = Jobs(read_request([*typed.split(), "model=nano", "data=stories", "tracking=none"]))
+    said = jobs.introduction(jobs.first_stage())
+    assert [line for line in said if "for one start" in line] == lines
+
+
 def test_seeds_of_weights_and_order_are_crossed_and_a_rate_is_tuned_once_for_all_orders(mine):
     crossed = TUNED.replace("[0, 1]", "{init: [0, 1, 2], order: [7, 8]}")
     request = mine(crossed, "model=nano", "data=stories", "tracking=none")
@@ -82,6 +100,22 @@ def test_seeds_of_weights_and_order_are_crossed_and_a_rate_is_tuned_once_for_all
     assert {text for job in results for text in job.overrides if text.startswith("data.seed")} == {
         "data.seed=7", "data.seed=8"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("tuning", "results", "two"), [
+    ("[100]", "[0, 1, 2, 3, 4, 5]", "[100, 101]"),
+    ("[3]", "{first: 3, until: decided, most: 6}", "[3, 4]"),
+    ("[100]", "{first: 3, until: decided, most: 5}", None),
+    ("[100, 101]", "[0, 1, 2, 3, 4, 5]", None),
+])  # fmt: skip
+def test_where_more_than_five_seeds_decide_a_sweep_says_that_two_should_tune(
+    mine, tuning, results, two
+):
+    content = TUNED.replace("[100]", tuning).replace("[0, 1]", results)
+    jobs = Jobs(mine(content, "model=nano", "data=stories", "tracking=none"))
+    said = [line for line in jobs.introduction(jobs.first_stage()) if "seeds decide" in line]
+    line = f"from seed to seed; write seed: {two} under tune in the sweep's file"
+    assert [one.partition("moves ")[2] for one in said] == [line] * bool(two)
 
 
 def test_ready_sweeps_that_more_than_five_seeds_decide_tune_on_two_of_their_own():

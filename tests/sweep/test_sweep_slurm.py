@@ -5,6 +5,8 @@ import errno
 import json
 import os
 import signal
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR1)
 TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0, 1, 2]\n"
 DEFAULTS = {
     "partition": "none", "pilots": 2, "time": 30, "gpus": 0, "cpus": 2, "memory": "none",
-    "workers": "auto", "per_gpu": 1, "options": "none",
+    "workers": "auto", "per_gpu": 1, "stacked": "none", "wait": False, "options": "none",
 }  # fmt: skip
 
 
@@ -46,6 +48,7 @@ def slurm(trainings, monkeypatch, tmp_path):
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", "USR1")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(pilots, "_LOOK_EVERY", 0)
     monkeypatch.setattr(pilots, "PoolLauncher", Inside)
     Path("queue").touch()
     Inside.settings.clear()
@@ -117,7 +120,7 @@ def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm,
 
     run_pilots("0", 2)
     assert len(slurm.runs) == 6  # the second pilot found nothing to do
-    pool = {"workers": "auto", "per_gpu": 1, "pools": 2}
+    pool = {"workers": "auto", "per_gpu": 1, "stacked": "none", "pools": 2}
     assert Inside.settings == [pool, pool]
     answer, code, _ = command(capsys)
     assert (code, answer["finished"], answer["report"]) == (0, 6, "runs/mine/report.html")
@@ -153,6 +156,30 @@ def test_a_failure_is_told_once_and_then_tried_again(slurm, capsys):
     assert submissions() == ["job-0"]
     assert command(capsys)[1] == 75
     assert submissions() == ["job-0", "job-1"]
+
+
+def test_a_command_that_waits_ends_in_the_report(slurm, capsys, monkeypatch):
+    looks = []
+
+    def states(job):
+        looks.append(job)
+        if len(looks) < 3:
+            return Counter(RUNNING=2)
+        if len(looks) == 3 or job == "1":
+            slurm.left = 4 if job == "0" else 9  # the first pilots are killed
+            with suppress(Killed):
+                run_pilots(job)
+        return Counter()
+
+    monkeypatch.setattr(pilots, "pilot_states", states)
+    answer, code, _ = command(capsys, wait=True)
+    assert (code, answer["finished"], submissions()) == (0, 6, ["job-0", "job-1"])
+
+
+def test_a_command_that_waits_does_not_submit_pilots_for_ever(slurm, capsys):
+    answer, code, err = command(capsys, wait=True)
+    assert (code, answer["finished"], submissions()) == (1, 0, ["job-0"])
+    assert "the pilots ended without it; their logs are in runs/mine/slurm" in err
 
 
 @pytest.mark.parametrize(

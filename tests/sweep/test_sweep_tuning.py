@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import tree
-from sweeps import Killed, trainings, write_sweep
+from sweeps import Killed, composed, trainings, write_sweep
 from sweeps import made_up_sweep as sweep
 
 from transformer_norms.comparison.sweep_record import PlannedRun, Tuned, read_record
@@ -139,11 +139,11 @@ def search(loss):
 
 
 @pytest.mark.parametrize("steps", [-9, -7, -6, -3, -1, 0, 0.3, 1, 2, 4, 5, 8, 9, 12])
-def test_a_best_rate_outside_the_grid_is_found_or_named_as_at_an_edge(steps):
+def test_a_best_rate_outside_the_grid_is_found_or_the_values_to_type_are_named(steps):
     """The best rate is 2^steps times the grid's first. Six steps outward and half a step of the
     refinement are in reach; a best is inside once a worse value beyond it was tried."""
     centre = RATES[0] * 2**steps
-    tried, (found,) = search(lambda rate: 2 + log(rate / centre) ** 2 / 10)
+    tried, (found, *way_on) = search(lambda rate: 2 + log(rate / centre) ** 2 / 10)
     beyond = max(-round(steps), round(steps) - 2, -1)
     assert tried.outward == min(6, beyond + 1)
     assert found.startswith(f"a: best at {LR}={tried.best[LR]}, of {5 + tried.outward} points")
@@ -151,6 +151,13 @@ def test_a_best_rate_outside_the_grid_is_found_or_named_as_at_an_edge(steps):
     assert found.endswith(f"; still the edge of {LR}") == (beyond > 6)
     if beyond <= 6:
         assert abs(log(tried.best[LR] / centre)) <= log(2) / 4 + 1e-3
+        assert way_on == []
+    else:
+        start, _, values = way_on[0].rpartition("=")
+        assert start == f"the best {LR} is not found of a; to go on, type {LR}"
+        powers = range(3 + 6 + 2) if steps > 0 else range(-8, 3)
+        expected = [RATES[0] * 2**power for power in powers]
+        assert [float(value) for value in values.split(",")] == pytest.approx(expected, rel=2e-3)
 
 
 def test_below_a_wall_three_points_more_come_near_to_it():
@@ -204,11 +211,9 @@ def valley(norm, rate, seed):
 
 
 class DoneJob(Job):
-    """A job whose summary is in memory, in the place of its keys of W&B."""
+    """A job whose summary is in memory."""
 
-    @property
-    def summary(self):
-        return self.tracking["summary"]
+    summary = None
 
 
 class Harness:
@@ -232,7 +237,9 @@ class Harness:
                         raise Killed
                     loss = self.loss(variant["norm"], point[LR], seed)
                     self.done[run.place] = summary(loss, data=self.data)
-                self.jobs.append(DoneJob(run, Path(), (), {"summary": self.done[run.place]}))
+                job = DoneJob(run, Path(), (), composed(()))
+                object.__setattr__(job, "summary", self.done[run.place])
+                self.jobs.append(job)
             self.tuner.read(self.jobs)
         return self
 
@@ -360,6 +367,24 @@ def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(c
     assert [json.loads(point)[LR] for point in sweep_points("rmsnorm")] == [50, 100, 70.71, 84.09]
     assert [one.edge for one in record.tuned] == [[LR], [LR]]
     assert "rmsnorm: best at optimizer.lr=100.0, of 4 points; still the edge of optimizer.lr" in err
+    assert "to go on, type" not in err
+
+
+def test_where_a_best_rate_is_not_found_the_values_that_the_sweep_names_go_on(capsys, trainer):
+    far = RATES[0] * 2**11
+    trainer.loss = lambda config: (
+        loss_of(config)
+        if config.choices["norm"] == "rmsnorm"
+        else 2 + log(config.optimizer.lr / far) ** 2 / 50
+    )
+    named = write_sweep(GRID.replace(", 101", ""))
+    _, _, err = sweep(capsys, *named)
+    assert [one.edge for one in read_record(RECORD).tuned] == [[], [LR]]
+    typed = next(line for line in err.splitlines() if "not found" in line).split()[-1]
+    answer, code, err = sweep(capsys, *named, typed)
+    assert ("not found" in err, code) == (False, 0)
+    assert [one.edge for one in read_record(RECORD).tuned] == [[], []]
+    assert len(set(trainer.folders)) == len(trainer.folders)
 
 
 def test_a_variant_whose_trial_could_not_run_waits_and_the_others_go_on(capsys, trainer):

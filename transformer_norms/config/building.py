@@ -126,13 +126,14 @@ def build_trainer(
     replicas: int = 1,
     ranks: Ranks = ALONE,
     micro_batches: int = 0,
+    loss: Callable[..., ModelLoss] = ModelLoss,
 ) -> Trainer:
     """Returns the trainer of a composed config. Moves the model to the config's device.
 
     `ranks`, and `replicas` of the model on each, share the `micro_batches` of a step, which are by
     default as few as can be shared; `replica_count` says how many replicas there can be. Each
     replica works on as many threads as torch has, so a caller who asks for several divides the
-    threads among them (torch.set_num_threads)."""
+    threads among them (torch.set_num_threads). `loss` makes the loss of the model."""
     settings = config.trainer
     model, compilation = _prepare(model, settings)
     # Before there are replicas, which share what it reads.
@@ -145,7 +146,7 @@ def build_trainer(
         build_optimizers(config, model),
         SCHEDULES.maker(config.schedule),
         settings,
-        micro_batches=_micro_batches(config, model, compilation, count, replicas, ranks),
+        micro_batches=_micro_batches(config, model, compilation, count, replicas, ranks, loss),
         warmup=config.schedule.get("warmup", 0),
         qk_clip=qk_clip,
     )
@@ -173,9 +174,10 @@ def _micro_batches(
     count: int,
     replicas: int,
     ranks: Ranks,
+    make: Callable[..., ModelLoss],
 ) -> MicroBatches:
     settings, criterion = config.trainer, LOSSES.maker(config.loss)()
-    kind = ShardedLoss if compilation.sharded else ModelLoss
+    kind = ShardedLoss if compilation.sharded else make
     loss = kind(
         model,
         criterion,

@@ -11,7 +11,7 @@ from transformer_norms.config.chosen_files import check_option
 from transformer_norms.config.option_content import option_content
 from transformer_norms.config.overrides import parse, place
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Auto, Integer, Nothing, Number, Text, node
+from transformer_norms.kinds import Auto, Flag, Integer, Nothing, Number, Text, node
 from transformer_norms.names import Registry, folder_of_configs
 from transformer_norms.validation import build
 
@@ -26,6 +26,7 @@ _KEYS = {
 _OURS = ("output", "error", "open-mode", "nodes", "ntasks", "ntasks-per-node", "requeue", "wrap")
 
 Workers = Annotated[Integer, Field(ge=1, le=1024)]
+Stacked = Nothing | Annotated[Integer, Field(ge=2, le=1024)]  # runs
 Sharing = Annotated[Integer, Field(ge=1, le=48)]  # processes of one GPU under MPS
 Minutes = Annotated[Integer, Field(ge=3, le=525600)]  # Slurm's signal comes 90 s before the limit
 Gigabytes = Annotated[Number, Field(gt=0, le=1e6)]
@@ -54,10 +55,12 @@ def read_options(text: str) -> dict[str, str | bool]:
 @LAUNCHERS("pool")
 @node
 class PoolSettings:
-    """`launcher=pool`: workers that stay. `pools` commands like this one share the sweep's runs."""
+    """`launcher=pool`: workers that stay. `pools` commands like this one share the sweep's runs.
+    So many runs of a variant train as one in a worker as are `stacked`, at most."""
 
     workers: Auto | Workers
     per_gpu: Sharing
+    stacked: Stacked
     pools: Workers
 
     def __post_init__(self) -> None:
@@ -82,6 +85,8 @@ class SlurmSettings:
     memory: Nothing | Gigabytes
     workers: Auto | Workers
     per_gpu: Sharing
+    stacked: Stacked
+    wait: Flag
     options: Annotated[Text, AfterValidator(_options_of_sbatch)]
 
     def __post_init__(self) -> None:
@@ -92,7 +97,9 @@ class SlurmSettings:
     @property
     def pool(self) -> PoolSettings:
         """The settings of the pool that each job runs."""
-        return PoolSettings(workers=self.workers, per_gpu=self.per_gpu, pools=self.pilots)
+        return PoolSettings(
+            workers=self.workers, per_gpu=self.per_gpu, stacked=self.stacked, pools=self.pilots
+        )
 
 
 def read_launcher(name: str, values: Mapping[str, Any]) -> Any:

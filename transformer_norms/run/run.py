@@ -45,11 +45,12 @@ from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work
 from transformer_norms.training.graphs.compiling import share_kernels
-from transformer_norms.training.loss import Batch
+from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
+from transformer_norms.training.parallel.stacks import Member
 from transformer_norms.training.parallel.work_division import Division, divide, resume_division
 from transformer_norms.training.probes import high_losses, measure_start
 from transformer_norms.training.trainer import Trainer
@@ -64,17 +65,18 @@ def train(
     follow: Follow = lambda folder: None,
     weights_only: bool = False,
     finish: Finish = lambda: None,
+    member: Member | None = None,
 ) -> dict[str, Any]:
     """Trains the run of a composed config, or goes on with it, or finds it done. Returns its
     summary with the run's `folder`. The `status` is finished, diverged or preempted.
 
     `follow` is called with the folder once training is under way, and `finish` after it, before
     any process of the run ends. `weights_only` marks a run whose optimizer need not be kept once it
-    has finished. Raises ConfigError or InputError before
+    has finished. `member` is its place in a stack of runs. Raises ConfigError or InputError before
     anything is written, and Busy if another process holds the run.
     """
     check_config(config)
-    stopping = Stopping()
+    stopping = member.stopping if member else Stopping()
     # Before the thread starts: both import torch._dynamo, and two imports at once fail.
     with machine.deterministic(config.trainer.device):
         # Every torch optimizer imports this module, which takes as long as torch.
@@ -90,7 +92,7 @@ def train(
         if summary and summary.ended and processes.count() == 1:
             say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
             return summary.values() | folder
-        run = Run(plan, weights_only)
+        run = Run(plan, weights_only, member)
         try:
             with stopping:
                 return run.train(stopping, follow, finish).values() | folder
@@ -108,9 +110,11 @@ class Run:
     """Trains a plan in its folder, from the start or from a checkpoint. `train` gives it its
     tokens, its live line, what stops it, and its record."""
 
-    def __init__(self, plan: Plan, weights_only: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, weights_only: bool = False, member: Member | None = None
+    ) -> None:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
-        self.weights_only, self.ranks = weights_only, ALONE
+        self.weights_only, self.ranks, self.member = weights_only, ALONE, member
 
     def train(self, stopping: Stopping, follow: Follow, finish: Finish) -> Summary:
         """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
@@ -186,13 +190,14 @@ class Run:
         model = self._build_model()
         seen = pass_warnings(model, self.tokens.vocab_size)
         self.warnings = [*config.warnings, *self.plan.warnings, *seen]
+        alone: dict[str, Any] = {"replicas": 1} if self.member else {}  # others are no replicas
         if before:
             parts = before.micro_batches or 1, before.ranks or 1, before.replicas or 1
-            divided = Division(*parts, threads)
+            divided = replace(Division(*parts, threads), **alone)
             self.division = resume_division(divided, keys, model, self.ranks, cores)
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
-            self.division = divide(keys, model, optimizer, self.ranks, threads)
+            self.division = divide(replace(keys, **alone), model, optimizer, self.ranks, threads)
         self.start = None
         if before is None and self.plan.origin is None:  # else it begins trained
             first = build_batches(config, self.tokens)(0)  # which variants of one seed share
@@ -275,6 +280,7 @@ class Run:
             "parallel": self.config.parallel.type,
             "ranks": divided.ranks,
             "micro_batches": divided.micro_batches,
+            **({"stacked": self.member.record} if self.member else {}),
         }
 
     def _write_first(self, summary: Summary) -> Summary:
@@ -375,6 +381,7 @@ class Run:
             divided.replicas,
             ranks=self.ranks,
             micro_batches=divided.micro_batches,
+            loss=self.member.loss if self.member else ModelLoss,
         )
 
     def _test(self) -> dict[str, Any]:

@@ -112,6 +112,7 @@ class Summary:
     parallel: str | None = None
     ranks: Whole | None = None  # processes; none is one
     micro_batches: Whole | None = None  # of a step
+    stacked: dict[str, Any] | None = None  # the last stack that it was in
     weights_only: bool = False
     warnings: list[str] = field(default_factory=list)
     process: dict[str, Any] = field(default_factory=dict)  # pid and host of the last trainer

@@ -42,6 +42,7 @@ class Row:
     error: str = ""
     read: int = 0  # when the summary was written that was read last, in nanoseconds
     began: bool = False  # whether it was trained while this command watched
+    start: tuple[float, int] | None = None  # the second and the step when it was first seen running
 
     @property
     def over(self) -> bool:
@@ -55,8 +56,11 @@ class Row:
         return self.step / self.steps if self.steps else 0.0
 
     @property
-    def loss_text(self) -> str:
-        return "" if self.loss is None else f", loss {self.loss:.4f}"
+    def left(self) -> str:
+        if self.start is None:
+            return ""
+        left = time_left(self.start[0], self.step - self.start[1], self.steps - self.step)
+        return f", {left} left" if left else ""
 
     def update(self) -> None:
         """Reads the run folder, as far as it has changed."""
@@ -146,22 +150,24 @@ class Board:
         if row.read != read and not row.began:
             row.began = True
             self.follow(row.job.folder)
+        if row.state == "running" and row.start is None and row.step:
+            row.start = time.monotonic(), row.step
         if row.over:
             self._say_ended(row)
 
     def _say_ended(self, row: Row) -> None:
         self.spoke = time.monotonic()
         ended = sum(row.over for row in self.rows)
-        result = f": {row.error}" if row.error else row.loss_text
+        result = f": {row.error}" if row.error else _loss_text(row)
         self.say(f"{ended}/{len(self.rows)}  {row.job}: {row.state}{result}{self._left()}")
 
     def _left(self) -> str:
         """The time that the rest of these runs takes, once one of this command's runs has ended."""
-        shares = sum(row.share for row in self.rows)
-        done, rest = shares - self.done_before, len(self.rows) - shares
-        if done <= 0 or not any(row.began and row.share == 1 for row in self.rows):
+        if not any(row.began and row.share == 1 for row in self.rows):
             return ""
-        return f"; {clock((time.monotonic() - self.began) / done * rest)} left"
+        done = sum(row.share for row in self.rows)
+        left = time_left(self.began, done - self.done_before, len(self.rows) - done)
+        return f"; {left} left" if left else ""
 
     def _drawing(self) -> Text:
         ended = sum(row.over for row in self.rows)
@@ -171,7 +177,16 @@ class Board:
     def _running(self) -> list[str]:
         """Returns a line for each run that is trained now."""
         rows = [row for row in self.rows if row.state == "running"]
-        return [f"  {r.job}: step {r.step}/{r.steps}{r.loss_text}" for r in rows]
+        return [f"  {r.job}: step {r.step}/{r.steps}{_loss_text(r)}{r.left}" for r in rows]
+
+
+def time_left(began: float, done: float, rest: float) -> str:
+    """The time that `rest` takes at the pace of what was done since `began`; '' if nothing was."""
+    return clock((time.monotonic() - began) / done * rest) if done > 0 else ""
+
+
+def _loss_text(row: Row) -> str:
+    return "" if row.loss is None else f", loss {row.loss:.4f}"
 
 
 def last_loss(file: Path) -> dict[str, Any] | None:

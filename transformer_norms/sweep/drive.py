@@ -67,7 +67,7 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
     """Runs the sweep of a command line and prints its JSON line. Raises SystemExit with its exit
     code, if that is not 0. Hydra calls it for `-m`."""
     jobs, first = plan_sweep(tuple(arguments))
-    with closing(Mirror(first[0].tracking, lambda line: sweep.board.say(line))) as mirror:
+    with closing(Mirror(first[0].config.tracking, lambda line: sweep.board.say(line))) as mirror:
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else ConfigError.exit_code if sweep.refused else 0
@@ -107,8 +107,7 @@ class Sweep:
                 self.jobs, self.stopped = first, True
                 return
             self.stopping.deferring = self.stopping.has_unsaved_steps = True
-            lines = self.planner.introduction(first)
-            for line in lines + power_lines(self.question, read_noise(self.planner, first[0])):
+            for line in self._introduction(first):
                 self.board.say(line)
             self.looks = self._earlier_look(first)
             best = self._tune()
@@ -117,6 +116,15 @@ class Sweep:
                 self._add_seeds(best)
             else:  # a look at the variants whose results have all ended
                 self._keep(self._look())
+
+    def _introduction(self, first: list[Job]) -> list[str]:
+        lines = self.planner.introduction(first)
+        if changed := self.record.changed_job(first):
+            lines.append(
+                f"warning: {changed} was planned with other settings before; the report will not "
+                "mix them, and study=NAME keeps them apart"
+            )
+        return lines + power_lines(self.question, read_noise(self.planner, first[0]))
 
     def _tune(self) -> list[Pair]:
         """Runs the tuning, if something is tuned. Returns each variant with its best point."""
@@ -182,6 +190,8 @@ class Sweep:
     def _note(self, job: Job, answer: Answer) -> None:
         if answer["status"] == "preempted" or self.stopping.stop_requested:
             self.stopped = True
+        if remark := answer.get("remark"):
+            self.board.say(f"{job}: {remark}")
         if answer["status"] == "failed":
             self.failed[job.folder] = answer["error"]
             begun = job.folder.is_dir()

@@ -6,14 +6,17 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from transformer_norms import signals
 from transformer_norms.config.compose import compose
 from transformer_norms.config.plugins import plugin_error
+from transformer_norms.config.tree import Config
 from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, describe_error
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
@@ -23,8 +26,9 @@ from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.sweep.planning import Job
 
 # `status` (finished, diverged, preempted, busy, failed). Of a job that failed also its `error` in
-# one line and, where there is one, its `traceback`.
+# one line and, where there is one, its `traceback`. A `remark` says why runs were not stacked.
 Answer = dict[str, Any]
+FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 _TYPED_DIGITS = 10
 # In a worker of one of Hydra's launchers, which has all jobs: a signal has stopped one of them.
 _stopped = threading.Event()
@@ -35,8 +39,36 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
     time: its end is told before the next one begins, a signal ends the sweep after it, and runs
     that another command has finished since are seen."""
     if getattr(launcher, "at_once", 0) == 1 or type(launcher).__name__ == "BasicLauncher":
-        return [[job] for job in jobs]
+        return [[jobs[number] for number in numbers] for numbers in stacks(jobs, launcher)]
     return [jobs] if jobs else []
+
+
+def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
+    """Returns the numbers of the jobs that a worker gets at once: one, or up to `launcher.stacked`
+    that differ in FREE keys alone."""
+    most: Any = getattr(launcher, "stacked", "none")
+    alike: dict[Any, list[int]] = {}
+    for number, job in enumerate(jobs):
+        others = tuple(text for text in job.overrides if not text.startswith(FREE))
+        alone = most == "none" or _trains_alone(job.config)
+        alike.setdefault(number if alone else others, []).append(number)
+    counts = [
+        (numbers, 1 if most == "none" else ceil(len(numbers) / most)) for numbers in alike.values()
+    ]
+    return [numbers[i::count] for numbers, count in counts for i in range(count)]
+
+
+def _trains_alone(config: Config) -> bool:
+    """Whether a run cannot be in a stack, which has one model of each run, and knows neither hooks
+    nor what others draw."""
+    keys = config.trainer
+    return bool(
+        keys.replicas not in ("auto", 1)
+        or keys.compile not in ("auto", "none")
+        or keys.qk_clip != "none"
+        or keys.activation_checkpointing
+        or config.model.dropout
+    )
 
 
 def launch(
@@ -48,9 +80,11 @@ def launch(
     if all(job.ended for job in batch):
         return [{"status": "finished"}] * len(batch)
     if hasattr(launcher, "pilots"):
-        return launcher.pilots.run(batch, sweep, say)
+        return launcher.pilots.run(batch, sweep, say, stopping)
     try:
-        returned = launcher.launch([add_or_override(job.overrides) for job in batch], 0)
+        more = {"stacks": stacks(batch, launcher)} if hasattr(launcher, "stacked") else {}
+        overrides = [add_or_override(job.overrides) for job in batch]
+        returned = launcher.launch(overrides, 0, **more)
     except (Exception, SystemExit) as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
@@ -77,27 +111,72 @@ def _unpack(returned: Any) -> Answer:
 
 
 def run_job(overrides: Sequence[str]) -> Answer:
-    """Trains one run and returns its answer. It raises nothing, not even a plugin's SystemExit or
-    BaseException, so the sweep goes on.
+    """Trains one run and returns its answer, as `run_jobs`."""
+    return run_jobs([overrides])[0]
 
-    The run's own lines are dropped: the sweep shows its state next to that of the other runs.
+
+def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
+    """Trains one run, or several as one stack, and returns the answers. It raises nothing, not even
+    a plugin's SystemExit or BaseException, so the sweep goes on.
+
+    The runs' own lines are dropped: the sweep shows their state next to that of the other runs.
     """
     from transformer_norms.run.run import train
 
     if _stopped.is_set():
-        return {"status": "preempted"}
+        return [{"status": "preempted"}] * len(jobs)
     in_driver, stop = signals.work_of(signal.SIGTERM) is not None, Stopping()
     try:
         with stop, contextlib.redirect_stderr(io.StringIO()):
-            config = compose([text.removeprefix("++") for text in overrides])
-            summary = train(config, weights_only=not config.trainer.keep_optimizer)
-            keep_weights_only(Path(summary["folder"]))
-            return {"status": summary["status"]}
+            configs = [compose([text.removeprefix("++") for text in job]) for job in jobs]
+            works = [partial(train, c, weights_only=not c.trainer.keep_optimizer) for c in configs]
+            if len(jobs) > 1:
+                return _train_stack(configs, works, stop)
+            return [_answer(work, stop) for work in works]
     except BaseException as error:
-        return _failure(error, stop)
+        return [_failure(error, stop)] * len(jobs)
     finally:
         if stop.stop_requested and not in_driver:
             _stopped.set()
+
+
+def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping) -> list[Answer]:
+    """Trains runs as one stack. The seconds of each are those in which all of them trained."""
+    import torch._dynamo  # each run imports it in a thread, and two imports at once fail
+
+    from transformer_norms.run import machine
+    from transformer_norms.run.plan import Plan
+    from transformer_norms.training.parallel.stacks import Member, Stack
+
+    stop.deferring = stop.has_unsaved_steps = True
+    device, compiler = configs[0].trainer.device, None
+    if device == "cuda":
+        torch.compiler.reset()  # the limit of recompilation counts what earlier stacks compiled
+        compiler = partial(torch.compile, dynamic=False, fullgraph=True)
+    stack = Stack(compiler)
+    names = [Plan(config).folder.name for config in configs]
+    members = [Member(stack, place, names, Stopping()) for place in range(len(configs))]
+
+    def pass_on() -> None:
+        for member in members:
+            member.stopping.stop_requested = member.stopping.stop_requested or stop.stop_requested
+
+    with machine.deterministic(device):
+        begun = [partial(work, member=one) for work, one in zip(works, members, strict=True)]
+        answers = [_answer(run.result, stop) for run in stack.run(begun, pass_on)]
+    if stack.reason:
+        answers[0]["remark"] = f"not stacked in every step: {stack.reason}"
+    return answers
+
+
+def _answer(work: Callable[[], Mapping[str, Any]], stop: Stopping) -> Answer:
+    """Returns the answer of a run, whose summary `work` returns."""
+    try:
+        summary = work()
+        keep_weights_only(Path(summary["folder"]))
+    except BaseException as error:
+        return _failure(error, stop)
+    return {"status": summary["status"]}
 
 
 def _failure(error: BaseException, stop: Stopping) -> Answer:

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -22,7 +23,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.config.launchers import PoolSettings, SlurmSettings, read_options
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.run.folder import path_text
-from transformer_norms.signals import AGAIN
+from transformer_norms.signals import AGAIN, Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.storage.reading import is_there, read_typed
@@ -32,6 +33,7 @@ from transformer_norms.sweep.planning import Job
 
 FOLDER = "slurm"  # in the study's folder: the pilots' logs, and what was submitted
 SIGNAL = "USR1"  # from Slurm, before the time limit; a run that gets it saves itself
+_LOOK_EVERY = 10.0  # seconds
 _MOST_REQUEUES = 1000  # at the time limit; a preempted pilot does not count
 _OURS = ("launcher=", "launcher.", "hydra/", "hydra.")
 
@@ -53,45 +55,54 @@ class Pilots:
         self.command = tuple(text for text in command if not text.startswith(_OURS))
         self.at_once = settings.pool.count(settings.gpus) * settings.pilots
 
-    def run(self, jobs: Sequence[Job], name: str, say: Callable[[str], None]) -> list[Answer]:
+    def run(
+        self, jobs: Sequence[Job], name: str, say: Callable[[str], None], stopping: Stopping
+    ) -> list[Answer]:
         """Returns an answer for each of these runs, of which some have not ended. `name` is that of
-        the sweep. While pilots have work to do the answer is `preempted`: again later."""
+        the sweep. While pilots have work to do the answer is `preempted`: again later. With
+        `launcher.wait` that is so only where a signal has come, or where Slurm does not answer."""
         record = _record_of(jobs[0].folder.parent, name)
         make_folder(record.parent)
         remove_leftovers(record.parent)
         try:
-            with wait_for_lock(record.parent):  # one command at a time submits
-                at_work = self._look_or_submit(jobs, record, say)
+            at_work = self._look_or_submit(jobs, record, say)
+            while at_work and self.settings.wait and not stopping.stop_requested:
+                missing = _count_missing(jobs)
+                _wait(at_work, jobs, stopping)
+                # Other pilots are submitted where these have ended after some progress.
+                if not stopping.stop_requested:
+                    progress = 0 < _count_missing(jobs) < missing
+                    at_work = self._look_or_submit(jobs, record, say) if progress else None
         except Busy as error:
             say(str(error))
-            at_work = True
+            return [{"status": "preempted"}] * len(jobs)
         return [{"status": "preempted"} if at_work else _answer(job, record) for job in jobs]
 
     def _look_or_submit(
         self, jobs: Sequence[Job], record: Path, say: Callable[[str], None]
-    ) -> bool:
-        """Returns whether pilots live or have just been submitted. Otherwise nothing more is to be
-        done: the pilots have ended, and at least one of them after it had tried every run."""
-        states = Counter(job.state for job in jobs if not job.ended)
-        missing, logs = (
-            plural(states.total(), "run"),
-            f"their logs are in {path_text(record.parent)}",
-        )
-        if is_there(record):
-            before = read_typed(record, Submission)
-            if of_pilots := pilot_states(before.job):
-                say(f"slurm: job {before.job}: {_text(of_pilots)}; not ended: {_text(states)}")
-                return True
-            if any(record.parent.glob(f"{before.job}_*result.pkl")):  # which submitit writes
-                return False
-            say(f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}")
-        now = submit(self.settings, self.command, record.parent, record.stem)
-        write_json(record, asdict(now))
+    ) -> str | None:
+        """Returns the array of the pilots that live or have just been submitted. None if nothing
+        more is to be done: the pilots have ended, and at least one of them after it had tried every
+        run."""
+        missing = plural(_count_missing(jobs), "run")
+        logs = f"their logs are in {path_text(record.parent)}"
+        with wait_for_lock(record.parent):  # one command at a time submits
+            if is_there(record):
+                before = read_typed(record, Submission)
+                if pilots := pilot_states(before.job):
+                    runs = Counter(job.state for job in jobs if not job.ended)
+                    say(f"slurm: job {before.job}: {_text(pilots)}; not ended: {_text(runs)}")
+                    return before.job
+                if any(record.parent.glob(f"{before.job}_*result.pkl")):  # which submitit writes
+                    return None
+                say(f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}")
+            now = submit(self.settings, self.command, record.parent, record.stem)
+            write_json(record, asdict(now))
         say(
             f"slurm: submitted job {now.job}, {plural(now.pilots, 'pilot')} for {missing}; "
             f"squeue --jobs={now.job} shows them, scancel {now.job} ends them, {logs}"
         )
-        return True
+        return now.job
 
     def forget(self, study: Path, name: str) -> None:
         """Forgets the pilots of a sweep that has ended: the next command submits others for runs
@@ -208,6 +219,20 @@ def _check_slurm() -> None:
         raise ConfigError(
             f"launcher=slurm: there is no {missing[0]} here; type it where Slurm's commands are"
         )
+
+
+def _wait(array: str, jobs: Sequence[Job], stopping: Stopping) -> None:
+    """Waits until the runs or the pilots have ended, or a signal has come."""
+    while _count_missing(jobs) and pilot_states(array):
+        end = time.monotonic() + _LOOK_EVERY
+        while time.monotonic() < end and not stopping.stop_requested:
+            time.sleep(0.1)
+        if stopping.stop_requested:
+            return
+
+
+def _count_missing(jobs: Sequence[Job]) -> int:
+    return sum(not job.ended for job in jobs)
 
 
 def _record_of(study: Path, name: str) -> Path:

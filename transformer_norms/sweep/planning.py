@@ -3,7 +3,7 @@ them runs.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,25 +19,29 @@ from transformer_norms.comparison.sweep_record import (
 from transformer_norms.config.chosen_files import check_names
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
+from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.run.folder import state_of
 from transformer_norms.run.summary import Summary, read_summary
-from transformer_norms.sweep.grid import MOST_RUNS
+from transformer_norms.sweep.grid import MOST_RUNS, Tuning
 from transformer_norms.sweep.question import Request
+from transformer_norms.sweep.seeds import seed_order
+from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
 Pair = tuple[Values, Values]  # a variant, and a point of its tuned keys
+_TUNED_BY_ONE = 5  # result seeds, at most, whose rate one seed may choose
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, and its keys of W&B."""
+    """A planned run: its folder, the arguments that train it, and their config."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
-    tracking: Mapping[str, Any]
+    config: Config
 
     @property
     def summary(self) -> Summary | None:
@@ -114,7 +118,7 @@ class Jobs:
             self._plans[overrides] = self._plan(overrides, variant)
         plan = self._plans[overrides]
         run = PlannedRun(plan.name, plan.hash, stage, variant, tuned, seed)
-        return Job(run, plan.folder, overrides, plan.config.tracking)
+        return Job(run, plan.folder, overrides, plan.config)
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
@@ -141,7 +145,8 @@ class Jobs:
             plans[0].tokens()
 
     def introduction(self, first: Sequence[Job]) -> list[str]:
-        """The lines before the first job: the question, the number of runs, remarks, warnings."""
+        """The lines before the first job: the question, the number of runs, remarks, warnings, and
+        what to type or write where another sweep would say more."""
         request, question = self.request, self.request.question
         lines = [f"{request.name}: {question.question}"] if question.question else []
         folders = {job.folder for job in first}
@@ -155,7 +160,8 @@ class Jobs:
                 f"tuning of {plural(len(question.variants), 'variant')}: {tuning.description} x "
                 f"{plural(len(tuning.seed), 'seed')}, equal for all variants; then each at its "
                 f"best, {results}",
-                *filter(None, [tuning.more_text]),
+                tuning.more_text,
+                self._more_tuning_seeds(tuning),
             ]
         elif question.until_decided:
             lines += [str(question.until_decided)]
@@ -163,13 +169,30 @@ class Jobs:
         lines += [sizes, *request.remarks]
         lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]
-        return lines
+        return [line for line in [*lines, _one_start(first)] if line]
+
+    def _more_tuning_seeds(self, tuning: Tuning) -> str:
+        """Says that one seed tunes what many decide, and what to write; empty if it does not."""
+        question = self.request.question
+        if question.most_seeds <= _TUNED_BY_ONE or len(tuning.seed) > 1:
+            return ""
+        two = seed_order(2, question.first_seeds, tuning.seed)
+        return (
+            f"warning: {question.most_seeds} seeds decide and 1 tunes, but the best value moves "
+            f"from seed to seed; write seed: {two} under tune in the sweep's file"
+        )
 
     def _plan(self, overrides: Sequence[str], variant: Values) -> Any:
         try:
             config = compose(overrides)  # before the next import, which takes torch's time
         except ConfigError as error:
-            where = f" (in {label(variant)})" if len(self.request.question.variants) > 1 else ""
+            question, key = self.request.question, str(error).partition("=")[0]
+            where = f" (in {label(variant)})" if len(question.variants) > 1 else ""
+            own = {one: value for one, value in variant.items() if one != key}
+            fits = (one for one in question.variants[:20] if not self.refusal(one, {}))
+            if own and key in {**question.fixed, **variant} and (having := next(fits, None)):
+                each = [{key: question.fixed.get(key), **having}, own]
+                where += f"; a sweep's file gives it to one variant, together: {each}"
             raise ConfigError(f"{error}{where}") from None
         from transformer_norms.run.plan import Plan
 
@@ -179,3 +202,17 @@ class Jobs:
             self.warnings.setdefault(str(warning), label(variant))
         # Two variants may be one run: `auto` in one of them is what the other spells out.
         return self._plan_of.setdefault(plan.hash, plan)
+
+
+def _one_start(jobs: Sequence[Job]) -> str:
+    """Says which starts the variants bring, and what to type for one start; empty if they bring the
+    same one, or if the sweep asks about starts."""
+    starts: dict[str, set[str]] = {}
+    for job in jobs:
+        starts.setdefault(job.config.choices.init, set()).add(label(job.run.variant))
+    if len(starts) == 1 or any("init" in {**job.run.variant, **job.run.tuned} for job in jobs):
+        return ""
+    listed = [f"init={init} ({shorten(', '.join(sorted(n)))})" for init, n in starts.items()]
+    tied = {job.config.architecture.tied for job in jobs}
+    typed = "init=mup architecture.tied=true" if len(tied) > 1 else "init=mup"
+    return f"the variants start differently: {', '.join(listed)}; for one start, type {typed}"

@@ -2,13 +2,15 @@
 
 This is `launcher=pool`, and with one worker `launcher=basic`. A worker that dies, at whatever
 moment and with whatever code, costs one attempt of the one job that it was given. A fresh worker
-takes its place, and the job goes on from its checkpoint.
+takes its place, and the job goes on from its checkpoint. Jobs that train as one are given together,
+and after such a death each goes on alone.
 
 Pebble's pool, which tokenizes here, promises less. A worker of it that dies before it has taken a
 job ends the whole pool. A job that ends its process with code 0 is waited for without end. All of
 its workers share a lock, which one that is killed may hold.
 """
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -36,15 +38,16 @@ _PATIENCE = 30.0  # seconds for workers to save their runs, once told to stop
 _SPAWN = multiprocessing.get_context("spawn")
 
 Job = Sequence[str]
+Stacks = Sequence[Sequence[int]]
 Answer = dict[str, Any]
 
 
 class Worker:
     """A process, and a pipe that it shares with no other worker: its death blocks none of them.
-    `job` is the number of the one that it was given last, until its answer has been read."""
+    `jobs` are the numbers of those that it was given last, until their answers have been read."""
 
     def __init__(self, share: Sequence[Any]) -> None:
-        self.job: int | None = None
+        self.jobs: Sequence[int] = ()
         self.pipe, far = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(far, *share))
         self.process.start()
@@ -55,17 +58,24 @@ class Worker:
     def lives(self) -> bool:
         return self.process.exitcode is None
 
-    def give(self, function: Callable[[Job], Answer], job: Job) -> None:
-        with suppress(OSError):  # it has died, which `answer` will say
-            self.pipe.send((function, [*job]))
+    def give(self, function: Callable[..., list[Answer]], jobs: Sequence[Job]) -> None:
+        with suppress(OSError):  # it has died, which `answers` will say
+            self.pipe.send((function, [list(job) for job in jobs]))
 
-    def answer(self) -> Answer | None:
-        """Returns the answer of the job, or None while the worker is at it."""
-        ended = not self.lives  # before the look into the pipe, where it may have left its answer
+    def answers(self) -> dict[int, Answer]:
+        """Returns the answers of its jobs by their numbers; none while the worker is at them."""
+        ended = not self.lives  # before the look into the pipe, where it may have left its answers
+        answers: list[Answer] = []
         with suppress(OSError, EOFError):
             if self.pipe.poll():
-                return dict(self.pipe.recv())
-        return {"status": "died", "error": _cause(self.process.exitcode)} if ended else None
+                answers = self.pipe.recv()
+        if ended and not answers:
+            error = _cause(self.process.exitcode)
+            answers = [{"status": "died", "error": error} for _ in self.jobs]
+        if not answers:
+            return {}
+        jobs, self.jobs = self.jobs, ()
+        return dict(zip(jobs, answers, strict=True))
 
     def close(self) -> None:
         """Ends the worker, which reads that nobody is at the other end of its pipe."""
@@ -93,41 +103,36 @@ class Pool:
             raise ConfigError(f"launcher.per_gpu={settings.per_gpu}: there is no GPU here to share")
         return cls(settings.count(gpus), gpus, settings.pools)
 
-    def run(self, jobs: Sequence[Job]) -> list[Answer]:
-        """Runs the jobs and returns their answers. A signal lets the workers save their runs."""
+    def run(self, jobs: Sequence[Job], stacks: Stacks | None = None) -> list[Answer]:
+        """Runs the jobs and returns their answers. A signal lets the workers save their runs. A
+        worker gets the jobs of one of `stacks` at once, which are numbers; by default, one job."""
         with Stopping(what="the runs stop") as stop:
             stop.deferring = stop.has_unsaved_steps = True
-            return self._run(jobs, stop)
+            return self._run(jobs, stacks or [[number] for number in range(len(jobs))], stop)
 
-    def _run(self, jobs: Sequence[Job], stop: Stopping) -> list[Answer]:
+    def _run(self, jobs: Sequence[Job], stacks: Stacks, stop: Stopping) -> list[Answer]:
         if self.folder is None:
             self._open()
-        waiting, attempts = deque(range(len(jobs))), Counter[int]()
+        waiting, attempts = deque(stacks), Counter[int]()
         answers: dict[int, Answer] = {}
         while len(answers) < len(jobs):
             if stop.stop_requested:
                 self.stop.touch()
-                answers |= dict.fromkeys(waiting, {"status": "preempted"})
+                answers |= dict.fromkeys(itertools.chain(*waiting), {"status": "preempted"})
                 waiting.clear()
             for number in range(self.workers):
                 if waiting and (worker := self._free(number)):
-                    worker.job = waiting.popleft()
-                    attempts[worker.job] += 1
-                    worker.give(_run_in_worker, jobs[worker.job])
-            busy = {one.job: one for one in self.living.values() if one.job is not None}
-            for job, worker in busy.items():
-                if (answer := worker.answer()) is None:
-                    continue
-                worker.job = None
-                again = attempts[job] < ATTEMPTS and not stop.stop_requested
-                if answer["status"] == "died" and again:
-                    waiting.append(job)
-                else:
-                    answers[job] = answer
-            wait(
-                [end for one in busy.values() if one.job is not None for end in one.ends],
-                _LOOK_EVERY,
-            )
+                    worker.jobs = waiting.popleft()
+                    attempts.update(worker.jobs)
+                    worker.give(_run_in_worker, [jobs[job] for job in worker.jobs])
+            for worker in self._busy():
+                for job, answer in worker.answers().items():
+                    again = attempts[job] < ATTEMPTS and not stop.stop_requested
+                    if answer["status"] == "died" and again:
+                        waiting.append([job])
+                    else:
+                        answers[job] = answer
+            wait([end for one in self._busy() for end in one.ends], _LOOK_EVERY)
         for answer in answers.values():
             if answer["status"] == "died":
                 answer["status"] = "preempted" if stop.stop_requested else "failed"
@@ -149,11 +154,14 @@ class Pool:
         self.stop = Path(self.folder.name, "stop")
         self.names = visible_gpus(self.gpus)
 
+    def _busy(self) -> list[Worker]:
+        return [worker for worker in self.living.values() if worker.jobs]
+
     def _free(self, number: int) -> Worker | None:
         """Returns the worker of that number, a fresh one in the place of one that has died; None
         if it is at work."""
         worker = self.living.get(number)
-        if worker and worker.job is not None:
+        if worker and worker.jobs:
             return None
         if worker and not worker.lives:
             worker.close()
@@ -203,16 +211,16 @@ def _serve(pipe: Connection, number: int, workers: int, gpus: Sequence[str], sto
     threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
-            function, job = pipe.recv()
-            pipe.send(function(job))
+            function, jobs = pipe.recv()
+            pipe.send(function(jobs))
 
 
-def _run_in_worker(job: Job) -> Answer:
-    from transformer_norms.sweep.launching import run_job  # imports torch
+def _run_in_worker(jobs: list[list[str]]) -> list[Answer]:
+    from transformer_norms.sweep.launching import run_jobs  # imports torch
 
     _state.busy = True
     try:
-        return {"status": "preempted"} if _state.stop.exists() else run_job(job)
+        return [{"status": "preempted"}] * len(jobs) if _state.stop.exists() else run_jobs(jobs)
     finally:
         _state.busy = False
 

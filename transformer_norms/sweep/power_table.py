@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.power import (
+    MOST_SEEDS,
+    fewest_seeds,
     smallest_bound,
     smallest_difference,
 )
@@ -83,7 +85,8 @@ def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findi
 
 
 def power_lines(question: Question, known: Spread | None) -> list[str]:
-    """Says what the question's seeds can find; nothing if nothing is compared."""
+    """Says what the question's seeds can find, and whether they can show that equal variants are
+    equivalent within its `margin`; nothing if nothing is compared."""
     seeds, compared = question.most_seeds, count_comparisons(question)
     if not compared:
         return []
@@ -91,19 +94,28 @@ def power_lines(question: Question, known: Spread | None) -> list[str]:
         return [f"{plural(seeds, 'seed')} and no verdict: {FEWEST} are the fewest"]
     plan = question.until_decided
     noise, size = _unit(question, known)
-    difference, bound = (
-        find(noise, seeds, compared, in_sequence=bool(plan))
-        for find in (smallest_difference, smallest_bound)
-    )
+    least = smallest_difference(noise, seeds, compared, in_sequence=bool(plan))
     line = f"{plan.first} to {seeds}" if plan else f"{seeds}"
-    if math.isinf(difference):
+    if math.isinf(least):
         return [f"{line} seeds call nothing better or worse: tests at every look need more"]
-    line += f" seeds detect a true difference of {size.format(difference)} with 90 % power"
+    line += f" seeds detect a true difference of {size.format(least)} with 90 % power"
     line += ", without tuning error" * bool(question.tune.grid)
-    line += f"; they show that equal variants are equivalent within {size.format(bound)}"
     if known is None:
-        line += " (sd: standard deviation of paired differences, which no run tells yet)"
-    return [line]
+        return [f"{line} (sd: standard deviation of paired differences, which no run tells yet)"]
+    return [f"{line}; {_reach(question, noise)}"]
+
+
+def _reach(question: Question, noise: Spread) -> str:
+    margin, compared = question.margin, count_comparisons(question)
+
+    def bound(seeds: int) -> float:
+        return smallest_bound(noise, seeds, compared, in_sequence=bool(question.until_decided))
+
+    if bound(question.most_seeds) <= margin:
+        return f"they show that equal variants are equivalent within {margin:g}"
+    most = fewest_seeds(bound, margin)
+    needed = plural(most, "seed") if most else f"more than {MOST_SEEDS} seeds"
+    return f"to show that equal variants are equivalent within {margin:g} nats takes {needed}"
 
 
 # ----------------------------------------------------------------------------- the table of --power

@@ -1,5 +1,6 @@
 """The record of a sweep, as its commands write it: what earlier ones planned stays planned."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -57,6 +58,13 @@ class RecordFile:
                     pass
             except Busy as busy:
                 raise Busy(f"{busy} for {self.path}; study=NAME keeps two sweeps apart") from None
+
+    def changed_job(self, first: Sequence[Job]) -> Job | None:
+        """Returns a job that this sweep planned before as another run, since settings changed."""
+        before = self.read() if self.request.named else None
+        runs = [*(before.runs if before else ()), *(job.run for job in first)]
+        identities = Counter(place for place, _ in {(run.place, run.identity) for run in runs})
+        return next((job for job in first if identities[job.run.place] > 1), None)
 
     def write(
         self,

@@ -140,6 +140,18 @@ def _new(points: Iterable[Values], tried: Tried, allowed: Allowed) -> Iterator[V
     return (point for point in points if point not in tried.points and allowed(point))
 
 
+def values_to_go_on(values: Sequence[float], bests: Sequence[float]) -> list[float]:
+    """Returns the values of a grid, continued to two steps beyond those bests that lie at its first
+    or last value, or farther outward."""
+    values = sorted(values)
+    for before, last in ((values[-2], values[-1]), (values[1], values[0])):
+        span = [last, *(best for best in bests if (best - last) * (last - before) >= 0)]
+        steps = list(_steps_beyond(before, last))
+        passed = sum(min(span) <= step <= max(span) for step in steps)
+        values += steps[: passed + 2] if len(span) > 1 else []
+    return sorted(set(values))
+
+
 def _values_between(values: Sequence[float], centre: float) -> Iterator[float]:
     """Yields values half a step below and above `centre`, then quarter steps. A step is the ratio
     to the next value, and outward at an edge that of the last two."""

@@ -13,7 +13,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Tuned, Values, distinct, label
 from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
-from transformer_norms.sweep.grid import Tuning, product
+from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
 from transformer_norms.sweep.planning import Job, Pair
 from transformer_norms.sweep.search import (
     Allowed,
@@ -22,6 +22,7 @@ from transformer_norms.sweep.search import (
     bisection,
     refinement,
     steps_outward,
+    values_to_go_on,
 )
 
 Search = Callable[[Tuning, Tried, Allowed], list[Values]]
@@ -122,7 +123,7 @@ class Tuner:
         return [Tuned(t.variant, t.best, t.edge(stepped)) for t in self.tried if not t.waits]
 
     def lines(self) -> list[str]:
-        """Says what was chosen after how many points, and which bests are at an edge."""
+        """Says what was chosen after how many points, and what to type if a best is at an edge."""
         lines = []
         for tried in self.tried:
             name, best, edge = label(tried.variant), tried.best, tried.edge(self.tuning.stepped)
@@ -136,7 +137,20 @@ class Tuner:
                 lines.append(
                     f"{name}: best at {pairs}, of {plural(len(tried.points), 'point')}{still}"
                 )
-        return lines
+        return lines + [line for key in self.tuning.stepped if (line := self._way_on(key))]
+
+    def _way_on(self, key: str) -> str:
+        """Says what to type for a key whose best is at an edge after MOST_OUTWARD steps."""
+        at_edge = [
+            (label(tried.variant), best[key])
+            for tried in self.tried
+            if tried.outward == MOST_OUTWARD and (best := tried.best) and tried.edge([key])
+        ]
+        if not at_edge:
+            return ""
+        names, bests = zip(*at_edge, strict=True)
+        values = ",".join(map(str, values_to_go_on(self.tuning.grid[key], bests)))
+        return f"the best {key} is not found of {', '.join(names)}; to go on, type {key}={values}"
 
 
 def trained_losses(

@@ -1,0 +1,200 @@
+"""Runs of one stack make the steps that each would make alone, to rounding, however they end."""
+
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from combinations import combined
+from trainers import SIZES
+
+from transformer_norms.config.building import build_model, build_trainer
+from transformer_norms.training.loss import LOSSES, ModelLoss
+from transformer_norms.training.parallel.stacks import MOST_FAILURES, Stack, StackedLoss
+from transformer_norms.training.trainer import Trainer
+
+VOCABULARY, STEPS, FEWER = 31, 20, 9
+TINY = [*SIZES, "model.depth=1", "model.width=16", "model.heads=2", "trainer.precision=fp64"]
+RUNS = [(seed, rate) for seed in (0, 1) for rate in (1e-3, 3e-3)]
+NORMS = ["rmsnorm", "layernorm", "scalenorm", "l2norm", "dyt", "derf", "seednorm", "bhyt"]
+NORMS += ["gatednorm", "group_rmsnorm"]
+PLACEMENTS = ["pre", "post", "sandwich", "ngpt", "residual_dual", "rezero", "hybrid_star", "keel"]
+PLACEMENTS += ["qk_cap", "hyper_connections"]
+
+
+def trainers_of(*typed, stack=None, runs=RUNS, **words):
+    """A trainer of each run, whose batches are drawn from its seed."""
+    made = []
+    for place, (seed, rate) in enumerate(runs):
+        given = {"seed": str(seed), "optimizer.lr": str(rate)}
+        config = combined(*TINY, *typed, *(f"{k}={v}" for k, v in given.items()), **words)
+        size = STEPS, 4, config.model.context + 1
+        data = torch.randint(VOCABULARY, size, generator=torch.Generator().manual_seed(seed))
+        loss = partial(StackedLoss, stack=stack, place=place) if stack else ModelLoss
+        model = build_model(config, VOCABULARY)
+        made.append(build_trainer(config, model, data.__getitem__, lambda: (), loss=loss))
+    return made
+
+
+def train(trainer, steps=STEPS):
+    """Returns why the run diverged, or None."""
+    while trainer.step < steps:
+        if reason := trainer.train_step():
+            return reason
+    return None
+
+
+short = partial(train, steps=FEWER)
+
+
+def train_stacked(stack, trainers, work=train):
+    return [run.result() for run in stack.run([partial(work, one) for one in trainers])]
+
+
+def check_equal(alone, together, rtol=1e-12):
+    assert [one.step for one in alone] == [one.step for one in together]
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(other.losses, one.losses, rtol=rtol, atol=0)
+        weights = [torch.cat([p.flatten() for p in made.parameters]) for made in (one, other)]
+        # Where a gradient is zero, AdamW divides its rounding by the size of that rounding.
+        assert (weights[0] - weights[1]).norm() <= 100 * rtol * weights[0].norm()
+
+
+def check(*typed, steps=STEPS, **words):
+    alone, stack = trainers_of(*typed, **words), Stack()
+    for trainer in alone:
+        assert train(trainer, steps) is None
+    together = trainers_of(*typed, stack=stack, **words)
+    assert train_stacked(stack, together, partial(train, steps=steps)) == [None] * 4
+    assert stack.failures == 0, stack.reason
+    check_equal(alone, together)
+
+
+@pytest.mark.parametrize(
+    ("norm", "placement", "typed"),
+    [
+        ("rmsnorm", "pre", []),
+        ("rmsnorm", "sandwich", ["optimizer=muon"]),
+        ("dyt", "qk_cap", ["trainer.accumulation=2"]),
+        ("seednorm", "ngpt", ["mlp.activation=relu2"]),
+        ("derf", "residual_dual", ["architecture.sliding_window=4", "position=alibi"]),
+        ("l2norm", "rezero", []),
+        *(
+            pytest.param(norm, placement, [f"optimizer={optimizer}"], marks=pytest.mark.nightly)
+            for norm, placement, optimizer in product(NORMS, PLACEMENTS, ("adamw", "muon"))
+        ),
+    ],
+)
+def test_20_steps_of_2_seeds_and_2_rates_are_those_of_4_lone_runs(norm, placement, typed):
+    """Nightly for ten norms and ten placements."""
+    check(*typed, norm=norm, placement=placement)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("placement", ["pre", "qk_cap", "hyper_connections"])
+def test_a_compiled_stack_of_a_fixed_number_of_runs_makes_the_same_steps(placement):
+    alone, compiled = trainers_of(placement=placement), []
+
+    def compiler(function):
+        compiled.append(function)
+        return torch.compile(function, backend="aot_eager", dynamic=False, fullgraph=True)
+
+    stack = Stack(compiler)
+    together = trainers_of(placement=placement, stack=stack)
+    ends = [STEPS, 5, STEPS, 9]
+    for one, steps in zip(alone, ends, strict=True):
+        train(one, steps)
+    works = [partial(train, one, steps) for one, steps in zip(together, ends, strict=True)]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for run in stack.run(works):
+            run.result()
+    assert (len(compiled), stack.failures) == (1, 0)
+    check_equal(alone, together)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_one_run_diverges_and_the_others_go_on_as_if_it_had_not(fixed):
+    runs = [(0, 1e-3), (0, 100), (1, 1e-3)]
+    alone, stack = trainers_of(runs=runs), Stack((lambda function: function) if fixed else None)
+    reasons = [train(trainer, FEWER) for trainer in alone]
+    assert [reason is not None for reason in reasons] == [False, True, False]
+    together = trainers_of(stack=stack, runs=runs)
+    assert train_stacked(stack, together, short) == reasons
+    assert alone[1].step < FEWER
+    torch.testing.assert_close(together[1].losses, alone[1].losses, rtol=1e-3, atol=0)
+    check_equal(alone[::2], together[::2])
+    assert len(stack.weights["embedding.weight"]) == (3 if fixed else 2)
+
+
+def test_runs_of_a_stack_need_not_be_at_the_same_step():
+    alone, stack = trainers_of(), Stack()
+    together = trainers_of(stack=stack)
+    for one in alone:
+        train(one, FEWER)
+    for one, steps in zip(together, (0, 3, 5, FEWER), strict=True):
+        stack.run([partial(train, one, steps)])
+    assert train_stacked(stack, together, short) == [None] * 4
+    check_equal(alone, together)
+
+
+def test_a_run_that_raises_while_all_compute_together_leaves_the_others_at_work():
+    """Its fourth batch has an id that is not there."""
+    alone, stack = trainers_of(), Stack()
+    together = trainers_of(stack=stack)
+    data = together[2].batches
+    together[2].batches = lambda step: data(step) + (step == 3) * VOCABULARY
+    runs = stack.run([partial(short, one) for one in together])
+    assert isinstance(runs.pop(2).exception(), IndexError)
+    assert [run.result() for run in runs] == [None] * 3
+    for place, one in enumerate(alone):
+        train(one, 3 if place == 2 else FEWER)
+    check_equal(alone, together)
+    assert stack.failures == 1
+    assert "index" in stack.reason
+
+
+class Counts(torch.nn.Module):
+    """x times a number that grows with each call in training, which no buffer holds."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return x * self.calls
+
+
+def test_what_cannot_be_computed_together_is_computed_run_by_run():
+    """test_sweep_stacked.py has what vmap refuses."""
+    stack = Stack()
+    together = trainers_of(stack=stack)
+    for one in together:
+        one.model.final = Counts()
+    train_stacked(stack, together, short)
+    assert stack.failures >= MOST_FAILURES
+    assert "other gradients" in stack.reason
+
+
+def test_a_criterion_of_a_plugin_is_what_a_stack_trains_on(monkeypatch):
+    class Softened:
+        """(1 - a) * cross-entropy + a * its mean over the vocabulary"""
+
+        def __call__(self, logits, targets):
+            return torch.nn.functional.cross_entropy(
+                logits, targets, reduction="sum", label_smoothing=0.1
+            )
+
+    monkeypatch.setattr(LOSSES, "maker", lambda values: Softened)
+    check(steps=FEWER)
+
+
+def test_a_stack_computes_one_step_of_all_runs_at_once(monkeypatch):
+    stack = Stack()
+    together, sizes = trainers_of(stack=stack), []
+    whole = stack.gradients
+    monkeypatch.setattr(stack, "gradients", lambda parts: sizes.append(len(parts)) or whole(parts))
+    ends = (3, 5, 5, 5)
+    works = [partial(train, one, steps) for one, steps in zip(together, ends, strict=True)]
+    for run in stack.run(works):
+        run.result()
+    assert sizes == [4, 4, 4, 3, 3]
+    assert isinstance(together[0], Trainer)

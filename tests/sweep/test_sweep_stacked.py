@@ -1,0 +1,217 @@
+"""A sweep whose launcher stacks runs: as lone runs of the same configs, whatever happens to one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+from sweeps import SHORT, BasicLauncher, here, sweep, write_norm
+
+from transformer_norms import ConfigError
+from transformer_norms.config.launchers import PoolSettings, check_hydra_keys
+from transformer_norms.run.record import Record
+from transformer_norms.sweep import launching
+from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.training.trainer import Trainer
+
+LONGER = ["trainer.steps=12", "trainer.checkpoint_every=5", "trainer.eval_every=4"]
+LONGER += ["trainer.probe_every=6", "trainer.log_every=2", "trainer.precision=fp64"]
+FOUR = [*LONGER, "norm=rmsnorm", "seed=0,1", "optimizer.lr=1e-3,3e-3"]
+EXACT = [text for text in SHORT if not text.startswith(("trainer.steps", "trainer.probe_every"))]
+ASKS = """
+from torch import nn
+from transformer_norms.norms import NORMS
+
+@NORMS("asks")
+class Asks(nn.Module):
+    '''x'''
+    def __init__(self, width: int) -> None:
+        super().__init__()
+    def forward(self, x):
+        return x if x.sum().item() < 1e9 else -x
+"""
+
+
+class StackingLauncher(BasicLauncher):
+    """Runs what a worker of a pool would, in this process."""
+
+    at_once, stacked = 1, 4
+
+    def launch(self, job_overrides, initial_job_idx, stacks):
+        answers = {}
+        for numbers in stacks:
+            self.asked.append([job_overrides[number] for number in numbers])
+            answers |= zip(numbers, launching.run_jobs(self.asked[-1]), strict=True)
+        made = [answers[number] for number in range(len(job_overrides))]
+        return [JobReturn(_return_value=one, status=JobStatus.COMPLETED) for one in made]
+
+
+def go(capsys, *typed, launcher=None):
+    launcher = launcher or StackingLauncher()
+    return sweep(capsys, *typed, launcher=launcher, short=EXACT)
+
+
+def runs_of(study):
+    """(its summary, its rows) of each run of a study, by the name of its folder."""
+    found = {}
+    for file in sorted(Path("runs", study).glob("*/summary.json")):
+        lines = Path(file.parent, "metrics.jsonl").read_text().splitlines()
+        found[file.parent.name] = json.loads(file.read_text()), [json.loads(x) for x in lines]
+    return found
+
+
+def check_equal(alone, stacked, rel=1e-12):
+    """Two studies have the same runs, to rounding."""
+    assert alone.keys() == stacked.keys()
+    for name, (summary, rows) in alone.items():
+        other, other_rows = stacked[name]
+        for key in ("identity", "status", "step", "batch_chain", "diverged"):
+            assert summary[key] == other[key]
+        for one, two in zip([*rows, summary], [*other_rows, other], strict=True):
+            for key, value in one.items():
+                if isinstance(value, float) and "second" not in key and "utilis" not in key:
+                    # A probe keeps five digits.
+                    assert two[key] == pytest.approx(value, rel=2e-5 if "probe" in key else rel)
+
+
+def test_a_stacked_sweep_is_the_sweep_of_lone_runs_and_says_which_stack_a_run_was_in(capsys):
+    launcher = StackingLauncher()
+    alone, code, _ = go(capsys, *FOUR, "study=alone", launcher=BasicLauncher())
+    answer, other_code, _ = go(capsys, *FOUR, "study=stacked", launcher=launcher)
+    assert (code, other_code) == (0, 0)
+    assert {**alone, "study": "", "report": ""} == {**answer, "study": "", "report": ""}
+    assert [len(jobs) for jobs in launcher.asked] == [4]
+    stacked = runs_of("stacked")
+    check_equal(runs_of("alone"), stacked)
+    assert all(summary["stacked"] is None for summary, _ in runs_of("alone").values())
+    records = {name: summary["stacked"] for name, (summary, _) in stacked.items()}
+    assert sorted(record["place"] for record in records.values()) == [0, 1, 2, 3]
+    for name, record in records.items():
+        assert record["members"] == 4
+        assert {*record["runs"]} == {*stacked}
+        assert record["runs"][record["place"]] == name
+    assert not [*Path("runs/stacked").glob("*/checkpoints/*/optimizer.safetensors")]
+    before = {name: rows for name, (_, rows) in stacked.items()}
+    again, code, _ = go(capsys, *FOUR, "study=stacked")
+    assert (again["finished"], code) == (4, 0)
+    assert before == {name: rows for name, (_, rows) in runs_of("stacked").items()}
+
+
+def test_of_a_stack_one_run_diverges_one_fails_and_the_others_finish(capsys, monkeypatch):
+    typed = [*LONGER, "norm=rmsnorm", "seed=0,1", "optimizer.lr=1e-3,100"]
+    go(capsys, *typed, "study=alone", launcher=BasicLauncher())
+    alone = runs_of("alone")
+    whole = Record.row
+
+    def row(self, row):
+        if "-s1-" in self.folder.name and self.folder.name in fine and row["step"] > 6:
+            raise ArithmeticError("planted")
+        whole(self, row)
+
+    fine = {name for name, (summary, _) in alone.items() if summary["status"] == "finished"}
+    assert len(fine) == 2
+    monkeypatch.setattr(Record, "row", row)
+    answer, code, err = go(capsys, *typed, "study=stacked")
+    assert (answer["finished"], answer["diverged"], answer["failed"], code) == (1, 2, 1, 1)
+    assert "planted" in err
+    stacked = runs_of("stacked")
+    (failed,) = (name for name in fine if "-s1-" in name)
+    assert "ArithmeticError: planted" in stacked[failed][0]["error"]
+    monkeypatch.setattr(Record, "row", whole)
+    answer, code, _ = go(capsys, *typed, "study=stacked")
+    assert (answer["finished"], answer["diverged"], code) == (2, 2, 0)
+    stacked = runs_of("stacked")
+    check_equal({name: alone[name] for name in fine}, {name: stacked[name] for name in fine})
+    assert stacked[failed][0]["stacked"]["members"] == 4  # the stack of before; then it was alone
+
+
+def test_a_signal_saves_all_runs_of_a_stack_and_the_same_command_goes_on(capsys, monkeypatch):
+    go(capsys, *FOUR, "study=alone", launcher=BasicLauncher())
+    whole, steps = Trainer.train_step, []
+
+    def train_step(self):
+        steps.append(self.step)
+        if len(steps) == 26:  # six steps of each, and two
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)  # the main thread hears of it
+        return whole(self)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    answer, code, err = go(capsys, *FOUR, "study=stacked")
+    assert (answer["missing"], code) == (4, 75)
+    assert "SIGTERM: the runs stop with a checkpoint" in err
+    halves = {name: summary for name, (summary, _) in runs_of("stacked").items()}
+    assert {summary["status"] for summary in halves.values()} == {"preempted"}
+    assert {summary["step"] for summary in halves.values()} <= {6, 7}  # some had begun the next
+    launching._stopped.clear()
+    monkeypatch.setattr(Trainer, "train_step", whole)
+    answer, code, _ = go(capsys, *FOUR, "study=stacked")
+    assert (answer["finished"], code) == (4, 0)
+    check_equal(runs_of("alone"), runs_of("stacked"))
+
+
+def test_runs_of_two_variants_or_of_other_settings_are_no_stack(capsys):
+    launcher = StackingLauncher()
+    typed = ["norm=rmsnorm,layernorm", "seed=0,1,2,3", "optimizer.lr=1e-3,3e-3", "trainer.steps=1"]
+    _, jobs = plan_sweep((*EXACT, *typed, "trainer.probe_every=0"))
+    stacks = launching.stacks(jobs, launcher)
+    assert sorted(number for numbers in stacks for number in numbers) == [*range(16)]
+    assert sorted(map(len, stacks)) == [4, 4, 4, 4]
+    for numbers in stacks:
+        assert len({jobs[number].run.variant["norm"] for number in numbers}) == 1
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["model.dropout=0.1", "trainer.qk_clip=100", "trainer.replicas=2", "trainer.compile=block",
+     "trainer.activation_checkpointing=true"],
+)  # fmt: skip
+def test_what_a_stack_cannot_compute_is_trained_alone(typed):
+    _, jobs = plan_sweep((*SHORT, *typed.split(), "seed=0,1"))
+    assert launching.stacks(jobs, StackingLauncher()) == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("norm", "said"),
+    [("plugins=mine norm=asks", ".item()"),
+     ("norm=batchnorm norm.allow_noncausal=true", "running_mean in its own way")],
+)  # fmt: skip
+def test_a_norm_that_vmap_refuses_is_trained_run_by_run_and_a_line_says_why(norm, said, capsys):
+    write_norm("asks", ASKS)
+    typed = [*norm.split(), "seed=0,1", *LONGER]
+    go(capsys, *typed, "study=alone", launcher=BasicLauncher())
+    answer, code, err = go(capsys, *typed, "study=stacked")
+    assert (answer["finished"], code) == (2, 0)
+    assert err.count("not stacked in every step") == 1
+    assert said in err
+    check_equal(runs_of("alone"), runs_of("stacked"), rel=0)
+    assert all(summary["stacked"] is None for summary, _ in runs_of("stacked").values())
+
+
+@pytest.mark.parametrize("typed", ["launcher.stacked=1", "launcher.stacked=all"])
+def test_a_stack_has_two_runs_at_least(typed):
+    with pytest.raises(ConfigError, match=r"launcher\.stacked"):
+        check_hydra_keys(["launcher=pool", typed])
+    assert PoolSettings(workers=1, per_gpu=1, stacked=2, pools=1).stacked == 2
+
+
+@pytest.mark.nightly
+def test_a_worker_that_is_killed_while_it_trains_a_stack_costs_no_run(capsys, tmp_path):
+    steps = ["trainer.steps=400", "trainer.checkpoint_every=20", "trainer.eval_every=0"]
+    steps += ["trainer.precision=fp64", "norm=rmsnorm", "seed=0,1", "optimizer.lr=1e-3,3e-3"]
+    go(capsys, *steps, "study=alone", launcher=BasicLauncher())
+    command = [sys.executable, "-m", "transformer_norms", "train", "-m", *EXACT, *steps]
+    command += ["study=stacked", "launcher=pool", "launcher.workers=1", "launcher.stacked=4"]
+    begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    while begun.poll() is None and len([*tmp_path.glob("runs/stacked/*/checkpoints/step*")]) < 8:
+        time.sleep(0.1)
+    (worker,) = {summary["process"]["pid"] for summary, _ in runs_of("stacked").values()}
+    os.kill(worker, signal.SIGKILL)
+    answer = json.loads(begun.communicate()[0].splitlines()[-1])
+    assert (answer["finished"], begun.returncode) == (4, 0)
+    check_equal(runs_of("alone"), runs_of("stacked"), rel=1e-9)
