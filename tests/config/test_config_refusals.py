@@ -214,6 +214,8 @@ SWEEPS = [
     ("optimizer.betas=[0.9,0.95],0.9", "optimizer.betas: 0.9 is not allowed; it should be a list"),
     ("hydra/launcher=nowhere", "hydra/launcher=nowhere", "basic"),
     ("launcher=pol", "launcher=pol", "did you mean 'pool'?"),
+    ("launcher=pool launcher.stacked=1", "launcher.stacked: 1 is not allowed"),
+    ("launcher=pool launcher.stacked=all", "launcher.stacked: 'all' is not allowed"),
     ("launcher.workers=3", "launcher.workers=3", "there is no key"),
     ("launcher=pool launcher.time=3", "launcher.time=3", "launcher=slurm has it"),
     ("launcher=pool launcher.workers=3 launcher.per_gpu=2", "launcher.workers=3", "one of the two"),
