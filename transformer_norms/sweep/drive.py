@@ -93,8 +93,6 @@ class Sweep:
         self.looks: list[Look] = []
         self.record = RecordFile(planner.study, planner.request)
         self.failed: dict[Path, str] = {}
-        self.tracebacks: set[str] = set()  # that were printed
-        self.refusals: set[str] = set()  # of points, that were printed
         self.awaited: set[Path] = set()  # the runs that another process had
         self.stopped = self.refused = False
 
@@ -199,10 +197,7 @@ class Sweep:
             traceback = answer.get("traceback", "")
             if begun:
                 record_failure(job, traceback or answer["error"])
-            if traceback not in self.tracebacks:  # ten seeds fail with one error
-                self.tracebacks.add(traceback)
-                for line in traceback.splitlines():
-                    self.board.say(line)
+            self.board.say_once(traceback)  # ten seeds fail with one error
 
     def _wait_for_others(self, busy: list[Job]) -> list[Job]:
         """Waits while other processes train these runs; returns the runs that did not end."""
@@ -223,9 +218,8 @@ class Sweep:
     def _allows(self, variant: Values, point: Values) -> bool:
         """Whether the config of a point can be composed; a line says why not."""
         refusal = self.planner.refusal(variant, point)
-        if refusal and refusal not in self.refusals:
-            self.board.say(f"not tried: {refusal}")
-            self.refusals.add(refusal)
+        if refusal:
+            self.board.say_once(f"not tried: {refusal}")
         return not refusal
 
     @property

@@ -146,23 +146,25 @@ def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping
 
     from transformer_norms.run import machine
     from transformer_norms.run.plan import Plan
-    from transformer_norms.training.parallel.stacks import Member, Stack
+    from transformer_norms.training.parallel.stacks import Stack, StackedLoss
 
     stop.deferring = stop.has_unsaved_steps = True
     device, compiler = configs[0].trainer.device, None
     if device == "cuda":
         torch.compiler.reset()  # the limit of recompilation counts what earlier stacks compiled
         compiler = partial(torch.compile, dynamic=False, fullgraph=True)
-    stack = Stack(compiler)
-    names = [Plan(config).folder.name for config in configs]
-    members = [Member(stack, place, names, Stopping()) for place in range(len(configs))]
+    stack = Stack(compiler, [Plan(config).folder.name for config in configs])
+    stops = [Stopping() for _ in works]
+    begun = [
+        partial(work, stopping=stops[i], loss=partial(StackedLoss, stack=stack, place=i))
+        for i, work in enumerate(works)
+    ]
 
     def pass_on() -> None:
-        for member in members:
-            member.stopping.stop_requested = member.stopping.stop_requested or stop.stop_requested
+        for one in stops:
+            one.stop_requested |= stop.stop_requested
 
     with machine.deterministic(device):
-        begun = [partial(work, member=one) for work, one in zip(works, members, strict=True)]
         answers = [_answer(run.result, stop) for run in stack.run(begun, pass_on)]
     if stack.reason:
         answers[0]["remark"] = f"not stacked in every step: {stack.reason}"
