@@ -47,14 +47,13 @@ def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
     """Returns the numbers of the jobs that a worker gets at once: one, or up to `launcher.stacked`
     that differ in FREE keys alone."""
     most: Any = getattr(launcher, "stacked", "none")
+    if most == "none":
+        return [[number] for number in range(len(jobs))]
     alike: dict[Any, list[int]] = {}
     for number, job in enumerate(jobs):
         others = tuple(text for text in job.overrides if not text.startswith(FREE))
-        alone = most == "none" or _trains_alone(job.config)
-        alike.setdefault(number if alone else others, []).append(number)
-    counts = [
-        (numbers, 1 if most == "none" else ceil(len(numbers) / most)) for numbers in alike.values()
-    ]
+        alike.setdefault(number if _trains_alone(job.config) else others, []).append(number)
+    counts = [(numbers, ceil(len(numbers) / most)) for numbers in alike.values()]
     return [numbers[i::count] for numbers, count in counts for i in range(count)]
 
 
