@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections import Counter
+from dataclasses import dataclass
 from math import log, sqrt
 from pathlib import Path
 
@@ -210,10 +211,11 @@ def valley(norm, rate, seed):
     return 2 + log(rate / best) ** 2 / 10 + 0.001 * (seed % 2)
 
 
+@dataclass(frozen=True)
 class DoneJob(Job):
     """A job whose summary is in memory."""
 
-    summary = None
+    summary: Summary = None
 
 
 class Harness:
@@ -237,9 +239,7 @@ class Harness:
                         raise Killed
                     loss = self.loss(variant["norm"], point[LR], seed)
                     self.done[run.place] = summary(loss, data=self.data)
-                job = DoneJob(run, Path(), (), composed(()))
-                object.__setattr__(job, "summary", self.done[run.place])
-                self.jobs.append(job)
+                self.jobs.append(DoneJob(run, Path(), (), composed(()), self.done[run.place]))
             self.tuner.read(self.jobs)
         return self
 

@@ -105,7 +105,8 @@ class Sweep:
                 self.jobs, self.stopped = first, True
                 return
             self.stopping.deferring = self.stopping.has_unsaved_steps = True
-            for line in self._introduction(first):
+            lines = self.planner.introduction(first) + self.record.warnings(first)
+            for line in lines + power_lines(self.question, read_noise(self.planner, first[0])):
                 self.board.say(line)
             self.looks = self._earlier_look(first)
             best = self._tune()
@@ -114,15 +115,6 @@ class Sweep:
                 self._add_seeds(best)
             else:  # a look at the variants whose results have all ended
                 self._keep(self._look())
-
-    def _introduction(self, first: list[Job]) -> list[str]:
-        lines = self.planner.introduction(first)
-        if changed := self.record.changed_job(first):
-            lines.append(
-                f"warning: {changed} was planned with other settings before; the report will not "
-                "mix them, and study=NAME keeps them apart"
-            )
-        return lines + power_lines(self.question, read_noise(self.planner, first[0]))
 
     def _tune(self) -> list[Pair]:
         """Runs the tuning, if something is tuned. Returns each variant with its best point."""

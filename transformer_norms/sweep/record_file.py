@@ -59,12 +59,17 @@ class RecordFile:
             except Busy as busy:
                 raise Busy(f"{busy} for {self.path}; study=NAME keeps two sweeps apart") from None
 
-    def changed_job(self, first: Sequence[Job]) -> Job | None:
-        """Returns a job that this sweep planned before as another run, since settings changed."""
+    def warnings(self, first: Sequence[Job]) -> list[str]:
+        """Names a job that this sweep planned before as another run, since settings changed."""
         before = self.read() if self.request.named else None
         runs = [*(before.runs if before else ()), *(job.run for job in first)]
         identities = Counter(place for place, _ in {(run.place, run.identity) for run in runs})
-        return next((job for job in first if identities[job.run.place] > 1), None)
+        changed = [job for job in first if identities[job.run.place] > 1][:1]
+        return [
+            f"warning: {job} was planned with other settings before; the report will not mix them, "
+            "and study=NAME keeps them apart"
+            for job in changed
+        ]
 
     def write(
         self,
