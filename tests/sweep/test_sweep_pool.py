@@ -32,9 +32,7 @@ def cheap(tmp_path, monkeypatch):
 
 
 @pytest.mark.goal("S2")
-def test_a_worker_that_dies_costs_one_attempt_of_its_jobs_which_then_go_on_one_by_one(
-    cheap, tmp_path
-):
+def test_a_worker_that_dies_costs_one_attempt_of_one_job(cheap, tmp_path):
     """The first three jobs are a stack, in which the second one is to blame."""
     left = "its worker ended with code 0"
     errors = {"a": None, "always": KILLED, "b": None, "once": None, "leaves": left, "fine": None}

@@ -57,6 +57,7 @@ from transformer_norms.training.trainer import Trainer
 
 Follow = Callable[[Path], None]
 Finish = Callable[[], None]
+MakeLoss = Callable[..., ModelLoss]
 _THEN = ", then "  # between the devices of a run that went on elsewhere
 
 
@@ -66,16 +67,15 @@ def train(
     weights_only: bool = False,
     finish: Finish = lambda: None,
     stopping: Stopping | None = None,
-    loss: Callable[..., ModelLoss] = ModelLoss,
+    loss: MakeLoss = ModelLoss,
 ) -> dict[str, Any]:
     """Trains the run of a composed config, or goes on with it, or finds it done. Returns its
     summary with the run's `folder`. The `status` is finished, diverged or preempted.
 
     `follow` is called with the folder once training is under way, and `finish` after it, before
     any process of the run ends. `weights_only` marks a run whose optimizer need not be kept once it
-    has finished. A run in a stack of runs is stopped by `stopping`, and `loss` makes its loss.
-    Raises ConfigError or InputError before anything is written, and Busy if another process holds
-    the run.
+    has finished. A stack of runs gives each what stops it and its loss. Raises ConfigError or
+    InputError before anything is written, and Busy if another process holds the run.
     """
     check_config(config)
     stopping = stopping or Stopping()
@@ -112,9 +112,7 @@ class Run:
     """Trains a plan in its folder, from the start or from a checkpoint. `train` gives it its
     tokens, its live line, what stops it, and its record."""
 
-    def __init__(
-        self, plan: Plan, weights_only: bool = False, loss: Callable[..., ModelLoss] = ModelLoss
-    ) -> None:
+    def __init__(self, plan: Plan, weights_only: bool = False, loss: MakeLoss = ModelLoss) -> None:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
         self.weights_only, self.ranks, self.make_loss = weights_only, ALONE, loss
 
@@ -179,7 +177,7 @@ class Run:
 
     def _build(self) -> Transformer:
         """Builds the model, and divides the work of a step. A run that goes on keeps the division
-        as far as its digits depend on it."""
+        as far as its digits depend on it. A run in a stack of runs has one replica."""
         config, keys = self.config, self.config.trainer
         before = self.ranks.on_first(lambda: read_summary(self.folder))
         # The ranks of a larger machine take no more, so that all divide the work alike.
@@ -192,15 +190,14 @@ class Run:
         model = self._build_model()
         seen = pass_warnings(model, self.tokens.vocab_size)
         self.warnings = [*config.warnings, *self.plan.warnings, *seen]
-        stacked = self.make_loss is not ModelLoss  # with other runs, which are no replicas
+        alone: dict[str, Any] = {"replicas": 1} if self.make_loss is not ModelLoss else {}
         if before:
-            replicas = 1 if stacked else before.replicas or 1
-            divided = Division(before.micro_batches or 1, before.ranks or 1, replicas, threads)
+            parts = before.micro_batches or 1, before.ranks or 1, before.replicas or 1
+            divided = replace(Division(*parts, threads), **alone)
             self.division = resume_division(divided, keys, model, self.ranks, cores)
         else:
-            keys = replace(keys, replicas=1) if stacked else keys
             optimizer = OPTIMIZERS[config.optimizer.type]
-            self.division = divide(keys, model, optimizer, self.ranks, threads)
+            self.division = divide(replace(keys, **alone), model, optimizer, self.ranks, threads)
         self.start = None
         if before is None and self.plan.origin is None:  # else it begins trained
             first = build_batches(config, self.tokens)(0)  # which variants of one seed share
