@@ -7,10 +7,9 @@ from scipy import stats
 
 from transformer_norms.comparison.deciding import (
     HOPELESS,
-    Results,
     decide,
     is_hopeless,
-    looks_until_decided,
+    more_seeds,
 )
 from transformer_norms.comparison.sequence import EFFECT_VARIANCE
 from transformer_norms.comparison.verdict import Rules, Side, compare, pair, usual_variance
@@ -26,7 +25,8 @@ def course(losses, *, failed=None, contrasts=None, margin=MARGIN, at_once=1, mos
     failed, contrasts = failed or {}, contrasts or {}
     baseline, *others = losses
 
-    def look(counts):
+    counts, looks = dict.fromkeys(losses, FIRST), []
+    while not looks or counts != looks[-1][0]:
         sides = {
             name: outcomes(losses[name][:count], failed.get(name, set()) & set(range(count)))
             for name, count in counts.items()
@@ -40,9 +40,11 @@ def course(losses, *, failed=None, contrasts=None, margin=MARGIN, at_once=1, mos
         members = {name: [name, baseline] for name in others}
         members |= {text: list(terms) for text, terms in contrasts.items()}
         described = pairs if contrasts else ()
-        return Results(compare({**sums, **pairs}, rules, described), rules, members, counts)
-
-    return list(looks_until_decided(look, dict.fromkeys(losses, FIRST), most, at_once))
+        decisions = decide(compare({**sums, **pairs}, rules, described), rules, most)
+        looks.append((counts, decisions))
+        undecided = [variants for name, variants in members.items() if decisions[name] is None]
+        counts = more_seeds(undecided, counts, most, at_once)
+    return looks
 
 
 def study(seed, shifts, sd=SD, most=MOST):

@@ -7,6 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 from run_folders import config_of, edit, make_run, planned, tree
+from sweeps import composed
 
 from transformer_norms.comparison.sweep_record import PlannedRun
 from transformer_norms.sweep import board
@@ -16,7 +17,7 @@ from transformer_norms.sweep.planning import Job
 
 def job_in(folder, variant=None):
     """A job that has not begun."""
-    return Job(PlannedRun("a", "0" * 16, "result", variant or {}, {}, 0), folder, (), {})
+    return Job(PlannedRun("a", "0" * 16, "result", variant or {}, {}, 0), folder, (), composed(()))
 
 
 def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
@@ -54,10 +55,10 @@ def test_what_another_run_has_left_in_the_folder_of_a_job_is_no_result_of_it(tmp
     folder = make_run(tmp_path, config_of(), 2.0)
     plan = planned(config_of(), {})
     other = PlannedRun(**vars(plan) | {"identity": "0" * 16})
-    assert [Job(run, folder, (), {}).ended for run in (plan, other)] == [True, False]
+    assert [Job(run, folder, (), composed(())).ended for run in (plan, other)] == [True, False]
     edit(folder, status="running")
     left = tree(folder)
-    foreign = Job(other, folder, (), {})
+    foreign = Job(other, folder, (), composed(()))
     record_failure(foreign, "no more")
     row = board.Row(foreign)
     row.update()

@@ -33,19 +33,12 @@ def cheap(tmp_path, monkeypatch):
 
 @pytest.mark.goal("S2")
 def test_a_worker_that_dies_costs_one_attempt_of_one_job(cheap, tmp_path):
+    """The first three jobs are a stack, in which the second one is to blame."""
     left = "its worker ended with code 0"
-    errors = {"always": KILLED, "once": None, "leaves": left, "fine": None}
-    assert run_jobs([*errors]) == errors
-    begun = {"always": pool.ATTEMPTS, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1}
+    errors = {"a": None, "always": KILLED, "b": None, "once": None, "leaves": left, "fine": None}
+    assert run_jobs([*errors], [[0, 1, 2], [3], [4], [5]]) == errors
+    begun = {"a": 2, "always": pool.ATTEMPTS, "b": 1, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1}
     assert tries(tmp_path) == begun
-
-
-def test_a_stack_whose_worker_dies_goes_on_run_by_run_and_the_one_to_blame_fails_alone(
-    cheap, tmp_path
-):
-    errors = {"a": None, "always": KILLED, "b": None, "fine": None}
-    assert run_jobs([*errors], [[0, 1, 2], [3]]) == errors
-    assert tries(tmp_path) == {"a": 2, "always": 2, "b": 1, "fine": 1}
 
 
 @pytest.mark.parametrize(("dying", "died"), [(1, []), (99, ["a", "b"])])

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from sweeps import SHORT, BasicLauncher, here, sweep, write_norm
 
-from transformer_norms import ConfigError
-from transformer_norms.config.launchers import PoolSettings, read_launcher
 from transformer_norms.run.record import Record
 from transformer_norms.sweep import launching
 from transformer_norms.sweep.drive import plan_sweep
@@ -189,13 +187,6 @@ def test_a_norm_that_vmap_refuses_is_trained_run_by_run_and_a_line_says_why(norm
     assert said in err
     check_equal(runs_of("alone"), runs_of("stacked"), rel=0)
     assert all(summary["stacked"] is None for summary, _ in runs_of("stacked").values())
-
-
-@pytest.mark.parametrize("typed", ["launcher.stacked=1", "launcher.stacked=all"])
-def test_a_stack_has_two_runs_at_least(typed):
-    with pytest.raises(ConfigError, match=r"launcher\.stacked"):
-        read_launcher(["launcher=pool", typed])
-    assert PoolSettings(workers=1, per_gpu=1, stacked=2, pools=1).stacked == 2
 
 
 @pytest.mark.nightly

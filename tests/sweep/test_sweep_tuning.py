@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections import Counter
+from dataclasses import dataclass
 from math import log, sqrt
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import tree
-from sweeps import Killed, trainings, write_sweep
+from sweeps import Killed, composed, trainings, write_sweep
 from sweeps import made_up_sweep as sweep
 
 from transformer_norms.comparison.sweep_record import PlannedRun, Tuned, read_record
@@ -210,12 +211,11 @@ def valley(norm, rate, seed):
     return 2 + log(rate / best) ** 2 / 10 + 0.001 * (seed % 2)
 
 
+@dataclass(frozen=True)
 class DoneJob(Job):
-    """A job whose summary is in memory, in the place of its keys of W&B."""
+    """A job whose summary is in memory."""
 
-    @property
-    def summary(self):
-        return self.tracking["summary"]
+    summary: Summary = None
 
 
 class Harness:
@@ -239,7 +239,7 @@ class Harness:
                         raise Killed
                     loss = self.loss(variant["norm"], point[LR], seed)
                     self.done[run.place] = summary(loss, data=self.data)
-                self.jobs.append(DoneJob(run, Path(), (), {"summary": self.done[run.place]}))
+                self.jobs.append(DoneJob(run, Path(), (), composed(()), self.done[run.place]))
             self.tuner.read(self.jobs)
         return self
 

@@ -5,8 +5,7 @@ finds its decisions again.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from transformer_norms.comparison.sequence import half_width_at
 from transformer_norms.comparison.shrinkage import Spread
@@ -18,36 +17,6 @@ _OPEN = ("not told apart", "not decided yet", "described")
 _STAYS = 0.8  # of the interval in which the mean is taken to stay
 Counts = Mapping[str, int]  # seeds by variant
 Decisions = Mapping[str, str | None]  # by comparison
-
-
-class Results(NamedTuple):
-    """The results of a look: the comparisons by their names, the rules that they share, the
-    variants in each comparison, and how many seeds each variant has. A comparison without `members`
-    gets no more seeds."""
-
-    comparisons: Mapping[str, Comparison]
-    rules: Rules
-    members: Mapping[str, Sequence[str]]
-    counts: Counts
-
-
-def looks_until_decided(
-    look: Callable[[Counts], Results | None], counts: Counts, most: int, at_once: int = 1
-) -> Iterator[tuple[Counts, Decisions]]:
-    """Adds seeds to the variants of undecided comparisons, up to `most` each, and yields after each
-    look the number of seeds of each variant and the decisions. `look` runs as many seeds of each
-    variant as it is given, or more where another command asks for more, and returns their results,
-    or None to stop. `at_once` runs are kept busy.
-    """
-    while results := look(counts):
-        counts = results.counts
-        decisions = decide(results.comparisons, results.rules, most)
-        yield counts, decisions
-        undecided = [m for name, m in results.members.items() if decisions[name] is None]
-        wanted = _more(undecided, counts, most, at_once)
-        if wanted == counts:
-            return
-        counts = wanted
 
 
 def verdicts(comparisons: Mapping[str, Comparison]) -> dict[str, str]:
@@ -92,11 +61,12 @@ def is_hopeless(c: Comparison, most: int, level: float) -> bool:
     return not (high - below > half or -low - above > half or equivalent)
 
 
-def _more(
-    undecided: Sequence[Sequence[str]], counts: Counts, most: int, at_once: int
-) -> dict[str, int]:
-    """The number of seeds that each variant should have next. All variants of an undecided
-    comparison get the same further seeds: one, or as many as keep `at_once` runs busy."""
+def more_seeds(
+    undecided: Sequence[Sequence[str]], counts: Counts, most: int, at_once: int = 1
+) -> Counts:
+    """The number of seeds that each variant should have next, at most `most`. All variants of an
+    undecided comparison get the same further seeds: one, or as many as keep `at_once` runs busy.
+    """
     short = [members for members in undecided if min(counts[name] for name in members) < most]
     running = {name for members in short for name in members}
     wanted = dict(counts)

@@ -128,10 +128,6 @@ class SweepRecord:
     unbegun: list[FolderName] = field(default_factory=list)
     schema: Literal[1] = 1
 
-    def asks_the_same(self, variants: Sequence[Values], first: PlannedRun) -> bool:
-        """Whether a command for these variants, which begins with this run, asks the same."""
-        return self.asked is not None and self.asked.variants == variants and first in self.runs
-
     @property
     def own_looks(self) -> list[Look]:
         """The looks at any of its runs."""
@@ -218,10 +214,9 @@ def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
     )
 
 
-def add_looks(before: Sequence[Look], now: Sequence[Look]) -> list[Look]:
-    """Returns the looks before, and those of `now` that saw other seeds, or other runs of the same
-    seeds, than each of them."""
-    return distinct([*before, *now], lambda look: [look.seen, look.identities])
+def distinct_looks(looks: Sequence[Look]) -> list[Look]:
+    """Returns the looks that saw other seeds, or other runs of the same seeds, than each before."""
+    return distinct(looks, lambda look: [look.seen, look.identities])
 
 
 def distinct(items: Iterable[Item], key: Callable[[Item], Any] = lambda item: item) -> list[Item]:

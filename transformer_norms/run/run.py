@@ -49,13 +49,14 @@ from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.ranks import ALONE, join
 from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
-from transformer_norms.training.parallel.stacks import Member
+from transformer_norms.training.parallel.stacks import StackedLoss
 from transformer_norms.training.parallel.work_division import Division, divide, resume_division
 from transformer_norms.training.probes import high_losses, measure_start
 from transformer_norms.training.trainer import Trainer
 
 Follow = Callable[[Path], None]
 Finish = Callable[[], None]
+MakeLoss = Callable[..., ModelLoss]
 _THEN = ", then "  # between the devices of a run that went on elsewhere
 
 
@@ -64,18 +65,19 @@ def train(
     follow: Follow = lambda folder: None,
     weights_only: bool = False,
     finish: Finish = lambda: None,
-    member: Member | None = None,
+    stopping: Stopping | None = None,
+    loss: MakeLoss = ModelLoss,
 ) -> dict[str, Any]:
     """Trains the run of a composed config, or goes on with it, or finds it done. Returns its
     summary with the run's `folder`. The `status` is finished, diverged or preempted.
 
     `follow` is called with the folder once training is under way, and `finish` after it, before
     any process of the run ends. `weights_only` marks a run whose optimizer need not be kept once it
-    has finished. `member` is its place in a stack of runs. Raises ConfigError or InputError before
-    anything is written, and Busy if another process holds the run.
+    has finished. A stack of runs gives each what stops it and its loss. Raises ConfigError or
+    InputError before anything is written, and Busy if another process holds the run.
     """
     check_config(config)
-    stopping = member.stopping if member else Stopping()
+    stopping = stopping or Stopping()
     # Before the thread starts: both import torch._dynamo, and two imports at once fail.
     with machine.deterministic(config.trainer.device):
         # Every torch optimizer imports this module, which takes as long as torch.
@@ -91,7 +93,7 @@ def train(
         if summary and summary.ended and processes.count() == 1:
             say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
             return summary.values() | folder
-        run = Run(plan, weights_only, member)
+        run = Run(plan, weights_only, loss)
         try:
             with stopping:
                 return run.train(stopping, follow, finish).values() | folder
@@ -109,11 +111,9 @@ class Run:
     """Trains a plan in its folder, from the start or from a checkpoint. `train` gives it its
     tokens, its live line, what stops it, and its record."""
 
-    def __init__(
-        self, plan: Plan, weights_only: bool = False, member: Member | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, weights_only: bool = False, loss: MakeLoss = ModelLoss) -> None:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
-        self.weights_only, self.ranks, self.member = weights_only, ALONE, member
+        self.weights_only, self.ranks, self.make_loss = weights_only, ALONE, loss
 
     def train(self, stopping: Stopping, follow: Follow, finish: Finish) -> Summary:
         """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
@@ -184,7 +184,7 @@ class Run:
 
     def _build(self) -> Transformer:
         """Builds the model, and divides the work of a step. A run that goes on keeps the division
-        as far as its digits depend on it."""
+        as far as its digits depend on it. A run in a stack of runs has one replica."""
         config, keys = self.config, self.config.trainer
         before = self.ranks.on_first(lambda: read_summary(self.folder))
         # The ranks of a larger machine take no more, so that all divide the work alike.
@@ -197,7 +197,7 @@ class Run:
         model = self._build_model()
         seen = pass_warnings(model, self.tokens.vocab_size)
         self.warnings = [*config.warnings, *self.plan.warnings, *seen]
-        alone: dict[str, Any] = {"replicas": 1} if self.member else {}  # others are no replicas
+        alone: dict[str, Any] = {"replicas": 1} if self.make_loss is not ModelLoss else {}
         if before:
             parts = before.micro_batches or 1, before.ranks or 1, before.replicas or 1
             divided = replace(Division(*parts, threads), **alone)
@@ -279,15 +279,15 @@ class Run:
 
     def _divided(self) -> dict[str, Any]:
         """Returns what the summary says of how the work is divided."""
-        divided = self.division
+        divided, loss = self.division, self.trainer.loss
         return {
             "threads": divided.threads,
-            "compile": self.trainer.loss.compilation.text,
+            "compile": loss.compilation.text,
             "replicas": divided.replicas,
             "parallel": self.config.parallel.type,
             "ranks": divided.ranks,
             "micro_batches": divided.micro_batches,
-            **({"stacked": self.member.record} if self.member else {}),
+            **({"stacked": loss.record} if isinstance(loss, StackedLoss) else {}),
         }
 
     def _write_first(self, summary: Summary) -> Summary:
@@ -364,7 +364,7 @@ class Run:
             divided.replicas,
             ranks=self.ranks,
             micro_batches=divided.micro_batches,
-            loss=self.member.loss if self.member else ModelLoss,
+            loss=self.make_loss,
         )
 
     def _test(self) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Board:
     def __init__(self, title: str, follow: Callable[[Path], None]) -> None:
         self.title, self.follow = title, follow
         self.rows: list[Row] = []
-        self.screen = Screen()
+        self.screen, self.said = Screen(), set[str]()
         self.began = self.spoke = time.monotonic()
         self.done_before = 0.0  # of the runs, by earlier commands
         self.lock, self.over = threading.Lock(), threading.Event()
@@ -125,6 +125,13 @@ class Board:
     def say(self, line: str) -> None:
         """Prints a line for a person, above the drawing if there is one."""
         self.screen.say(line)
+
+    def say_once(self, text: str) -> None:
+        """Prints the lines of a text, unless it has been printed before."""
+        if text not in self.said:
+            self.said.add(text)
+            for line in text.splitlines():
+                self.say(line)
 
     def look(self) -> None:
         """Reads the folders now, so that a run's end is printed before what follows from it."""

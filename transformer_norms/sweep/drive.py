@@ -8,19 +8,18 @@ which variants need more seeds, and ending.py reports and answers.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from functools import cache, partial
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.comparison.deciding import Counts, Results, looks_until_decided
+from transformer_norms.comparison.deciding import decide, more_seeds, verdicts
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import (
     FAILED_AT_START,
     Look,
     Tuned,
     Values,
-    add_looks,
     distinct,
 )
 from transformer_norms.config.launchers import read_launcher
@@ -36,8 +35,8 @@ from transformer_norms.sweep.launching import (
     make_batches,
     record_failure,
 )
-from transformer_norms.sweep.looks import SeedPlan, look_at, read_findings, take_look
-from transformer_norms.sweep.planning import Job, Jobs, Pair
+from transformer_norms.sweep.looks import SeedPlan, look_at, read_findings
+from transformer_norms.sweep.planning import Job, Jobs, Pair, Stage, at_each
 from transformer_norms.sweep.power_table import power_lines, read_noise
 from transformer_norms.sweep.question import read_request
 from transformer_norms.sweep.record_file import RecordFile
@@ -66,7 +65,7 @@ def run_sweep(arguments: Sequence[str], launcher: Any) -> None:
     """Runs the sweep of a command line and prints its JSON line. Raises SystemExit with its exit
     code, if that is not 0."""
     jobs, first = plan_sweep(tuple(arguments))
-    with closing(Mirror(first[0].tracking, lambda line: sweep.board.say(line))) as mirror:
+    with closing(Mirror(first[0].config.tracking, lambda line: sweep.board.say(line))) as mirror:
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else ConfigError.exit_code if sweep.refused else 0
@@ -92,8 +91,6 @@ class Sweep:
         self.looks: list[Look] = []
         self.record = RecordFile(planner.study, planner.request)
         self.failed: dict[Path, str] = {}
-        self.tracebacks: set[str] = set()  # that were printed
-        self.refusals: set[str] = set()  # of points, that were printed
         self.awaited: set[Path] = set()  # the runs that another process had
         self.stopped = self.refused = False
 
@@ -106,49 +103,50 @@ class Sweep:
                 self.jobs, self.stopped = first, True
                 return
             self.stopping.deferring = self.stopping.has_unsaved_steps = True
-            for line in self._introduction(first):
+            lines = self.planner.introduction(first) + self.record.warnings(first)
+            for line in lines + power_lines(self.question, read_noise(self.planner, first[0])):
                 self.board.say(line)
-            self._keep_earlier_look(first)
-            best = self._run_first_seeds(first)
+            self.looks = self._earlier_look(first)
+            best = self._tune()
+            self._run("result", at_each(self.question.first_seeds, best))
             if self.question.until_decided:
                 self._add_seeds(best)
             else:  # a look at the variants whose results have all ended
-                for look in self._take_look():
-                    self._keep_look(look)
+                self._keep(self._look())
 
-    def _introduction(self, first: list[Job]) -> list[str]:
-        lines = self.planner.introduction(first)
-        if changed := self.record.changed_job(first):
-            lines.append(
-                f"warning: {changed} was planned with other settings before; the report will not "
-                "mix them, and study=NAME keeps them apart"
-            )
-        return lines + power_lines(self.question, read_noise(self.planner, first[0]))
-
-    def _run_first_seeds(self, first: list[Job]) -> list[Pair]:
-        """Tunes, if something is tuned, and runs the first seeds of the results. Returns each
-        variant with the point of its results."""
+    def _tune(self) -> list[Pair]:
+        """Runs the tuning, if something is tuned. Returns each variant with its best point."""
         question = self.question
         if not question.tune.grid:
-            self._run_stage(first)
             return [(variant, {}) for variant in question.variants]
         tuner = Tuner(
             question.tune, question.variants, question.baseline, self._allows, self.board.say
         )
         for pairs in tuner.rounds():
-            self._run_made(partial(self.planner.make_all, "tune", pairs))
+            self._run("tune", at_each(question.tune.seed, pairs))
             if not self.goes_on:
                 return []
             tuner.read(self.jobs)
         self.tuned = tuner.choices()
         for line in tuner.lines():
             self.board.say(line)
-        best = [(one.variant, one.best) for one in self.tuned if one.best is not None]
-        self._run_made(partial(self.planner.make_all, "result", best))
-        return best
+        return [(one.variant, one.best) for one in self.tuned if one.best is not None]
 
-    def _run_stage(self, jobs: list[Job]) -> None:
-        """Runs the jobs that have not ended, and waits for those that other commands run."""
+    def _run(self, stage: Stage, runs: Sequence[tuple[Values, Values, int]]) -> None:
+        """Runs the jobs of each variant, point and seed that have not ended, and waits for those
+        that other commands run."""
+        if not self.goes_on:
+            return
+        try:
+            jobs = [self.planner.make(stage, *run) for run in runs]
+        except ConfigError as error:  # other code began one of these runs, for example
+            self.board.say(str(error))
+            self.refused = True
+            return
+        begun = {job.run.place for job in self.jobs}
+        self._run_jobs([job for job in jobs if job.run.place not in begun])
+
+    def _run_jobs(self, jobs: list[Job]) -> None:
         on_board = {job.folder for job in self.jobs}
         self.jobs += jobs
         self._write_record()
@@ -156,15 +154,12 @@ class Sweep:
         self.board.add([job for job in jobs if job.folder not in on_board])
         while waiting and not self.stopped:
             busy = []
-            batches = make_batches(self.launcher, [job for job in waiting if not job.ended])
-            while batches and not (self.stopped or self.stopping.stop_requested):
-                batch = batches.pop(0)
-                answers = launch(self.launcher, batch, self.request.name, self.board.say)
+            for batch in make_batches(self.launcher, [job for job in waiting if not job.ended]):
+                if self.stopped or self.stopping.stop_requested:
+                    break
+                name, say = self.request.name, self.board.say
+                answers = launch(self.launcher, batch, name, say, self.stopping)
                 for job, answer in zip(batch, answers, strict=True):
-                    lost = answer["status"] == "lost" and not self.stopping.stop_requested
-                    if lost and len(batch) > 1:
-                        batches.append([job])  # alone it breaks the launcher for no other
-                        continue
                     self._note(job, answer)
                     if answer["status"] == "busy":
                         busy.append(job)
@@ -172,34 +167,27 @@ class Sweep:
         if not self.stopped:
             for job in jobs:
                 look_at_ended(job, self.board.say)
-        if self._unbegun:
-            self._write_record()
+        self._write_record()
         self.board.look()
 
-    @property
-    def _unbegun(self) -> list[str]:
-        """The folders that runs would have had that failed before their first step."""
-        return [job.run.folder for job in self.jobs
-                if job.folder in self.failed and not job.folder.is_dir()]  # fmt: skip
+    def _write_record(self) -> None:
+        unbegun = [job.run.folder for job in self.jobs
+                   if job.folder in self.failed and not job.folder.is_dir()]  # fmt: skip
+        self.record.write(self.jobs, self.tuned, self.looks, unbegun)
 
     def _note(self, job: Job, answer: Answer) -> None:
         if answer["status"] == "preempted" or self.stopping.stop_requested:
             self.stopped = True
         if remark := answer.get("remark"):
             self.board.say(f"{job}: {remark}")
-        if answer["status"] == "failed" or (
-            answer["status"] == "lost" and not self.stopping.stop_requested
-        ):
+        if answer["status"] == "failed":
             self.failed[job.folder] = answer["error"]
             begun = job.folder.is_dir()
             self.board.tell(job, "failed" if begun else FAILED_AT_START, answer["error"])
             traceback = answer.get("traceback", "")
             if begun:
                 record_failure(job, traceback or answer["error"])
-            if traceback not in self.tracebacks:  # ten seeds fail with one error
-                self.tracebacks.add(traceback)
-                for line in traceback.splitlines():
-                    self.board.say(line)
+            self.board.say_once(traceback)  # ten seeds fail with one error
 
     def _wait_for_others(self, busy: list[Job]) -> list[Job]:
         """Waits while other processes train these runs; returns the runs that did not end."""
@@ -220,26 +208,13 @@ class Sweep:
     def _allows(self, variant: Values, point: Values) -> bool:
         """Whether the config of a point can be composed; a line says why not."""
         refusal = self.planner.refusal(variant, point)
-        if refusal and refusal not in self.refusals:
-            self.board.say(f"not tried: {refusal}")
-            self.refusals.add(refusal)
+        if refusal:
+            self.board.say_once(f"not tried: {refusal}")
         return not refusal
 
     @property
     def goes_on(self) -> bool:
         return not (self.stopped or self.refused)
-
-    def _run_made(self, make: Callable[[], list[Job]]) -> None:
-        try:
-            jobs = make()
-        except ConfigError as error:  # other code began one of these runs, for example
-            self.board.say(str(error))
-            self.refused = True
-        else:
-            self._run_stage(jobs)
-
-    def _write_record(self) -> None:
-        self.record.write(self.jobs, self.tuned, self.looks, self._unbegun)
 
     # ------------------------------------------------------------------- looks at the results
 
@@ -249,29 +224,22 @@ class Sweep:
         if found is None:
             return
         plan = SeedPlan.of(self.question, best, found.study)
-
-        def look(counts: Counts) -> Results | None:
-            nonlocal found
-            begun = [job.run for job in self.jobs]  # which this command has run
-            made = (self.planner.make("result", *run) for run in plan.runs(counts))
-            self._run_made(lambda: [job for job in made if job.run not in begun])
+        most, at_once = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
+        counts, ready = plan.counts(found.study), False
+        while not ready:
+            self._run("result", plan.runs(counts))
             found = self._read_findings()
             if found is None:
-                return None
-            planned = plan.counts(found.study)
-            if any(planned[name] > counts.get(name, 0) for name in planned):
-                return look(planned)  # another command is ahead
-            return plan.results(found)
-
-        most, workers = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
-        lines: list[str] = []
-        for counts, decisions in looks_until_decided(look, plan.counts(found.study), most, workers):
-            assert found is not None
-            self._keep_look(look_at(found.study, decisions))
-            lines = plan.lines(counts, decisions, found)
-        if self.goes_on:
-            for line in lines:
-                self.board.say(line)
+                return
+            if (planned := plan.counts(found.study)) != counts:
+                counts = planned  # another command is ahead
+                continue
+            decisions = decide(found.every, found.rules, most)
+            self._keep(look_at(found.study, decisions))
+            wanted = more_seeds(plan.undecided(found, decisions), counts, most, at_once)
+            counts, ready = wanted, wanted == counts
+        for line in plan.lines(counts, decisions, found):
+            self.board.say(line)
 
     def _read_findings(self) -> Findings | None:
         """Returns what the results say: nothing if the sweep was stopped, or if runs must not be
@@ -281,27 +249,24 @@ class Sweep:
                 return read_findings(self.record.path)
         return None
 
-    def _take_look(self, unfinished: bool = False) -> list[Look]:
-        """Returns the look that this is, if there are results to see."""
+    def _look(self, unfinished: bool = False) -> Look | None:
         found = self._read_findings()
-        look = take_look(found, unfinished=unfinished) if found else None
-        return [look] if look and look.seen else []
+        return look_at(found.study, verdicts(found.every), unfinished=unfinished) if found else None
 
-    def _keep_look(self, look: Look) -> None:
-        self.looks = add_looks(self.looks, [look])
-        self._write_record()
+    def _keep(self, look: Look | None) -> None:
+        if look and look.seen:
+            self.looks.append(look)
+            self._write_record()
 
-    def _keep_earlier_look(self, first: list[Job]) -> None:
-        """Counts the look that a person may have had at variants whose results have all ended: by
+    def _earlier_look(self, first: list[Job]) -> list[Look]:
+        """Returns the look that a person may have had at variants whose results have all ended: by
         a report of a sweep that was stopped. Where this command adds seeds, those that have ended
         count, too.
         """
         record = self.record.read()
-        # A bare `-m` may have nothing to do with the one before it.
-        if (
-            record
-            and not record.most
-            and (self.request.named or any(job.run in record.runs for job in first))
-        ):
-            adds = not {*self.question.first_seeds} <= {*record.seeds}
-            self.looks = self._take_look(unfinished=adds)
+        if record is None or record.most:
+            return []
+        if not self.request.named and not any(job.run in record.runs for job in first):
+            return []  # a bare `-m` that has nothing to do with the one before it
+        look = self._look(unfinished=not {*self.question.first_seeds} <= {*record.seeds})
+        return [look] if look and look.seen else []

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.sweep.planning import Job
 
-# `status` (finished, diverged, preempted, busy, failed, lost: the launcher broke down). Of a job
-# that failed or was lost its `error` in one line and, where there is one, its `traceback`. A
-# `remark` says why runs were not stacked.
+# `status` (finished, diverged, preempted, busy, failed). Of a job that failed also its `error` in
+# one line and, where there is one, its `traceback`. A `remark` says why runs were not stacked.
 Answer = dict[str, Any]
+FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 _TYPED_DIGITS = 10
 # In a worker of one of Hydra's launchers, which has all jobs: a signal has stopped one of them.
 _stopped = threading.Event()
@@ -42,31 +43,53 @@ def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
 
 
 def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
-    """Returns the numbers of the jobs that a worker gets at once."""
+    """Returns the numbers of the jobs that a worker gets at once: one, or up to `launcher.stacked`
+    that differ in FREE keys alone."""
     most: Any = getattr(launcher, "stacked", "none")
-    size = 1 if most == "none" else most
-    together: dict[Any, list[int]] = {}
+    if most == "none":
+        return [[number] for number in range(len(jobs))]
+    alike: dict[Any, list[int]] = {}
     for number, job in enumerate(jobs):
-        together.setdefault(job.alike or number, []).append(number)
-    counts = [(numbers, -(-len(numbers) // size)) for numbers in together.values()]
+        others = tuple(text for text in job.overrides if not text.startswith(FREE))
+        alike.setdefault(number if _trains_alone(job.config) else others, []).append(number)
+    counts = [(numbers, ceil(len(numbers) / most)) for numbers in alike.values()]
     return [numbers[i::count] for numbers, count in counts for i in range(count)]
 
 
-def launch(launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], None]) -> list[Answer]:
-    """Runs a batch and returns an answer for each job. A launcher that breaks down loses the jobs
-    of its batch that have not ended. A launcher with pilots leaves them the whole `sweep`."""
+def _trains_alone(config: Config) -> bool:
+    """Whether a run cannot be in a stack, which has one model of each run, and knows neither hooks
+    nor what others draw."""
+    keys = config.trainer
+    return bool(
+        keys.replicas not in ("auto", 1)
+        or keys.compile not in ("auto", "none")
+        or keys.qk_clip != "none"
+        or keys.activation_checkpointing
+        or config.model.dropout
+    )
+
+
+def launch(
+    launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], None], stopping: Stopping
+) -> list[Answer]:
+    """Runs a batch and returns an answer for each job. Where the launcher breaks down, each job
+    that has not ended gets it alone: a job that breaks it breaks it for no other. A launcher with
+    pilots leaves them the whole `sweep`."""
     if all(job.ended for job in batch):
         return [{"status": "finished"}] * len(batch)
     if hasattr(launcher, "pilots"):
-        answers: list[Answer] = launcher.run(batch, sweep, say)
+        answers: list[Answer] = launcher.run(batch, sweep, say, stopping)
         return answers
     try:
         return list(launcher.run([job.overrides for job in batch], stacks(batch, launcher)))
     except (Exception, SystemExit) as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
-        lost = {"status": "lost", "error": line}
-        return [{"status": "finished"} if job.ended else lost for job in batch]
+        if stopping.stop_requested:
+            return [{"status": "preempted"}] * len(batch)
+        if len(batch) == 1:
+            return [{"status": "failed", "error": line}]
+        return [launch(launcher, [job], sweep, say, stopping)[0] for job in batch]
 
 
 def run_job(overrides: Sequence[str]) -> Answer:
@@ -78,7 +101,7 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
     """Trains one run, or several as one stack, and returns the answers. It raises nothing, not even
     a plugin's SystemExit or BaseException, so the sweep goes on.
 
-    The runs' own lines are dropped: the sweep shows their state beside that of the other runs.
+    The runs' own lines are dropped: the sweep shows their state next to that of the other runs.
     """
     from transformer_norms.run.run import train
 
@@ -105,23 +128,25 @@ def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping
 
     from transformer_norms.run import machine
     from transformer_norms.run.plan import Plan
-    from transformer_norms.training.parallel.stacks import Member, Stack
+    from transformer_norms.training.parallel.stacks import Stack, StackedLoss
 
     stop.deferring = stop.has_unsaved_steps = True
     device, compiler = configs[0].trainer.device, None
     if device == "cuda":
         torch.compiler.reset()  # the limit of recompilation counts what earlier stacks compiled
         compiler = partial(torch.compile, dynamic=False, fullgraph=True)
-    stack = Stack(compiler)
-    names = [Plan(config).folder.name for config in configs]
-    members = [Member(stack, place, names, Stopping()) for place in range(len(configs))]
+    stack = Stack(compiler, [Plan(config).folder.name for config in configs])
+    stops = [Stopping() for _ in works]
+    begun = [
+        partial(work, stopping=stops[i], loss=partial(StackedLoss, stack=stack, place=i))
+        for i, work in enumerate(works)
+    ]
 
     def pass_on() -> None:
-        for member in members:
-            member.stopping.stop_requested = member.stopping.stop_requested or stop.stop_requested
+        for one in stops:
+            one.stop_requested |= stop.stop_requested
 
     with machine.deterministic(device):
-        begun = [partial(work, member=one) for work, one in zip(works, members, strict=True)]
         answers = [_answer(run.result, stop) for run in stack.run(begun, pass_on)]
     if stack.reason:
         answers[0]["remark"] = f"not stacked in every step: {stack.reason}"

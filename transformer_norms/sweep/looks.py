@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, Results, verdicts
+from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_record
 from transformer_norms.report.findings import Findings, findings
@@ -27,12 +27,6 @@ def read_findings(record: Path) -> Findings:
     study = read_study([record])
     looks = [*read_record(record).own_looks, look_at(study, {})]
     return findings(replace(study, looks=count_looks(looks, study.variants)))
-
-
-def take_look(found: Findings, *, unfinished: bool = False) -> Look:
-    """The look that findings are, with their verdicts."""
-    decisions = verdicts(found.every)
-    return look_at(found.study, decisions, unfinished=unfinished)
 
 
 def look_at(study: Study, decisions: Decisions, *, unfinished: bool = False) -> Look:
@@ -86,13 +80,12 @@ class SeedPlan:
             if place < count
         ]
 
-    def results(self, found: Findings) -> Results:
-        """The results as decisions are made from them. A comparison gets no more seeds if one of
-        its runs is missing, or if a variant of it is no longer asked about."""
+    def undecided(self, found: Findings, decisions: Decisions) -> list[list[str]]:
+        """The variants of each undecided comparison. A comparison gets no more seeds if one of its
+        runs is missing, or if a variant of it is no longer asked about."""
         ready = {name for name in self.best if not found.outcomes[name].missing}
-        sides = {name: [*found.study.asked[name].coefficients] for name in found.every}
-        members = {name: own for name, own in sides.items() if ready.issuperset(own)}
-        return Results(found.every, found.rules, members, self.counts(found.study))
+        sides = [[*found.contrast(n).coefficients] for n in found.every if decisions[n] is None]
+        return [own for own in sides if ready.issuperset(own)]
 
     def lines(self, counts: Counts, decisions: Decisions, found: Findings) -> list[str]:
         """Says how many seeds each variant took, and why."""

@@ -60,74 +60,54 @@ class Pilots:
         self.command = tuple(text for text in command if not text.startswith(_OURS))
         self.at_once = settings.pool.count(settings.gpus) * settings.pilots
 
-    def run(self, jobs: Sequence[Job], name: str, say: Callable[[str], None]) -> list[Answer]:
+    def run(
+        self, jobs: Sequence[Job], name: str, say: Callable[[str], None], stopping: Stopping
+    ) -> list[Answer]:
         """Returns an answer for each of these runs, of which some have not ended. `name` is that of
-        the sweep. While pilots have work to do the answer is `preempted`: again later."""
-        self.jobs, self.say, self.record = jobs, say, _record_of(jobs[0].folder.parent, name)
-        folder = self.record.parent
-        make_folder(folder)
-        with Stopping(say, "this command stops waiting") as stop:
-            stop.deferring = True
-            try:
-                submission = self._look_or_submit()
-                while submission and self.settings.wait and not stop.stop_requested:
-                    submission = self._wait(submission, stop)
-            except Busy as error:
-                say(str(error))
-                return [{"status": "preempted"}] * len(jobs)
-        if submission:
+        the sweep. While pilots have work to do the answer is `preempted`: again later. With
+        `launcher.wait` that is so only where a signal has come, or where Slurm does not answer."""
+        record = _record_of(jobs[0].folder.parent, name)
+        make_folder(record.parent)
+        remove_leftovers(record.parent)
+        try:
+            at_work = self._look_or_submit(jobs, record, say)
+            while at_work and self.settings.wait and not stopping.stop_requested:
+                missing = _count_missing(jobs)
+                _wait(at_work, jobs, stopping)
+                # Other pilots are submitted where these have ended after some progress.
+                if not stopping.stop_requested:
+                    progress = 0 < _count_missing(jobs) < missing
+                    at_work = self._look_or_submit(jobs, record, say) if progress else None
+        except Busy as error:
+            say(str(error))
             return [{"status": "preempted"}] * len(jobs)
-        return [_answer(job, folder) for job in jobs]
+        return [{"status": "preempted"} if at_work else _answer(job, record) for job in jobs]
 
-    def _look_or_submit(self) -> Submission | None:
-        """Returns the pilots that live or have just been submitted. None if there is nothing more
-        to do: the pilots have ended, and at least one of them after it had tried every run."""
-        folder = self.record.parent
-        missing = plural(sum(not job.ended for job in self.jobs), "run")
-        logs = f"their logs are in {path_text(folder)}"
-        remove_leftovers(folder)
-        with wait_for_lock(folder):  # one command at a time submits
-            if is_there(self.record):
-                before = read_typed(self.record, Submission)
-                if states := pilot_states(before.job):
-                    self.say(f"slurm: job {before.job}: {_text(states)}; not ended: {self._text()}")
-                    return before
-                if any(folder.glob(f"{before.job}_*result.pkl")):  # which submitit writes
+    def _look_or_submit(
+        self, jobs: Sequence[Job], record: Path, say: Callable[[str], None]
+    ) -> str | None:
+        """Returns the array of the pilots that live or have just been submitted. None if nothing
+        more is to be done: the pilots have ended, and at least one of them after it had tried every
+        run."""
+        missing = plural(_count_missing(jobs), "run")
+        logs = f"their logs are in {path_text(record.parent)}"
+        with wait_for_lock(record.parent):  # one command at a time submits
+            if is_there(record):
+                before = read_typed(record, Submission)
+                if pilots := pilot_states(before.job):
+                    runs = Counter(job.state for job in jobs if not job.ended)
+                    say(f"slurm: job {before.job}: {_text(pilots)}; not ended: {_text(runs)}")
+                    return before.job
+                if any(record.parent.glob(f"{before.job}_*result.pkl")):  # which submitit writes
                     return None
-                self.say(
-                    f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}"
-                )
-            submission = submit(self.settings, self.command, folder, self.record.stem)
-            write_json(self.record, asdict(submission))
-        self.say(
-            f"slurm: submitted job {submission.job}, {plural(submission.pilots, 'pilot')} for "
-            f"{missing}; squeue --jobs={submission.job} shows them, scancel {submission.job} ends "
-            f"them, {logs}"
+                say(f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}")
+            now = submit(self.settings, self.command, record.parent, record.stem)
+            write_json(record, asdict(now))
+        say(
+            f"slurm: submitted job {now.job}, {plural(now.pilots, 'pilot')} for {missing}; "
+            f"squeue --jobs={now.job} shows them, scancel {now.job} ends them, {logs}"
         )
-        return submission
-
-    def _wait(self, submission: Submission, stop: Stopping) -> Submission | None:
-        """Waits until these pilots have trained all runs, or have ended. Pilots that ended after
-        some progress are submitted anew."""
-        ended = sum(job.ended for job in self.jobs)
-        while not all(job.ended for job in self.jobs):
-            if stop.stop_requested:
-                return submission
-            if not pilot_states(submission.job):
-                progress = sum(job.ended for job in self.jobs) > ended
-                return self._look_or_submit() if progress else None
-            end = time.monotonic() + _LOOK_EVERY
-            while not stop.stop_requested and time.monotonic() < end:
-                time.sleep(0.1)
-        return None
-
-    def _text(self) -> str:
-        """`1 running, 3 waiting`: the runs that have not ended."""
-        states: Counter[str] = Counter()
-        for job in self.jobs:
-            with suppress(OSError, ValueError):  # a summary that is being written
-                states[job.state] += not job.ended
-        return _text(+states)
+        return now.job
 
     def forget(self, study: Path, name: str) -> None:
         """Forgets the pilots of a sweep that has ended: the next command submits others for runs
@@ -253,14 +233,28 @@ def _check_slurm() -> None:
         )
 
 
+def _wait(array: str, jobs: Sequence[Job], stopping: Stopping) -> None:
+    """Waits until the runs or the pilots have ended, or a signal has come."""
+    while _count_missing(jobs) and pilot_states(array):
+        end = time.monotonic() + _LOOK_EVERY
+        while time.monotonic() < end and not stopping.stop_requested:
+            time.sleep(0.1)
+        if stopping.stop_requested:
+            return
+
+
+def _count_missing(jobs: Sequence[Job]) -> int:
+    return sum(not job.ended for job in jobs)
+
+
 def _record_of(study: Path, name: str) -> Path:
     return study / FOLDER / f"{name}.json"
 
 
-def _answer(job: Job, folder: Path) -> Answer:
+def _answer(job: Job, record: Path) -> Answer:
     if job.ended:
         return {"status": "finished"}
-    logs = f"the pilots ended without it; their logs are in {path_text(folder)}"
+    logs = f"the pilots ended without it; their logs are in {path_text(record.parent)}"
     return {"status": "failed", "error": job.error.rpartition("\n")[2] or logs}
 
 

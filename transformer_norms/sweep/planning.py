@@ -3,7 +3,7 @@ them runs.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from transformer_norms.comparison.sweep_record import (
 from transformer_norms.config.chosen_files import check_names
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
+from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.run.folder import state_of
@@ -30,20 +31,17 @@ from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
 Pair = tuple[Values, Values]  # a variant, and a point of its tuned keys
-FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 _TUNED_BY_ONE = 5  # result seeds, at most, whose rate one seed may choose
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, and its keys of W&B. Jobs with the
-    same arguments `alike`, if any, can train as one stack."""
+    """A planned run: its folder, the arguments that train it, and their config."""
 
     run: PlannedRun
     folder: Path
     overrides: tuple[str, ...]
-    tracking: Mapping[str, Any]
-    alike: tuple[str, ...] = ()
+    config: Config
 
     @property
     def summary(self) -> Summary | None:
@@ -76,6 +74,11 @@ class Job:
         return " ".join(filter(None, [label(self.run.variant), *tuned, f"s{self.run.seed}"]))
 
 
+def at_each(seeds: Sequence[int], pairs: Sequence[Pair]) -> list[tuple[Values, Values, int]]:
+    """Returns the pairs at each seed, seed by seed: early runs compare all variants."""
+    return [(*pair, seed) for seed in seeds for pair in pairs]
+
+
 class Jobs:
     """Makes the jobs of a request, and collects what a person should know about them."""
 
@@ -102,23 +105,10 @@ class Jobs:
         check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
         at_points = [(variant, point) for variant in variants for point in points]
         if not tune.grid:
-            return self.make_all("result", at_points)
+            return [self.make("result", *run) for run in at_each(question.first_seeds, at_points)]
         for seed in question.first_seeds:
             self.make("result", variants[0], points[0], seed)
-        return self.make_all("tune", at_points)
-
-    def make_all(self, stage: Stage, pairs: Sequence[Pair]) -> list[Job]:
-        """The jobs of these pairs of a variant and a point, seed by seed: early runs compare all
-        variants.
-
-        The seeds are those of the stage, of results the first ones.
-        """
-        question = self.request.question
-        return [
-            self.make(stage, variant, point, seed)
-            for seed in (question.tune.seed if stage == "tune" else question.first_seeds)
-            for variant, point in pairs
-        ]
+        return [self.make("tune", *run) for run in at_each(tune.seed, at_points)]
 
     def make(self, stage: Stage, variant: Values, tuned: Values, seed: int) -> Job:
         # Variants that differ in the order of their batches are tuned once, on other orders.
@@ -128,12 +118,7 @@ class Jobs:
             self._plans[overrides] = self._plan(overrides, variant)
         plan = self._plans[overrides]
         run = PlannedRun(plan.name, plan.hash, stage, variant, tuned, seed)
-        config, keys = plan.config, plan.config.trainer
-        # A stack has one model of each run, and knows neither hooks nor what others draw.
-        alone = keys.replicas not in ("auto", 1) or keys.qk_clip != "none" or config.model.dropout
-        alone = alone or keys.activation_checkpointing or keys.compile not in ("auto", "none")
-        alike = tuple(text for text in overrides if not text.startswith(FREE))
-        return Job(run, plan.folder, overrides, config.tracking, () if alone else alike)
+        return Job(run, plan.folder, overrides, plan.config)
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
@@ -160,7 +145,8 @@ class Jobs:
             plans[0].tokens()
 
     def introduction(self, first: Sequence[Job]) -> list[str]:
-        """The lines before the first job: the question, the number of runs, remarks, warnings."""
+        """The lines before the first job: the question, the number of runs, remarks, warnings, and
+        what to type or write where another sweep would say more."""
         request, question = self.request, self.request.question
         lines = [f"{request.name}: {question.question}"] if question.question else []
         folders = {job.folder for job in first}
@@ -174,7 +160,8 @@ class Jobs:
                 f"tuning of {plural(len(question.variants), 'variant')}: {tuning.description} x "
                 f"{plural(len(tuning.seed), 'seed')}, equal for all variants; then each at its "
                 f"best, {results}",
-                *filter(None, [tuning.more_text, self._more_tuning_seeds(tuning)]),
+                tuning.more_text,
+                self._more_tuning_seeds(tuning),
             ]
         elif question.until_decided:
             lines += [str(question.until_decided)]
@@ -182,9 +169,7 @@ class Jobs:
         lines += [sizes, *request.remarks]
         lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]
-        if starts := self._starts(first):
-            lines.append(starts)
-        return lines
+        return [line for line in [*lines, _one_start(first)] if line]
 
     def _more_tuning_seeds(self, tuning: Tuning) -> str:
         """Says that one seed tunes what many decide, and what to write; empty if it does not."""
@@ -196,20 +181,6 @@ class Jobs:
             f"warning: {question.most_seeds} seeds decide and 1 tunes, but the best value moves "
             f"from seed to seed; write seed: {two} under tune in the sweep's file"
         )
-
-    def _starts(self, first: Sequence[Job]) -> str:
-        """Says which starts the variants bring, if they differ and the sweep does not ask about
-        them, and what to type for one start."""
-        starts, tied = dict[str, set[str]](), set()
-        for job in first:
-            config = self._plans[job.overrides].config
-            starts.setdefault(config.choices.init, set()).add(label(job.run.variant))
-            tied.add(config.architecture.tied)
-        if len(starts) == 1 or any("init" in {**job.run.variant, **job.run.tuned} for job in first):
-            return ""
-        listed = [f"init={init} ({shorten(', '.join(sorted(n)))})" for init, n in starts.items()]
-        typed = "init=mup architecture.tied=true" if len(tied) > 1 else "init=mup"
-        return f"the variants start differently: {', '.join(listed)}; for one start, type {typed}"
 
     def _plan(self, overrides: Sequence[str], variant: Values) -> Any:
         try:
@@ -231,3 +202,17 @@ class Jobs:
             self.warnings.setdefault(str(warning), label(variant))
         # Two variants may be one run: `auto` in one of them is what the other spells out.
         return self._plan_of.setdefault(plan.hash, plan)
+
+
+def _one_start(jobs: Sequence[Job]) -> str:
+    """Says which starts the variants bring, and what to type for one start; empty if they bring the
+    same one, or if the sweep asks about starts."""
+    starts: dict[str, set[str]] = {}
+    for job in jobs:
+        starts.setdefault(job.config.choices.init, set()).add(label(job.run.variant))
+    if len(starts) == 1 or any("init" in {**job.run.variant, **job.run.tuned} for job in jobs):
+        return ""
+    listed = [f"init={init} ({shorten(', '.join(sorted(n)))})" for init, n in starts.items()]
+    tied = {job.config.architecture.tied for job in jobs}
+    typed = "init=mup architecture.tied=true" if len(tied) > 1 else "init=mup"
+    return f"the variants start differently: {', '.join(listed)}; for one start, type {typed}"

@@ -62,14 +62,20 @@ class Worker:
         with suppress(OSError):  # it has died, which `answers` will say
             self.pipe.send((function, [list(job) for job in jobs]))
 
-    def answers(self) -> list[Answer] | None:
-        """Returns what came of the jobs, or None while the worker is at them."""
-        ended = not self.lives  # before the look into the pipe, where it may have left its answer
+    def answers(self) -> dict[int, Answer]:
+        """Returns the answers of its jobs by their numbers; none while the worker is at them."""
+        ended = not self.lives  # before the look into the pipe, where it may have left its answers
+        answers: list[Answer] = []
         with suppress(OSError, EOFError):
             if self.pipe.poll():
-                return list(self.pipe.recv())
-        died = {"status": "died", "error": _cause(self.process.exitcode)}
-        return [dict(died) for _ in self.jobs] if ended else None
+                answers = self.pipe.recv()
+        if ended and not answers:
+            error = _cause(self.process.exitcode)
+            answers = [{"status": "died", "error": error} for _ in self.jobs]
+        if not answers:
+            return {}
+        jobs, self.jobs = self.jobs, ()
+        return dict(zip(jobs, answers, strict=True))
 
     def close(self) -> None:
         """Ends the worker, which reads that nobody is at the other end of its pipe."""
@@ -118,19 +124,13 @@ class Pool:
                 waiting.clear()
             for number in range(self.workers):
                 if waiting and (worker := self._free(number)):
-                    worker.jobs = given = waiting.popleft()
-                    attempts.update(given)
-                    worker.give(_run_in_worker, [jobs[job] for job in given])
+                    worker.jobs = waiting.popleft()
+                    attempts.update(worker.jobs)
+                    worker.give(_run_in_worker, [jobs[job] for job in worker.jobs])
             for worker in self._busy():
-                if (found := worker.answers()) is None:
-                    continue
-                given, worker.jobs = worker.jobs, ()
-                for job, answer in zip(given, found, strict=True):
-                    if (
-                        answer["status"] == "died"
-                        and attempts[job] < ATTEMPTS
-                        and not stop.stop_requested
-                    ):
+                for job, answer in worker.answers().items():
+                    again = attempts[job] < ATTEMPTS and not stop.stop_requested
+                    if answer["status"] == "died" and again:
                         waiting.append([job])
                     else:
                         answers[job] = answer

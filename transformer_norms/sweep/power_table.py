@@ -16,7 +16,6 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.shrinkage import Spread, weight_of
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.comparison.sweep_record import ORDER, baseline_of, path_of
-from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import noise_in
@@ -35,8 +34,8 @@ def read_noise(jobs: Jobs, job: Job) -> Spread | None:
     folder whose runs are like `job`. None if no run tells it."""
     from transformer_norms.run.plan import Plan
 
-    plan = Plan(compose(job.overrides))
-    for found in _earlier_findings(jobs, settings_without_seeds(plan.config, plan.data_identity)):
+    settings = settings_without_seeds(job.config, Plan(job.config).data_identity)
+    for found in _earlier_findings(jobs, settings):
         own = (c.spread for c in found.comparisons.values() if c.spread)
         if measured := found.rules.usual or next(own, None):
             return measured._replace(freedom=weight_of(count_pairs(jobs.request.question)))

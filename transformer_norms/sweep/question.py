@@ -129,9 +129,12 @@ def read_request(arguments: Iterable[str]) -> Request:
         return Request("main", _bare_question(typed), named=False)
     name, plugins = str(names[0]), typed.get("plugins", ["none"])[0]
     question, remarks = _replace_typed(read_question(name, plugins), typed)
-    question, left_out = _with_known_contrasts(question)
+    known, refusals = split_contrasts(question)
+    question = replace(question, contrasts=known)
     check_question(f"sweep={name}", question)
-    return Request(name, question, named=True, remarks=(*remarks, *left_out))
+    why = "this contrast is left out, as other variants were typed"
+    remarks += [f"{why}: {refusal}" for refusal in refusals]
+    return Request(name, question, named=True, remarks=tuple(remarks))
 
 
 def read_question(name: str, plugins: str = "none") -> Question:
@@ -150,11 +153,8 @@ def read_question(name: str, plugins: str = "none") -> Question:
     except (ValueError, OSError) as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)
-    for text in question.contrasts:
-        try:
-            find_contrast(text, named_variants(question))
-        except ConfigError as error:
-            raise ConfigError(f"sweep={name}: contrasts: {error}") from None
+    for refusal in split_contrasts(question)[1]:
+        raise ConfigError(f"sweep={name}: contrasts: {refusal}")
     return question
 
 
@@ -227,17 +227,16 @@ def _replace_typed(
     return question, remarks
 
 
-def _with_known_contrasts(question: Question) -> tuple[Question, list[str]]:
-    """The question with the contrasts whose variants were not typed away, and a line for each of
-    the others."""
-    known, remarks = [], []
+def split_contrasts(question: Question) -> tuple[list[str], list[ConfigError]]:
+    """Returns the contrasts between variants of the question, and why each other one is none."""
+    known, refusals = [], []
     for text in question.contrasts:
         try:
             find_contrast(text, named_variants(question))
             known.append(text)
         except ConfigError as error:
-            remarks.append(f"this contrast is left out, as other variants were typed: {error}")
-    return replace(question, contrasts=known), remarks
+            refusals.append(error)
+    return known, refusals
 
 
 def named_variants(question: Question) -> dict[str, Values]:

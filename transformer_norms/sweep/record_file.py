@@ -1,5 +1,6 @@
 """The record of a sweep, as its commands write it: what earlier ones planned stays planned."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +11,7 @@ from transformer_norms.comparison.sweep_record import (
     Look,
     SweepRecord,
     Tuned,
-    add_looks,
+    distinct_looks,
     merge_records,
     path_of,
     read_record,
@@ -58,16 +59,17 @@ class RecordFile:
             except Busy as busy:
                 raise Busy(f"{busy} for {self.path}; study=NAME keeps two sweeps apart") from None
 
-    def changed_job(self, first: Sequence[Job]) -> Job | None:
-        """Returns a job that this sweep planned before as another run, since settings changed."""
-        record = self.read() if self.request.named else None
-        before: dict[str, set[str]] = {}
-        for run in record.runs if record else ():
-            before.setdefault(run.place, set()).add(run.identity)
-        for job in first:
-            if before.get(job.run.place, {job.run.identity}) != {job.run.identity}:
-                return job
-        return None
+    def warnings(self, first: Sequence[Job]) -> list[str]:
+        """Names a job that this sweep planned before as another run, since settings changed."""
+        before = self.read() if self.request.named else None
+        runs = [*(before.runs if before else ()), *(job.run for job in first)]
+        identities = Counter(place for place, _ in {(run.place, run.identity) for run in runs})
+        changed = [job for job in first if identities[job.run.place] > 1][:1]
+        return [
+            f"warning: {job} was planned with other settings before; the report will not mix them, "
+            "and study=NAME keeps them apart"
+            for job in changed
+        ]
 
     def write(
         self,
@@ -90,7 +92,6 @@ class RecordFile:
             refine=question.tune.refine,
             seeds=question.first_seeds,
             most=question.most_seeds if until_decided else None,
-            looks=[*looks],
             margin=question.margin,
             runs=[job.run for job in jobs],
             tuned=[*tuned],
@@ -101,21 +102,18 @@ class RecordFile:
         make_folder(self.study)
         with wait_for_lock(self.study):  # one command at a time reads and writes the record
             if before := self.read():
-                record = self._with_earlier(before, record, jobs)
+                # The planned runs of a named sweep stay planned, so that none is lost. A bare `-m`
+                # cannot be typed by name: its record is the newest one, unless the same command
+                # adds seeds until it is decided. Its looks stay, in case their runs are asked for
+                # again.
+                adds = record.most is not None and record.most == before.most
+                if self.request.named or (adds and self._asks_the_same(before, jobs)):
+                    record = merge_records(before, record)
+                looks = [*before.looks, *looks]
             still = [name for name in record.unbegun if not (self.study / name).is_dir()]
-            replace(record, unbegun=still).write(self.study)
-
-    def _with_earlier(
-        self, before: SweepRecord, now: SweepRecord, jobs: Sequence[Job]
-    ) -> SweepRecord:
-        """Returns the record with what stays of the one before. A named sweep's planned runs stay
-        planned whatever is typed next, so that none is lost. A bare `-m` cannot be typed by name:
-        its record is the newest one, unless the same command adds seeds until it is decided. Its
-        looks stay, in case their runs are asked for again."""
-        adds = now.most is not None and now.most == before.most
-        if self.request.named or (adds and self._asks_the_same(before, jobs)):
-            now = merge_records(before, now)
-        return replace(now, looks=add_looks(before.looks, now.looks))
+            replace(record, looks=distinct_looks(looks), unbegun=still).write(self.study)
 
     def _asks_the_same(self, record: SweepRecord, jobs: Sequence[Job]) -> bool:
-        return record.asks_the_same(self.request.question.variants, jobs[0].run)
+        """Whether the newest command of a record asked for these variants and settings."""
+        asked, variants = record.asked, self.request.question.variants
+        return asked is not None and asked.variants == variants and jobs[0].run in record.runs

@@ -3,14 +3,13 @@ around its best; where its best is at an edge or below a failure, it goes on by 
 says which points, and this file reads from the run folders how they ended.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from statistics import fmean
 
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.sweep_record import Tuned, Values, distinct, label
+from transformer_norms.comparison.sweep_record import Tuned, Values, distinct, grouped, label
 from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
 from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
@@ -98,13 +97,10 @@ class Tuner:
     def _baseline_points(self, jobs: Sequence[Job]) -> list[list[Summary]]:
         """The ended runs of the baselines at each point. One point at which they pass the bigram is
         enough for all runs to be held against it."""
-        points: dict[str, list[Summary]] = {}
-        for job in jobs:
-            summary = job.summary
-            if self.baseline.items() <= job.run.variant.items() and summary and summary.ended:
-                place = json.dumps([job.run.variant, job.run.tuned], sort_keys=True)
-                points.setdefault(place, []).append(summary)
-        return list(points.values())
+        of_baselines = [job for job in jobs if self.baseline.items() <= job.run.variant.items()]
+        points = grouped(of_baselines, lambda job: [job.run.variant, job.run.tuned])
+        summaries = [[job.summary for job in trials] for trials in points]
+        return [[one for one in trials if one and one.ended] for trials in summaries]
 
     def _attempt(self, point: Values, jobs: Sequence[Job], bigrams: Collection[Horizon]) -> Attempt:
         summaries = {job.run.seed: job.summary for job in jobs}

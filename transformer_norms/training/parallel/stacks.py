@@ -7,8 +7,7 @@ all runs together, by torch.func.vmap over their models. They differ from a lone
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,6 @@ from torch.func import functional_call
 from torch.nn.utils import get_total_norm
 
 from transformer_norms.errors import describe_error
-from transformer_norms.signals import Stopping
 from transformer_norms.training.loss import Batch, ModelLoss, move_batch
 from transformer_norms.training.parallel.replicas import add_gradients, take_gradients
 from transformer_norms.training.tensors import stored_tensors
@@ -34,11 +32,14 @@ class Stack:
 
     So no two runs work at once, whatever a library keeps for the whole process, and the runs need
     not be at the same step. Where a `compiler` compiles the computation, the models of runs that
-    have ended are computed on, so that nothing is compiled again for fewer runs.
+    have ended are computed on, so that nothing is compiled again for fewer runs. `names` are those
+    of the runs.
     """
 
-    def __init__(self, compiler: Callable[[Any], Any] | None = None) -> None:
-        self.compiler = compiler
+    def __init__(
+        self, compiler: Callable[[Any], Any] | None = None, names: Sequence[str] = ()
+    ) -> None:
+        self.compiler, self.names = compiler, names
         self.turn = threading.Condition()
         self.living = self.failures = 0
         self.reason = ""  # of the last failure
@@ -133,6 +134,13 @@ class StackedLoss(ModelLoss):
         super().__init__(*given, **settings)
         self.stack, self.place, self.begun = stack, place, False
 
+    @property
+    def record(self) -> dict[str, Any] | None:
+        """Returns what the summary says, or None where each run computes by itself."""
+        names = [*self.stack.names]
+        record = {"members": len(names), "place": self.place, "runs": names}
+        return record if self.stack.failures < MOST_FAILURES else None
+
     def backward(self, batch: Batch, parts: int) -> Tensor:
         found = self.stack.backward((self, batch, parts))
         if self.begun or found is None:
@@ -165,22 +173,3 @@ def _differ(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> boo
     distance, norm = get_total_norm([a - b for a, b in pairs]), get_total_norm(a for a, _ in pairs)
     unpaired = any((a is None) != (b is None) for a, b in zip(one, other, strict=True))
     return unpaired or bool(distance > ROUNDING * norm)  # which NaN is not
-
-
-class Member(NamedTuple):
-    """The place of a run in a stack of the runs with these names. `stopping` stops this run."""
-
-    stack: Stack
-    place: int
-    names: Sequence[str]
-    stopping: Stopping
-
-    @property
-    def loss(self) -> Callable[..., ModelLoss]:
-        return partial(StackedLoss, stack=self.stack, place=self.place)
-
-    @property
-    def record(self) -> dict[str, Any] | None:
-        """Returns what the summary says, or None where each run computes by itself."""
-        record = {"members": len(self.names), "place": self.place, "runs": [*self.names]}
-        return record if self.stack.failures < MOST_FAILURES else None
