@@ -60,7 +60,7 @@ check: setup
 
 tables: setup
 	@$(BIN)/python docs/tables.py docs/catalogue.md
-	@$(BIN)/python tests/security/licences.py docs/licences.md
+	@$(BIN)/python docs/licences.py docs/licences.md
 
 format: setup
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

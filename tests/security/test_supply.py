@@ -3,7 +3,7 @@
 import re
 from importlib import metadata
 
-import licences
+import licences  # of docs/
 import pytest
 from licences import DECLARED, LEFT_OUT, OPTIONAL, ROOT, brought, pinned
 

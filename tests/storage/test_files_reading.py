@@ -140,9 +140,9 @@ OPENS |= {"safe_open", "loadtxt", "genfromtxt"}
 OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone
 # The modules that open files otherwise, and what they open.
 OTHERS = {
-    "the package's own files": "config/compose explain/listing names report/page/__init__ "
-    "report/paper/citations",
-    "the user's text or machine": "data/documents data/downloads data/pydocs run/machine "
+    "the package's own files": "config/compose explain/listing explain/painting names "
+    "report/page/__init__ report/paper/citations",
+    "the user's text or machine": "data/documents data/pydocs run/machine "
     "processes storage/formats streams",
     "text that this process or its child has made": "hf/tokenizer_json judge/pairs "
     "judge/parties model/placement norms/stated comparison/sweep_record",
@@ -151,7 +151,7 @@ OTHERS = {
     "bytes that a manifest has verified": "data/encoding data/token_cache run/checkpoint run/run "
     "run/loading storage/manifest",
     "a run, through load()": "analysis/trained/subjects "
-    "analysis/trained/tunable commands/sampling hf/__main__",
+    "analysis/trained/measuring commands/sampling hf/__main__",
     "whatever it is": "storage/reading",
 }
 

@@ -164,12 +164,11 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
     first.wait_for(lambda: workers_at_work("main"))
 
     class Second(BasicLauncher):
-        def launch(self, *jobs, **words):
-            answers = super().launch(*jobs, **words)
+        def run(self, *jobs):
+            answers = super().run(*jobs)
             Path("go").touch()  # once it has found the first driver's run held
             return answers
 
-    Second.__name__ = "BasicLauncher"
     second, *ended = sweep(capsys, *arguments, launcher=Second(), short=SHORT)
     code, answer, err = first.end()
     assert (code, ended[0]) == (0, 0), (err, ended)

@@ -111,7 +111,7 @@ def test_a_corpus_that_no_run_can_have_ends_the_sweep_before_anything_is_written
     capsys, monkeypatch
 ):
     hub = ["data=hub", "data.name=nobody/nothing", *SHORT[:2], *SHORT[4:]]  # tests are offline
-    with pytest.raises(InputError, match="^data.name=nobody/nothing cannot be opened"):
+    with pytest.raises(InputError, match="^data.name=nobody/nothing is not at hand"):
         sweep(capsys, "norm=rmsnorm,layernorm", short=hub)
     assert not Path("runs").exists()
     # Where the variants read different tokens, one that cannot be had stops no other.

@@ -1,6 +1,6 @@
-"""docs/licences.md: each package that the lock installs, with its version and its licence.
+"""Writes docs/licences.md: each package that the lock installs, with its version and its licence.
 
-python tests/security/licences.py docs/licences.md      make tables
+python docs/licences.py docs/licences.md      make tables
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as canonical
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DECLARED = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
 OPTIONAL = [
@@ -30,7 +30,7 @@ HEAD = """\
 transformer_norms has the [MIT licence](../LICENSE). The packages that it installs have the licences
 below, as each package states them; `make tables` writes this page. None of them is copied into this
 project. These are copyleft (LGPL, MPL): {copyleft}.
-They are installed beside this project, unchanged; both licences allow that for a program of any
+They are installed with this project, unchanged; both licences allow that for a program of any
 licence. The builds of torch for a GPU also install NVIDIA's libraries, under NVIDIA's own terms.
 
 """
