@@ -38,7 +38,6 @@ from transformer_norms.training.causality import lookahead, noise_in
 from transformer_norms.training.recomputation import recompute
 
 CONNECTED = (Gate, AttendingSum, LowRank, *CONNECTIONS.values())
-STAND_INS = ("dyt", "derf", "batchnorm")  # which q, k and v do not take
 
 
 @cache

@@ -21,7 +21,6 @@ from transformer_norms.model.initialization import Embedding, Linear
 from transformer_norms.model.placement import Placement
 from transformer_norms.names import distinct_norms, options
 
-BOTH = ("attention", "mlp")
 DRAWN = "embedding query key value output up down".split()
 
 

@@ -20,7 +20,6 @@ from losses import (
 )
 from scipy import stats
 
-from transformer_norms.comparison import verdict
 from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
 from transformer_norms.comparison.sequence import always_valid_p, confidence_sequence
 from transformer_norms.comparison.shrinkage import Spread
@@ -70,7 +69,7 @@ def test_39_differences_of_the_studies_here_are_those_of_scipy():
         asked = {name: pair(Outcomes(losses), Outcomes(base)) for name, losses in variants}
         differences = {name: np.array([x[s] - base[s] for s in base]) for name, x in variants}
         judged = compare(asked, Rules(usual=usual_variance(asked)))
-        for name, (*numbers, word) in judge_by_scipy(differences, verdict.MARGIN).items():
+        for name, (*numbers, word) in judge_by_scipy(differences, Rules().margin).items():
             assert numbers_of(judged[name]) == pytest.approx(np.hstack(numbers), rel=1e-6, abs=1e-9)
             assert judged[name].verdict == word
             checked += 1

@@ -14,7 +14,7 @@ from combinations import combined
 from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import compose
 from transformer_norms.explain.__main__ import main, second_config
-from transformer_norms.explain.anatomy import Anatomy, Factor
+from transformer_norms.explain.anatomy import Factor
 from transformer_norms.explain.explanation import explain
 from transformer_norms.explain.text import difference_text, explanation_text
 from transformer_norms.model.coefficient import LowRank
@@ -39,10 +39,6 @@ def config_of(*typed, **chosen):
 @cache
 def explained(*typed, **chosen):
     return explain(config_of(*typed, **chosen), VOCABULARY, set(chosen))
-
-
-def anatomy_of(*typed, **chosen):
-    return Anatomy(config_of(*typed, **chosen), VOCABULARY)
 
 
 @cache

@@ -3,9 +3,8 @@
 import re
 from importlib import metadata
 
-import licences  # of docs/
 import pytest
-from licences import DECLARED, LEFT_OUT, OPTIONAL, ROOT, brought, pinned
+from licences import DECLARED, LEFT_OUT, OPTIONAL, ROOT, brought, page, pinned  # of docs/
 
 LOCK = (ROOT / "requirements.lock").read_text()
 
@@ -48,6 +47,6 @@ def test_the_setup_fetches_nothing_but_torch_without_a_hash():
 
 
 def test_the_page_of_licences_is_what_the_packages_state():
-    page = (ROOT / "docs" / "licences.md").read_text()
-    assert page == licences.page(), "make tables"
-    assert all(f"\n| {name} | {version} | " in page for name, version in pinned().items())
+    stated = (ROOT / "docs" / "licences.md").read_text()
+    assert stated == page(), "make tables"
+    assert all(f"\n| {name} | {version} | " in stated for name, version in pinned().items())
