@@ -30,7 +30,7 @@ from transformer_norms.analysis.untrained_models import (
     SEQUENCES,
     VOCABULARY,
     WIDTH,
-    Law,
+    PowerLaw,
     compose_variants,
     draw_tokens,
     fit_law,
@@ -205,7 +205,7 @@ class Variant:
         return np.stack([numbers[:, -1, DOWN] for numbers in self.blocks.values()])
 
     @property
-    def law(self) -> Law | None:
+    def law(self) -> PowerLaw | None:
         """The law of |dL/dW_down| in the last block."""
         return fit_law([*self.blocks], self.last)
 

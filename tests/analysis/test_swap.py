@@ -13,7 +13,7 @@ from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
 from transformer_norms.analysis.outcome import Outcome, of_kind, read_rows
 from transformer_norms.analysis.rendering import page
 from transformer_norms.analysis.trained.swap import ANALYSIS, main, prepare_swap
-from transformer_norms.analysis.trained.tunable import Tuning, read_tunable, stay
+from transformer_norms.analysis.trained.tunable import TuningLosses, read_tunable, stay
 from transformer_norms.analysis.trained.tuned_models import rows_of
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.building import build_trainer
@@ -166,9 +166,9 @@ def test_the_command_shows_one_run_and_nothing_where_its_norm_is_swapped_for_its
 
 
 def test_a_tuning_that_diverged_is_named_and_takes_no_part_in_the_mean():
-    control = Tuning({"before": 0, "tuned": 9}, {"before": 2.0, "tuned": 1.5}, [2.0] * 9)
-    ended = Tuning({"swapped": 0, "tuned": 9}, {"swapped": 3.0, "tuned": 1.75}, [2.0] * 9)
-    failed = Tuning({"swapped": 0}, {"swapped": 3.0}, [2.0] * 4, "the loss is nan at step 5")
+    control = TuningLosses({"before": 0, "tuned": 9}, {"before": 2.0, "tuned": 1.5}, [2.0] * 9)
+    ended = TuningLosses({"swapped": 0, "tuned": 9}, {"swapped": 3.0, "tuned": 1.75}, [2.0] * 9)
+    failed = TuningLosses({"swapped": 0}, {"swapped": 3.0}, [2.0] * 4, "the loss is nan at step 5")
     rows = [
         {"model": "mine", "seed": seed, **row}
         for seed, tuning in enumerate((ended, ended, failed))

@@ -29,7 +29,7 @@ from transformer_norms.model.attentions.heads import ForwardState
 from transformer_norms.model.coefficient import Learned, LowRank
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.connections.attention_residuals import AttendingSum
-from transformer_norms.model.connections.hyper_connections import Gate
+from transformer_norms.model.connections.hyper_connections import StreamGate
 from transformer_norms.model.placement import read_placement
 from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms, options
@@ -37,7 +37,7 @@ from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.training.causality import lookahead, noise_in
 from transformer_norms.training.recomputation import recompute
 
-CONNECTED = (Gate, AttendingSum, LowRank, *CONNECTIONS.values())
+CONNECTED = (StreamGate, AttendingSum, LowRank, *CONNECTIONS.values())
 
 
 @cache

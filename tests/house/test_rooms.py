@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from areas import AREAS
-from rooms import FILES, ORDER, PACKAGE, ROOT, imports, levels, measured, path_files, room_of
+from rooms import FILES, ORDER, PACKAGE, ROOT, imports, levels, path_files, room_of
 
 README = (ROOT / "README.md").read_text()
 MOST_FILES = 15  # in a folder
@@ -46,11 +46,6 @@ def test_no_two_files_import_each_other_in_a_circle():
     assert levels()[1] == []
 
 
-def test_no_room_has_more_lines_than_its_budget():
-    over = {name: lines for name, lines, budget in measured() if lines > budget}
-    assert over == {}, "see tests/house/budget.yaml"
-
-
 def test_the_readme_names_the_files_that_explain_the_core_in_the_order_of_reading():
     linked = re.findall(
         r"\]\((transformer_norms/\S+\.py)\)", README.partition("### In an afternoon")[2]
@@ -74,6 +69,11 @@ def test_no_two_rooms_have_a_file_of_one_name():
         if file.stem not in SAME_EVERYWHERE:
             rooms[file.stem].add(room_of(file))
     assert {name: where for name, where in rooms.items() if len(where) > 1} == {}
+
+
+def test_no_two_classes_have_one_name():
+    found = [re.findall(r"^ *class (\w+)", file.read_text(), re.MULTILINE) for file in FILES]
+    assert [name for name, count in Counter(sum(found, [])).items() if count > 1] == []
 
 
 def run_tool(folder, typed):

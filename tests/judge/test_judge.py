@@ -20,7 +20,7 @@ import transformer_norms.judge.__main__ as judge
 from transformer_norms import cli
 from transformer_norms.errors import ConfigError
 from transformer_norms.judge import pairs, parties
-from transformer_norms.judge.child import Answer, run_python
+from transformer_norms.judge.child import Exit, run_python
 from transformer_norms.judge.decision import decide
 from transformer_norms.judge.ledger import read_ledger
 
@@ -68,7 +68,7 @@ def run_lines(lines, arguments):
         err.write("" if isinstance(end.code, int) else f"{end.code}\n")
     finally:
         sys.argv = argv
-    return Answer(code, *(text.getvalue().rstrip().rpartition("\n")[2] for text in (out, err)))
+    return Exit(code, *(text.getvalue().rstrip().rpartition("\n")[2] for text in (out, err)))
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_better_rate_is_found_as_soon_as_its_pairs_decide_and_the_baseline_ser
 
 def test_a_stopped_command_keeps_its_number_and_the_same_command_goes_on(run_here, here_in):
     typed = ["", "norm=layernorm", "--with", COMMON, "--most", "2"]
-    preempted = Answer(75, '{"status": "preempted"}', "")
+    preempted = Exit(75, '{"status": "preempted"}', "")
     here_in.answers = [None, None, None, preempted]
     code, answer, err = run_here(*typed)
     assert (code, answer) == (75, None)
@@ -180,9 +180,9 @@ def test_a_wrong_command_is_one_line_and_writes_nothing(typed, message, run_here
 @pytest.mark.parametrize(
     "ended",
     [
-        Answer(4, "", "x: no space left"),
-        Answer(1, "", "KeyError: 0"),
-        Answer(75, "", "x: is being trained"),
+        Exit(4, "", "x: no space left"),
+        Exit(1, "", "KeyError: 0"),
+        Exit(75, "", "x: is being trained"),
     ],
 )
 def test_a_run_that_ends_in_an_error_ends_the_command_with_its_code(run_here, here_in, ended):

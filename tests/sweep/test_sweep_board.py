@@ -60,7 +60,7 @@ def test_what_another_run_has_left_in_the_folder_of_a_job_is_no_result_of_it(tmp
     left = tree(folder)
     foreign = Job(other, folder, (), composed(()))
     record_failure(foreign, "no more")
-    row = board.Row(foreign)
+    row = board.JobRow(foreign)
     row.update()
     assert (row.state, tree(folder)) == ("waiting", left)
 

@@ -22,7 +22,7 @@ from transformer_norms.analysis.outcome import (
 from transformer_norms.analysis.untrained_models import (
     VOCABULARY,
     WIDTH,
-    Law,
+    PowerLaw,
     compose_variants,
     draw_tokens,
     fit_law,
@@ -154,7 +154,7 @@ def compute_parts(model: Transformer, tokens: Tensor) -> dict[str, Tensor]:
 # ------------------------------------------------------------------------------- the outcome
 
 
-def law_of(rows: Rows, name: str, part: str) -> Law | None:
+def law_of(rows: Rows, name: str, part: str) -> PowerLaw | None:
     """The law of a part's change over widths."""
     own = [row for row in rows if row["model"] == name]
     by_width = grouped(own, lambda row: row["width"])
@@ -170,7 +170,7 @@ def slopes(rows: Rows) -> Rows:
     ]
 
 
-def _slope(law: Law | None) -> str:
+def _slope(law: PowerLaw | None) -> str:
     if law is None:
         return "none"
     return f"{law.slope:+.2f}" + ("" if law.half is None else f" ± {law.half:.2f}")

@@ -22,8 +22,7 @@ from transformer_norms.model.block import ParallelBlock, SerialBlock
 from transformer_norms.model.coefficient import Learned, Scaled, ScaledNorm
 from transformer_norms.model.initialization import BIASED, FromLatent
 from transformer_norms.model.mlp import MLP, GatedMLP
-from transformer_norms.model.position import Learned as LearnedPosition
-from transformer_norms.model.position import Sinusoidal
+from transformer_norms.model.position import LearnedPositions, Sinusoidal
 from transformer_norms.model.sites import NormPlace
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.norms import nothing
@@ -172,7 +171,7 @@ def stream_writers(model: Transformer) -> list[str]:
         raise CannotFold("sinusoidal positions have a mean")
     if isinstance(model.scale, Learned) and model.scale.gain.numel() > 1:
         raise CannotFold("a learned vector multiplies the embedded tokens")
-    names = ["embedding"] + ["position.position"] * isinstance(model.position, LearnedPosition)
+    names = ["embedding"] + ["position.position"] * isinstance(model.position, LearnedPositions)
     for i, block in enumerate(model.blocks):
         if type(block) not in (SerialBlock, ParallelBlock):
             raise CannotFold("a connection joins the streams")

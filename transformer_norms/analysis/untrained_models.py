@@ -84,7 +84,7 @@ def draw_tokens(config: Config) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Law:
+class PowerLaw:
     """value = c N^s over depths N, or c d^s over widths d
 
     `slopes` are the s of the seeds, `factor` is the geometric mean of their c. `misfit` is the
@@ -108,7 +108,7 @@ class Law:
         return self.factor * size**self.slope
 
 
-def fit_law(sizes: Sequence[int], values: Float[np.ndarray, "size seed"]) -> Law | None:
+def fit_law(sizes: Sequence[int], values: Float[np.ndarray, "size seed"]) -> PowerLaw | None:
     """Fits log(value) on log(size) for each seed, by least squares.
 
     The law is None if a value has no logarithm, because it is zero or not finite.
@@ -119,4 +119,4 @@ def fit_law(sizes: Sequence[int], values: Float[np.ndarray, "size seed"]) -> Law
     slopes, intercepts = np.polyfit(x, y, 1)
     off = y.mean(1) - slopes.mean() * x - intercepts.mean()
     factor, misfit = np.exp([intercepts.mean(), abs(off).max()]).tolist()
-    return Law(tuple(slopes.tolist()), factor, misfit)
+    return PowerLaw(tuple(slopes.tolist()), factor, misfit)

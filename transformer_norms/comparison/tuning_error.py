@@ -50,7 +50,7 @@ def plain_point(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Curve:
+class FittedCurve:
     """A curve fitted to trials: `b` (b1, b2, b3), the `covariance` of b for noise of variance 1,
     the noise that the trials show, and the x of the nearest other values that were tried."""
 
@@ -134,7 +134,7 @@ def possible_gain(
     return math.fsum(gains)
 
 
-def _curve_gain(curve: Curve, noise: Spread) -> float:
+def _curve_gain(curve: FittedCurve, noise: Spread) -> float:
     """The largest upper bound of height(0) - height(x), over x up to the next tried values."""
     quantile = float(special.stdtrit(noise.freedom, LEVEL))
     bounds = [
@@ -169,7 +169,7 @@ def _word_gain(
 # ------------------------------------------------------------------------------------------ fitting
 
 
-def fit_curve(trials: Sequence[Trial], chosen: Mapping[str, Any], key: str) -> Curve | None:
+def fit_curve(trials: Sequence[Trial], chosen: Mapping[str, Any], key: str) -> FittedCurve | None:
     """The curve along `key` through the chosen point. None unless the key has at least three
     positive values near it at which, with all other keys as chosen, a trial trained."""
     if not _is_positive(chosen[key]):
@@ -186,7 +186,7 @@ def fit_curve(trials: Sequence[Trial], chosen: Mapping[str, Any], key: str) -> C
     b, covariance, noise = _least_squares(x, near)
     # Beyond an edge of what was tried, one more step of the same size counts as reachable.
     reach = (-right if left is None else left, -left if right is None else right)  # type: ignore[operator]
-    return Curve(b, covariance, noise, reach, values)
+    return FittedCurve(b, covariance, noise, reach, values)
 
 
 def _least_squares(x: ndarray, near: Sequence[Trial]) -> tuple[ndarray, ndarray, Spread]:

@@ -3,7 +3,7 @@ itself.
 
 Typed wins over recipe and recipe over preset (all three stand in the values already), preset over
 placement, placement over norm, norm over init, init over none. A separate head of the init wins
-over the preset's tied head (compose.py). Sizes become numbers in model/settings.py. A formula
+over the preset's tied head (compose.py). Sizes become numbers in model/sizes.py. A formula
 becomes a number when its block is built, threads and replicas when the run starts.
 """
 

@@ -68,7 +68,7 @@ class NormAt:
 
 
 @dataclass(frozen=True)
-class SubLayer:
+class SubLayerParts:
     """An attention or an mlp: norms by site, factors by what they multiply, and its block's own
     numbers."""
 
@@ -81,8 +81,8 @@ class SubLayer:
 
 
 @dataclass(frozen=True)
-class Block:
-    parts: Mapping[str, SubLayer]
+class BlockParts:
+    parts: Mapping[str, SubLayerParts]
     norms: Mapping[str, NormAt]  # at the sites of the block as a whole
 
 
@@ -103,7 +103,7 @@ class Anatomy:
         self.joins = self.placement.joins if self.placement.topology in CONNECTED else ()
         self._assembly = Assembly(config, NoPosition())
         self.blocks = [
-            Block(
+            BlockParts(
                 {name: self._sub_layer(name, plan, own) for name, plan in plans.items()},
                 self._found.get((own.i, "block"), {}),
             )
@@ -219,7 +219,7 @@ class Anatomy:
         """The content of a norm's file."""
         return self.config.norm if name == "norm" else self.config.norms[name]
 
-    def _sub_layer(self, name: str, plan: SubLayerPlan, own: BlockChoices) -> SubLayer:
+    def _sub_layer(self, name: str, plan: SubLayerPlan, own: BlockChoices) -> SubLayerParts:
         if name == "attention":
             plan = replace(plan, sites=self._assembly.sites(plan, own))
             inside = {"head_scale": _head_shapes(own.sizes.heads, own.value_dim)}
@@ -246,7 +246,7 @@ class Anatomy:
             )
         elif self.gated and (hidden := factors["hidden_scale"]):
             factors["gate"] = replace(hidden, symbol=f"{hidden.symbol} of the gate")
-        return SubLayer(
+        return SubLayerParts(
             self._norms(name, plan, own, factor),
             {key: one for key, one in factors.items() if one is not None},
             {of: factor(of, spec, stream) for of, spec in plan.adds.items()},

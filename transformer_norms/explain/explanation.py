@@ -16,7 +16,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.checks.cautions import unverified, unverified_line
 from transformer_norms.config.resolution import HENRYS_SCALE, NORM_KEYS
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value, flat
-from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayer
+from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayerParts
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.attention import ATTENTIONS
@@ -116,7 +116,7 @@ def equations(anatomy: Anatomy) -> Section:
     return Section("Equations", facts, remarks)
 
 
-def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
+def _beside_the_equation(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]:
     """Yields what other keys put inside attention: norms on q, k and v, a stand-in norm, a cap, a
     gate, a bias by distance, a window, a chunk, a temperature."""
     config, norms = anatomy.config, part.norms
@@ -174,7 +174,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
         yield f"{step}, {scaled} (trainer.qk_clip)"
 
 
-def _latents(anatomy: Anatomy, part: SubLayer) -> Iterator[str]:
+def _latents(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]:
     """Yields what queries, keys and values are made of, where that is not x alone."""
     config, inner = anatomy.config, part.own
     keys = "k = W_k c" if part.own.values_from_keys else "k, v = W_k c, W_v c"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from transformer_norms.explain.anatomy import Anatomy, Block, Factor, NormAt, SubLayer
+from transformer_norms.explain.anatomy import Anatomy, BlockParts, Factor, NormAt, SubLayerParts
 from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.model.sites import EARLIER, NORMED
 
@@ -83,7 +83,7 @@ def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> dict[Layout, li
     return kinds
 
 
-def _layout(reader: "_Rows", block: Block, i: int) -> Layout:
+def _layout(reader: "_Rows", block: BlockParts, i: int) -> Layout:
     """Gives the stream and each branch a column that holds their widest box."""
     topology, name = reader.anatomy.placement.topology, Box("name", "x")
     rows = [*reader.block(block, i)]
@@ -131,7 +131,7 @@ class _Rows:
         self.anatomy, self.short = anatomy, short
         self.values: Chain = ()  # what is added to the values of the block
 
-    def block(self, block: Block, i: int) -> Iterator[Row]:
+    def block(self, block: BlockParts, i: int) -> Iterator[Row]:
         terms = self.anatomy.value_terms(i)
         self.values = tuple(Box("layer", "+ v1" if "v1" in text else "+ E_v") for text in terms)
         branches = {
@@ -147,7 +147,7 @@ class _Rows:
         for name, part in block.parts.items():
             yield from self.sub_layer(part, branches[name], name in self.anatomy.joins)
 
-    def sub_layer(self, part: SubLayer, branch: Chain, joined: bool) -> Iterator[Row]:
+    def sub_layer(self, part: SubLayerParts, branch: Chain, joined: bool) -> Iterator[Row]:
         a, of_sum = part.factors.get("a"), _common_factor(part)
         carried = not a or bool(a.learned) or a.value != 0
         skip = self.factor(a) if carried and not of_sum else ()
@@ -175,14 +175,16 @@ class _Rows:
             if stream in factors
         ]
 
-    def branch(self, name: str, block: Block, inside: Callable[[SubLayer], Chain]) -> Chain:
+    def branch(
+        self, name: str, block: BlockParts, inside: Callable[[SubLayerParts], Chain]
+    ) -> Chain:
         part = block.parts[name]
         before, after = self.norm(part.norms.get("pre")), self.norm(part.norms.get("out"))
         read = (Box("layer", READ),) * (name in self.anatomy.joins)
         b = () if _common_factor(part) else self.factor(part.factors.get("b"))
         return (*read, *before, *inside(part), *after, *b)
 
-    def attention(self, part: SubLayer) -> Chain:
+    def attention(self, part: SubLayerParts) -> Chain:
         """One box, unless a norm or a learned factor stands inside it."""
         norms, factors = part.norms, part.factors
         beside = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
@@ -214,7 +216,7 @@ class _Rows:
         layers = [Box("layer", label) for label in (weights, f"{mixing}{beside}", "W_o")]
         return (*latents, layers[0], *abreast(chains), layers[1], *after, layers[2])
 
-    def latents(self, part: SubLayer) -> Chain:
+    def latents(self, part: SubLayerParts) -> Chain:
         """Returns the boxes of what queries, keys and values are made of, where that is not x."""
         inner, norms, own = part.own, part.norms, part.own.source is None
         ranks = {"q": inner.q_rank, **({"kv": inner.kv_rank} if own else {})}
@@ -235,7 +237,7 @@ class _Rows:
         label = {"elementwise": "sigmoid(W_g x)", "per_head": "sigmoid(W_g x) by head"}
         return () if kind == "none" else (Box("factor", f"* {label[kind]}"),)
 
-    def mlp(self, part: SubLayer) -> Chain:
+    def mlp(self, part: SubLayerParts) -> Chain:
         mid, scale = self.norm(part.norms.get("mid")), self.factor(part.factors.get("hidden_scale"))
         halves = {site: self.norm(part.norms.get(site)) for site in ("gate", "hidden")}
         hidden = abreast(halves) if all(halves.values()) else halves["hidden"]
@@ -298,7 +300,7 @@ def abreast(chains: Mapping[str, Chain], always: bool = False) -> Chain:
     return (Box("norm" if normed else "layer", " | ".join(words)),)
 
 
-def _common_factor(part: SubLayer) -> Factor | None:
+def _common_factor(part: SubLayerParts) -> Factor | None:
     """Returns the learned number that multiplies every term of a sum, s * (x + f(x))."""
     first, *others = (part.factors.get("a"), part.factors.get("b"), *part.adds.values())
     same = first and first.learned and not first.matrix and all(one == first for one in others)

@@ -20,7 +20,7 @@ LEAVES = {"": "", "weight": "weight", "gain": "weight", "offset": "weight", "bia
 # ------------------------------------------------------------ layouts: one tensor of several
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """`there` makes their tensor of ours, `here` takes it apart again. `like` has our shapes."""
 
     there: Callable[[Ours, ModelConfig], Tensor]
@@ -55,32 +55,32 @@ def _swap_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
 
 
 LAYOUTS = {
-    "same": Layout(lambda ours, config: ours[0], lambda tensor, like, config: [tensor]),
+    "same": TensorLayout(lambda ours, config: ours[0], lambda tensor, like, config: [tensor]),
     # One under the other: GLM-4's gate and up.
-    "stacked": Layout(lambda ours, config: torch.cat(list(ours)), _rows),
+    "stacked": TensorLayout(lambda ours, config: torch.cat(list(ours)), _rows),
     # Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself.
-    "columns": Layout(
+    "columns": TensorLayout(
         lambda ours, config: torch.cat(list(ours)).t(),
         lambda tensor, like, config: _rows(tensor.t(), like, config),
     ),
     # Query, key and value of one head, then those of the next: GPT-NeoX. They may differ in size.
-    "by_head": Layout(_by_head, _from_heads),
+    "by_head": TensorLayout(_by_head, _from_heads),
     # Of each head the dimensions that rope turns come last: DeepSeek's queries.
-    "turned_last": Layout(
+    "turned_last": TensorLayout(
         lambda ours, config: _roll(ours[0], config),
         lambda tensor, like, config: [_roll(tensor, config, back=True)],
     ),
     # The two halves of each head change places, since nanochat turns by the negative angle.
-    "turned_back": Layout(
+    "turned_back": TensorLayout(
         lambda ours, config: _swap_halves(ours[0], config),
         lambda tensor, like, config: [_swap_halves(tensor, config)],
     ),
     # A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys.
-    "heads": Layout(
+    "heads": TensorLayout(
         lambda ours, config: torch.stack(list(ours)), lambda tensor, like, config: tensor.unbind()
     ),
     # OPT's table of positions begins with two rows that no token reads.
-    "after_two": Layout(
+    "after_two": TensorLayout(
         lambda ours, config: torch.cat((torch.zeros_like(ours[0][:2]), ours[0])),
         lambda tensor, like, config: [tensor[2:]],
     ),
@@ -100,7 +100,7 @@ class Line(NamedTuple):
 
     theirs: str
     ours: Sequence[str]
-    layout: Layout
+    layout: TensorLayout
     where: str = ""
 
 

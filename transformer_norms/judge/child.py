@@ -10,7 +10,7 @@ from typing import NamedTuple
 _PATIENCE = 60.0  # seconds for a run to save, once told to stop
 
 
-class Answer(NamedTuple):
+class Exit(NamedTuple):
     """The exit code of a process, and the last lines of its stdout and stderr, maybe empty."""
 
     code: int
@@ -18,7 +18,7 @@ class Answer(NamedTuple):
     err: str
 
 
-def run_python(root: Path, lines: str, arguments: Sequence[str]) -> Answer:
+def run_python(root: Path, lines: str, arguments: Sequence[str]) -> Exit:
     """Runs `lines` with the package that lies in `root`. `arguments` are its sys.argv[1:].
 
     It is in a separate session: Ctrl-C reaches this process alone, which stops it once and lets
@@ -40,4 +40,4 @@ def run_python(root: Path, lines: str, arguments: Sequence[str]) -> Answer:
             process.kill()
             process.communicate()
         raise
-    return Answer(process.returncode, *(text.rstrip().rpartition("\n")[2] for text in printed))
+    return Exit(process.returncode, *(text.rstrip().rpartition("\n")[2] for text in printed))

@@ -52,7 +52,7 @@ class NoPosition(nn.Module):
 
 
 @POSITIONS("learned")
-class Learned(NoPosition):
+class LearnedPositions(NoPosition):
     """x + P[t], a vector for each position up to the context      GPT-1, GPT-2"""
 
     bounded = True

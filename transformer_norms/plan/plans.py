@@ -26,7 +26,7 @@ REST = {"cuda": 1.5 * GIB, "cpu": 0.4 * GIB}
 
 
 @dataclass(frozen=True)
-class Layout:
+class StepLayout:
     """A step is `micro_batches` of `sequences` each. Each replica of the model computes `share` of
     them one after another. `pieces` is by how much they are smaller than trainer.accumulation
     says."""
@@ -47,7 +47,7 @@ class Layout:
         return (self.share - 1).bit_length() + 1
 
 
-def divide_step(config: Config) -> Layout:
+def divide_step(config: Config) -> StepLayout:
     """Returns the layout of a config's step on one device; ConfigError where there is none."""
     settings = config.trainer
     replicas = 1 if settings.replicas == "auto" else settings.replicas
@@ -59,7 +59,7 @@ def divide_step(config: Config) -> Layout:
             f"trainer.replicas={replicas}: they cannot share {settings.batch_size} sequences "
             f"(trainer.batch_size) evenly with trainer.accumulation={settings.accumulation}"
         )
-    return Layout(replicas, count, settings.batch_size // count, count // settings.accumulation)
+    return StepLayout(replicas, count, settings.batch_size // count, count // settings.accumulation)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Memory:
         return self.rest + max(parts.total() for parts in self.phases.values())
 
 
-def memory_of(stage: Stage, layout: Layout) -> Memory:
+def memory_of(stage: Stage, layout: StepLayout) -> Memory:
     """Returns what a device holds: the weights and moments once, and gradients for each replica.
     The stage rehearses one micro-batch."""
     passes = stage.rehearse(layout.sequences, layout.pieces)
@@ -105,7 +105,7 @@ class RunPlan:
     parameters: dict[str, int]
     flops: float
     again: float
-    layout: Layout
+    layout: StepLayout
     memory: Memory
 
     @property

@@ -34,7 +34,7 @@ PARTS = ("weights", "gradients", "moments", "activations", "logits", "work")
 Bytes = Counter[str]  # by part
 
 
-class Ledger(TorchDispatchMode):
+class MemoryCount(TorchDispatchMode):
     """Counts the bytes of all storages that are alive, by part, and keeps the fullest moment.
 
     A storage belongs to the part that is `open` when an operator allocates it, and to the logits if
@@ -163,8 +163,8 @@ class Stage:
             self.model.constrain(self.model)
 
     @contextmanager
-    def _counted(self) -> Iterator[Ledger]:
-        with self.mode, Ledger(self.model.vocab_size) as ledger:
+    def _counted(self) -> Iterator[MemoryCount]:
+        with self.mode, MemoryCount(self.model.vocab_size) as ledger:
             for tensor in (*self.parameters, *self.model.buffers()):
                 ledger.enter(tensor, "weights")
             yield ledger

@@ -59,7 +59,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     figure.get_layout_engine().set(wspace=0.05)
     *left, right = axes[0]
     if curves:
-        draw_training(findings.study, variants, curves, View(), left[0])
+        draw_training(findings.study, variants, curves, CurveView(), left[0])
     elif rates:
         draw_tuning(left[0], findings.study, rates)
     draw_finals(right, findings, variants)
@@ -146,7 +146,7 @@ ALONG = {"tokens": "tokens", "flops": "FLOPs", "seconds": "seconds of training"}
 
 
 @dataclass(frozen=True)
-class View:
+class CurveView:
     """How curves of the loss `loss`, a key of LOSS_KEYS, are drawn along a key of ALONG: how
     training ended, or all of it on logarithmic axes."""
 
@@ -166,7 +166,7 @@ def draw_training(
     study: Study,
     variants: Sequence[Variant],
     by_variant: Sequence[Sequence[Curve]],
-    view: View,
+    view: CurveView,
     axes: Any,
 ) -> None:
     """Draws each seed as a thin line behind the mean, and names the lines."""
@@ -188,7 +188,7 @@ def draw_training(
     figures.style_axes(axes)
 
 
-def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: View) -> None:
+def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: CurveView) -> None:
     """Sets the ranges and the numbers at the axes."""
     from matplotlib.ticker import EngFormatter
 
@@ -211,7 +211,7 @@ def _whole_range(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def _draw_variant(
-    axes: Any, study: Study, variant: Variant, curves: Sequence[Curve], view: View
+    axes: Any, study: Study, variant: Variant, curves: Sequence[Curve], view: CurveView
 ) -> tuple[float, float]:
     """Draws one variant. Returns the end of its line."""
     place = study.variants.index(variant)

@@ -31,7 +31,7 @@ _TAIL = 1 << 18  # bytes that hold the last row with a loss, and rows of probes 
 
 
 @dataclass
-class Row:
+class JobRow:
     """The state of one job."""
 
     job: Job
@@ -88,7 +88,7 @@ class Board:
 
     def __init__(self, title: str, follow: Callable[[Path], None]) -> None:
         self.title, self.follow = title, follow
-        self.rows: list[Row] = []
+        self.rows: list[JobRow] = []
         self.screen, self.said = Screen(), set[str]()
         self.began = self.spoke = time.monotonic()
         self.done_before = 0.0  # of the runs, by earlier commands
@@ -108,7 +108,7 @@ class Board:
     def add(self, jobs: list[Job]) -> None:
         with self.lock:
             for job in jobs:
-                row = Row(job)
+                row = JobRow(job)
                 row.update()
                 row.state = "waiting" if row.state == "failed" else row.state
                 self.done_before += row.share
@@ -150,7 +150,7 @@ class Board:
         while not self.over.wait(LOOK_EVERY):
             self.look()
 
-    def _look_at(self, row: Row) -> None:
+    def _look_at(self, row: JobRow) -> None:
         read = row.read
         with suppress(OSError, ValueError):  # a file that is being written, or has gone
             row.update()
@@ -162,7 +162,7 @@ class Board:
         if row.over:
             self._say_ended(row)
 
-    def _say_ended(self, row: Row) -> None:
+    def _say_ended(self, row: JobRow) -> None:
         self.spoke = time.monotonic()
         ended = sum(row.over for row in self.rows)
         result = f": {row.error}" if row.error else _loss_text(row)
@@ -192,7 +192,7 @@ def time_left(began: float, done: float, rest: float) -> str:
     return clock((time.monotonic() - began) / done * rest) if done > 0 else ""
 
 
-def _loss_text(row: Row) -> str:
+def _loss_text(row: JobRow) -> str:
     return "" if row.loss is None else f", loss {row.loss:.4f}"
 
 

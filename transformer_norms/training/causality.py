@@ -80,7 +80,7 @@ def lookahead(model: Transformer, vocab_size: int) -> float:
     return compare_passes(model, tokens, changed, ~later).distance
 
 
-class Comparison(NamedTuple):
+class LogitDistance(NamedTuple):
     """How far the logits of two batches are apart, in standard deviations, whether a pass of the
     model draws numbers (dropout), and whether it changes a buffer (running averages)."""
 
@@ -93,7 +93,7 @@ class Comparison(NamedTuple):
         return self.distance < ROUNDING_OF_ROWS
 
 
-def compare_passes(model: Transformer, one: Tensor, other: Tensor, kept: Tensor) -> Comparison:
+def compare_passes(model: Transformer, one: Tensor, other: Tensor, kept: Tensor) -> LogitDistance:
     """Compares the logits of two batches in training mode, at the places of the mask `kept`.
     Dropout and buffers are the same both times, and noise shows what a block hides that begins as
     nothing. Where logits under noise are not finite, those of the model without noise count. The
@@ -108,11 +108,11 @@ def compare_passes(model: Transformer, one: Tensor, other: Tensor, kept: Tensor)
         passes = both_passes()
     (logits, logits_of_other), drawn, counted = zip(*passes, strict=True)
     distance = (logits_of_other - logits)[kept].abs().max() / logits.std().clamp_min(1e-12)
-    return Comparison(distance.item(), any(drawn), any(counted))
+    return LogitDistance(distance.item(), any(drawn), any(counted))
 
 
 @torch.no_grad()
-def examine_rows(model: Transformer) -> Comparison:
+def examine_rows(model: Transformer) -> LogitDistance:
     """Compares the first rows of two batches that differ in their second row: they are the same
     unless rows depend on each other, as under batchnorm."""
     generator = torch.Generator().manual_seed(0)

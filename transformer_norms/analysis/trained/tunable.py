@@ -69,7 +69,7 @@ def stay(stages: Mapping[int, str]) -> Timetable:
 
 
 @dataclass
-class Tuning:
+class TuningLosses:
     """One model tuned on: step and validation loss by stage, and the training loss of each step,
     in nats per token. `diverged` says why it ended early, and is empty where it did not."""
 
@@ -85,10 +85,10 @@ class Tuning:
         self.steps[stage], self.validation[stage] = trainer.step, nats / tokens
 
 
-def tune(trainer: Trainer, timetable: Timetable, tell: Callable[[int, int], None]) -> Tuning:
+def tune(trainer: Trainer, timetable: Timetable, tell: Callable[[int, int], None]) -> TuningLosses:
     """Tunes the trainer's model on to its last step, as the timetable says. `tell` is called with
     the steps that are done, and their number."""
-    tuning, steps = Tuning(), trainer.settings.steps
+    tuning, steps = TuningLosses(), trainer.settings.steps
     # A loss above the first one is what is to be measured here; only what is not finite ends it.
     trainer.divergence = Divergence(warmup=steps)
     for step in range(steps):
@@ -131,7 +131,7 @@ class Tunable:
         timetable: Callable[[Transformer], Timetable],
         words: str,
         tell: Tell,
-    ) -> tuple[Tuning, Transformer]:
+    ) -> tuple[TuningLosses, Transformer]:
         """Tunes a model on, as its timetable says. `timetable` is called with the model once its
         optimizer is made, and may put other modules around its norms."""
         if self.threads:

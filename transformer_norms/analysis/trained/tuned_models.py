@@ -32,7 +32,7 @@ from transformer_norms.analysis.trained.tunable import (
     TUNED,
     Timetable,
     Tunable,
-    Tuning,
+    TuningLosses,
     stay,
 )
 from transformer_norms.config.tree import Config
@@ -103,7 +103,9 @@ def saved_folder(name: str, home: Path | None, folder: Path) -> Path | None:
     return home and home / f"{folder.resolve().name}-{name}"
 
 
-def rows_of(changed: Tuning, control: Tuning, rounding: float | None, name: str) -> Iterator[Row]:
+def rows_of(
+    changed: TuningLosses, control: TuningLosses, rounding: float | None, name: str
+) -> Iterator[Row]:
     """The losses of a model, those of each stage, and those of each step. `name` is that of the
     change."""
     reasons = {name: changed.diverged, CONTROL: control.diverged}

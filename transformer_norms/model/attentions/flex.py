@@ -18,7 +18,7 @@ LIMIT = 64
 config.specialize_float = True
 
 
-class Seen(NamedTuple):
+class KernelArguments(NamedTuple):
     """The kernel's arguments for a pattern and a cap: which blocks of keys it reads for `time`
     queries, and what it does to their logits."""
 
@@ -27,14 +27,14 @@ class Seen(NamedTuple):
     score: Callable[..., Tensor] | None
 
 
-def make_seen(time: int, cap: float | None, pattern: Pattern, device: str) -> Seen:
+def make_seen(time: int, cap: float | None, pattern: Pattern, device: str) -> KernelArguments:
     """A graph in which this is traced makes the mask in every call."""
     pattern = replace(pattern)  # not the object of one block, for which a graph would be alone
     make: Callable[..., BlockMask] = create_block_mask
     if device.startswith("cuda") and not torch.compiler.is_compiling():
         make = torch.compile(make)  # else all pairs of tokens are written down on the way
     mask = make(lambda b, h, i, j: pattern.sees(i, j), None, None, time, time, device=device)
-    return Seen(time, mask, score_of(cap, pattern, device))
+    return KernelArguments(time, mask, score_of(cap, pattern, device))
 
 
 # One score for each cap and bias, or each call would be compiled anew.
@@ -62,7 +62,7 @@ def fused(
     cap: float | None,
     scale: float,
     pattern: Pattern,
-    seen: Seen | None = None,
+    seen: KernelArguments | None = None,
 ) -> Tensor:
     """softmax(cap * tanh(scale * q k^T / cap) + bias) v over what the pattern's queries see, of
     [batch, heads, time, head_dim]. A graph reads the mask that was `seen` before it."""

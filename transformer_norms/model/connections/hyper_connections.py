@@ -127,7 +127,7 @@ class DynamicHyperConnection(HyperConnection):
         return self.write_weights + self.write_scale * torch.tanh(change)
 
 
-class Gate(nn.Module):
+class StreamGate(nn.Module):
     """scale * W z + bias, where z are the numbers of a token's streams, normed by their rms"""
 
     def __init__(self, width: int, outputs: int, scale: float) -> None:
@@ -146,7 +146,7 @@ class GatedSum(nn.Module):
     def __init__(self, width: int, final: Layer, streams: int, scale: float, eps: float) -> None:
         super().__init__()
         self.rms = RMSNorm(streams * width, eps=eps, gain="none")
-        self.gate, self.norm, self.eps = Gate(streams * width, streams, scale), final, eps
+        self.gate, self.norm, self.eps = StreamGate(streams * width, streams, scale), final, eps
 
     def forward(self, streams: Streams) -> Stream:
         z = wide(streams)
@@ -180,9 +180,9 @@ class ManifoldHyperConnection(Mixing):
         super().__init__()
         self.streams, self.iterations, self.eps = streams, iterations, eps
         self.rms = RMSNorm(streams * width, eps=eps, gain="none")
-        self.read_gate = Gate(streams * width, streams, scale)
-        self.mix_gate = Gate(streams * width, streams**2, scale)
-        self.write_gate = Gate(streams * width, streams, scale)
+        self.read_gate = StreamGate(streams * width, streams, scale)
+        self.mix_gate = StreamGate(streams * width, streams**2, scale)
+        self.write_gate = StreamGate(streams * width, streams, scale)
 
     def reading(self, z: Tensor) -> Tensor:
         return torch.sigmoid(self.read_gate(self.rms(z.flatten(-2)))) + self.eps

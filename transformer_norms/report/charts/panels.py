@@ -16,7 +16,7 @@ from transformer_norms.report.charts.differences import (
 )
 from transformer_norms.report.charts.lines import against_panels
 from transformer_norms.report.charts.profiles import probe_profiles
-from transformer_norms.report.curves import ALONG, View, curves_of, draw_finals, draw_training
+from transformer_norms.report.curves import ALONG, CurveView, curves_of, draw_finals, draw_training
 from transformer_norms.report.figures import figure_bytes, fit_margins, pyplot
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
@@ -108,7 +108,7 @@ def _training_panels(
     variants = [variant for variant in findings.study.variants if variant.ended]
     every = ((key, curves_of(findings, variants, rows, key, most)) for key in LOSS_KEYS)
     loss, curves = next((one for one in every if one[1]), ("", []))
-    for view in (*(View(loss, along) for along in ALONG), View(loss, log=True)):
+    for view in (*(CurveView(loss, along) for along in ALONG), CurveView(loss, log=True)):
         if any(map(view.known, curves)):
             draw = partial(draw_training, findings.study, variants, curves, view)
             title = f"{LOSS_KEYS[loss]} by {ALONG[view.along]}"
