@@ -57,7 +57,7 @@ def multiples(loaded: Loaded) -> dict[int, str]:
         length, most = multiple * loaded.context, loaded.model.context
         reasons[multiple] = ""
         if length > most and getattr(loaded.model.position, "bounded", True):
-            kind = type(loaded.model.position).__name__.lower()
+            kind = loaded.config.choices["position"]
             reasons[multiple] = f"{kind} positions end at the context of {most} tokens"
         elif multiple > 1 and length > loaded.tokens_read:
             reasons[multiple] = f"the text that is read has {loaded.tokens_read} tokens"
