@@ -135,9 +135,9 @@ class Watch:
 
     def close(self) -> None:
         """Ends the thread, once it has said what it has to say."""
-        self.wait()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        self.wait()
         signal.set_wakeup_fd(self._before, warn_on_full_buffer=False)
         os.close(self._writer)
 

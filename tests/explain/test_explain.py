@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from combinations import combined
 
 from transformer_norms.config.building import build_model, build_uninitialized
@@ -91,41 +92,7 @@ def test_deviations_are_those_that_the_weights_are_drawn_with():
 # The whole text. GOLDEN=write writes it anew
 
 TEXTS = Path(__file__).parent / "texts"
-SAID = {
-    "post": "placement=post position=learned architecture.logit_cap=30",
-    "derf": "norm=derf position=learned qk_norm=full optimizer.decay_norms=true",
-    "dual": "placement=residual_dual embed=rmsnorm norm=layernorm init=scaled v_norm=rmsnorm_np",
-    "fixnorm": "embed=fixnorm init=mup qk_norm=l2 final_norm=none model.kv_heads=1",
-    "ngpt": "placement=ngpt mlp=swiglu optimizer.weight_decay=0.3",
-    "values": "architecture.value_embedding=i architecture.value_gate=12 "
-    "architecture.value_residual=0.5 architecture.attention_gate=per_head "
-    "architecture.activation_sparsity=0.95*(i==0) architecture.attention_cap=30",
-    "patterns": "architecture.sliding_window=5*(i%2) architecture.attention_chunk=[0,0,7,7] "
-    "architecture.temperature_floor=3 position=alibi trainer.qk_clip=9",
-    "shared": "architecture.kv_from_block=[0,0,2,2] architecture.values_from_keys=1 "
-    "model.head_dim=8*(1+(i>1)) architecture.smear=4",
-    "sinks": "attention=sinks norm=dyt init=t5 trainer.tokens=1e6 schedule.warmup=0.1",
-    "hybrid": "placement=hybrid norm=dyt",
-    "mhc": "placement=mhc",
-    "gemma3n": "placement=gemma3n",
-    "gemma4": "placement=gemma4_inputs placement.connection.inputs=5",
-    "laurel": "placement=laurel",
-    "siamese": "placement=siamese",
-    "spannorm": "placement=spannorm",
-    "b2t": "placement=b2t",
-    "parallel": "placement=parallel",
-    "gpt2": "preset=gpt2",
-    "latents": "preset=deepseek_v3",
-    "kv latent": "architecture.kv_rank=6",
-    "exaone": "preset=exaone4",
-}
-DIFFERENCES = {
-    "eps": ("placement=pre", "placement=pre norm.eps=0.5"),
-    "blocks": ("placement=hybrid", "placement=hybrid_star"),
-    "final": ("placement=pre", "placement=pre final_norm=none"),
-    "nothing": ("placement=pre", "placement=pre"),
-    "presets": ("preset=gemma2", "preset=gemma3 architecture.bias=true"),
-}
+COMMANDS = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text())
 
 
 def explanation_of(words):
@@ -144,14 +111,14 @@ def is_golden(name, text):
     assert text == file.read_text()
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", COMMANDS["said"])
 def test_an_explanation_is_this_text(name):
-    is_golden(name, explanation_text(explanation_of(SAID[name])))
+    is_golden(name, explanation_text(explanation_of(COMMANDS["said"][name])))
 
 
-@pytest.mark.parametrize("name", DIFFERENCES)
+@pytest.mark.parametrize("name", COMMANDS["differences"])
 def test_a_difference_is_this_text(name):
-    one, two = map(explanation_of, DIFFERENCES[name])
+    one, two = map(explanation_of, COMMANDS["differences"][name])
     is_golden(f"against {name}", difference_text(one, two))
 
 

@@ -67,15 +67,15 @@ def test_a_run_that_was_killed_before_it_pruned_does_so_when_it_goes_on(home, mo
 
 
 @pytest.mark.goal("C1")
-@pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "manifest.json", "optimizer.safetensors"])
 def test_a_run_whose_newest_checkpoint_is_cut_goes_on_from_the_one_before_and_ends(
     home, name, capfd
 ):
     file = newest_of(0) / name
-    os.truncate(file, file.stat().st_size // 2)
+    file.unlink() if "optimizer" in name else os.truncate(file, file.stat().st_size // 2)
     assert go()["status"] == "finished"
     said = capfd.readouterr().err
-    assert [str(file) in line for line in said.splitlines()].count(True) == 1
+    assert [str(file.parent) in line for line in said.splitlines()].count(True) == 1
     assert "goes on from step 2" in said
     assert same(run_of(0), run_of(0, "whole"))
 

@@ -124,11 +124,14 @@ def test_a_command_goes_on_with_the_seeds_that_another_one_has_planned_meanwhile
     assert record() == calm
 
 
-def test_a_pool_is_kept_busy(capsys, trainings):
+@pytest.mark.parametrize(("at_once", "counts"), [(4, (5, 7, 8)), (0, (5,))])
+def test_a_pool_is_kept_busy_and_other_launchers_get_a_seed_at_a_time(
+    at_once, counts, capsys, trainings
+):
     launcher = BasicLauncher()
-    launcher.at_once = 4
+    launcher.at_once = at_once
     sweep(capsys, *write_sweep(FEW), launcher=launcher)
-    assert len(trainings.seeds["layernorm"]) in (5, 7, 8)  # two variants, four workers
+    assert len(trainings.seeds["layernorm"]) in counts  # two variants, four workers
 
 
 def test_seeds_of_tuning_are_left_out_of_those_that_are_added(capsys, trainings):

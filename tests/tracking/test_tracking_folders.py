@@ -20,6 +20,13 @@ def typed(study, overrides, seed=0, **keys):
     return make_run(study, config_of(overrides, seed, **keys), 2.0)
 
 
+def test_what_the_command_types_goes_before_what_its_run_began_with(tmp_path):
+    saved = SavedRun(typed(tmp_path, ["placement=pre"], tracking__project="old"))
+    asked = view.opening(saved, {"type": "wandb", "project": "mine", "entity": "team"})["asked"]
+    assert (asked["project"], asked["entity"]) == ("mine", "team")
+    assert view.opening(saved)["asked"]["project"] == "old"
+
+
 def test_the_seeds_of_a_variant_share_its_name_and_no_other_run_does(tmp_path):
     first, second = (typed(tmp_path, ["placement=pre"], seed) for seed in (0, 1))
     others = [

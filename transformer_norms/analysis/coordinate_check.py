@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,9 @@ ANALYSIS = Analysis(
     "What a few steps change, by width",
     views=(View(slopes, ("model",), {part: Number(part) for part in PARTS}),),
     panels=[
-        Lines("model", "width", part, "width d", f"change of {part}, rms", log="xy")
+        Lines(
+            "model", "width", part, "width d", f"change of {part}, rms", "xy", mean=geometric_mean
+        )
         for part in PARTS
     ],
     limits=(

@@ -108,7 +108,7 @@ class Lines:
     seed, a thick one the mean of a variant. Where `x` is a text, marks take the place of lines.
 
     `level` is a grey line: a number, or the key of one in each row. `linear` is the size below
-    which a logarithmic `y` is linear, so that it may be negative.
+    which a logarithmic `y` is linear, so that it may be negative. `mean` is that of the seeds.
     """
 
     rows: str | Callable[[Rows], Rows]
@@ -119,6 +119,7 @@ class Lines:
     log: str = ""  # the logarithmic axes, such as "xy"
     level: float | str | None = None
     linear: float | None = None
+    mean: Callable[[Sequence[float]], float] = fmean
 
     def __call__(self, axes: Any, rows: Rows) -> None:
         own = [row for row in select(self.rows, rows) if row.get(self.y) is not None]
@@ -127,7 +128,7 @@ class Lines:
             for row in own:
                 if row[MODEL] == name:
                     seeds.setdefault(row.get(SEED), {})[row[self.x]] = row[self.y]
-            draw_seeds(axes, list(seeds.values()), name, place)
+            draw_seeds(axes, list(seeds.values()), name, place, self.mean)
         levels = {row[self.level] for row in own} if isinstance(self.level, str) else {self.level}
         for level in levels - {None}:
             axes.axhline(level, color=GREY, linewidth=0.8, linestyle=":")
@@ -150,7 +151,13 @@ class Lines:
             set_decades(axes)
 
 
-def draw_seeds(axes: Any, lines: Sequence[Mapping[Any, float]], name: str, place: int) -> None:
+def draw_seeds(
+    axes: Any,
+    lines: Sequence[Mapping[Any, float]],
+    name: str,
+    place: int,
+    mean: Callable[[Sequence[float]], float],
+) -> None:
     """Draws each of `lines` thin, and their mean thick and named."""
     colour, dashes = line_style(place)
     marks = bool(lines) and isinstance(next(iter(lines[0])), str)
@@ -160,8 +167,8 @@ def draw_seeds(axes: Any, lines: Sequence[Mapping[Any, float]], name: str, place
                   markersize=1.5, **style)  # fmt: skip
     if lines:
         places = [at for at in lines[0] if all(at in line for line in lines)]
-        mean = [fmean(line[at] for line in lines) for at in places]
-        axes.plot(places, mean, linestyle="" if marks else dashes, linewidth=1.5, markersize=4.5,
+        means = [mean([line[at] for line in lines]) for at in places]
+        axes.plot(places, means, linestyle="" if marks else dashes, linewidth=1.5, markersize=4.5,
                   label=name, **style)  # fmt: skip
 
 

@@ -4,6 +4,7 @@ Hydra reads the words that begin with `hydra`, the number of a job, and the word
 draws from. It composes no config of a run.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -77,21 +78,31 @@ def run_search(
 
     from transformer_norms.config.chosen_files import check_names
     from transformer_norms.config.compose import compose
-    from transformer_norms.config.overrides import is_several, read_several
+    from transformer_norms.config.overrides import FUNCTION, is_several, read_several
     from transformer_norms.sweep.ending import end_search
 
     drawn = [text for text in words if is_several(text)]
     fixed = [text for text in words if text not in drawn]
-    keys, first = OmegaConf.create({}), []
-    for key, values in map(read_several, drawn):
+    keys, first, several = OmegaConf.create({}), [], []
+    for text in drawn:
+        key, values = read_several(text)
         OmegaConf.update(keys, key, None, force_add=True)
         listed = [f"{key}={value}" for value in values or ()]
         check_names(listed)
         first += listed[:1]
+        is_list = values and not FUNCTION.fullmatch(text.partition("=")[2])
+        several.append(f"{key}={','.join(map(_quoted, values))}" if is_list else text)
     study = compose([*fixed, *first]).study
     with _hydra([*hydras, *drawn], study, OmegaConf.to_container(keys)) as hydra:
-        hydra.multirun("sweep", partial(_run_drawn, train, fixed), [*hydras, *drawn])
+        hydra.multirun("sweep", partial(_run_drawn, train, fixed), [*hydras, *several])
     return end_search(Path("runs") / study)
+
+
+def _quoted(value: str) -> str:
+    """Returns a value that Hydra's grammar does not have, such as an equation, as a text in it."""
+    if re.fullmatch(r"[\w./:+-]*|\[.*\]|\{.*\}|'.*'", value):
+        return value
+    return "'" + value.replace("'", r"\'") + "'"
 
 
 def _run_drawn(train: Callable[[Sequence[str]], float], fixed: Sequence[str], _: Any) -> float:

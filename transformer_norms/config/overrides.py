@@ -51,7 +51,7 @@ _INTEGER = re.compile(r"[+-]?(0|[1-9](_?\d)*)")
 _FLOAT = re.compile(r"[+-]?((\d+\.\d*|\.\d+)(e[+-]?\d+)?|\d+e[+-]?\d+|inf|nan)", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = {"true": True, "false": False, "null": None}
-_FUNCTION = re.compile(r"(choice|range|interval|glob|tag|shuffle|sort)\((.*)\)")
+FUNCTION = re.compile(r"(choice|range|interval|glob|tag|shuffle|sort)\((.*)\)")
 
 
 def split(text: str, sign: str = ",") -> list[str]:
@@ -154,7 +154,7 @@ def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
         raise ConfigError(f"{text}: ${{...}} is not allowed in a value")
     if key == SEPARATOR:
         return key, [value]
-    if (call := _FUNCTION.fullmatch(value)) is None:
+    if (call := FUNCTION.fullmatch(value)) is None:
         return key, split(value)
     inside = split(call[2])
     try:
@@ -167,7 +167,7 @@ def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
 def is_several(text: str) -> bool:
     """Whether KEY=A,B, a function of values, or seed=A..B names the values of a sweep."""
     key, _, value = text.partition("=")
-    many = len(split(value)) > 1 or _FUNCTION.fullmatch(value)
+    many = len(split(value)) > 1 or FUNCTION.fullmatch(value)
     return key != SEPARATOR and bool(many or re.fullmatch(r"seed=\d+\.\.\d+", text))
 
 

@@ -69,7 +69,7 @@ def encode_work(
     """Encodes a slice in memory. Calls `tell` with the bytes of each stretch that was encoded."""
     # Sorting keeps the order of the places.
     placed = sorted(placed_texts(work), key=lambda text: PARTS.index(text.part))
-    index = np.array([_describe(text) for text in placed], INDEX)
+    index = np.array([_describe(text, separated) for text in placed], INDEX)
     packed = []
     for ids in tokenizer.encode_documents((text.text for text in placed), separated, threads):
         packed.append(pack_ids(ids, tokenizer.vocab_size))
@@ -88,9 +88,10 @@ def encode_work(
     return EncodedSlice(index, lambda start, stop: ids[start:stop])
 
 
-def _describe(placed: Placed) -> tuple[int, int, int, int, int, bool]:
-    """The row of a document in the index; its tokens and what they spell are left open."""
-    normalized = " ".join(placed.text.split()).casefold().encode()
+def _describe(placed: Placed, separated: bool) -> tuple[int, int, int, int, int, bool]:
+    """The row of a document in the index; its tokens and what they spell are left open. Only the
+    likeness of separated documents is compared; running text may be as long as memory."""
+    normalized = " ".join(placed.text.split()).casefold().encode() if separated else b""
     likeness = int.from_bytes(hashlib.blake2b(normalized, digest_size=8).digest(), "little")
     size = len(placed.text.encode())
     return PARTS.index(placed.part), placed.place, size, 0, likeness, False

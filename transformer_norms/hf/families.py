@@ -7,6 +7,7 @@ row, and in tensors.yaml the names of its tensors.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,11 @@ LOGIT_CAP = cap("final_logit_softcapping", "architecture.logit_cap")
 ONE_WAY = never("use_bidirectional_attention")
 
 
+@cache
+def _tables() -> Any:
+    return read_yaml(Path(__file__).parent / "tensors.yaml")
+
+
 @dataclass(frozen=True)
 class Family:
     """`dropouts` are the keys of its dropout, where they act in all the places that ours do. The
@@ -116,7 +122,7 @@ class Family:
     dropouts: Sequence[str] = ()
 
     def table(self) -> list[Line]:
-        tables = read_yaml(Path(__file__).parent / "tensors.yaml")
+        tables = _tables()
         own = tables["families"].get(self.model_type, {"of": "ends attention mlp pre"})
         groups = [tables["groups"][name] for name in own.get("of", "").split()]
         text = "".join([*groups, own.get("names", "")])

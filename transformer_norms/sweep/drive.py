@@ -224,7 +224,7 @@ class Sweep:
         if found is None:
             return
         plan = SeedPlan.of(self.question, best, found.study)
-        most, at_once = self.question.most_seeds, getattr(self.launcher, "at_once", 1)
+        most, at_once = self.question.most_seeds, max(1, getattr(self.launcher, "at_once", 1))
         counts, ready = plan.counts(found.study), False
         while not ready:
             self._run("result", plan.runs(counts))

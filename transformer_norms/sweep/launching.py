@@ -82,6 +82,8 @@ def launch(
         return answers
     try:
         return list(launcher.run([job.overrides for job in batch], stacks(batch, launcher)))
+    except ConfigError:  # a setting of the launcher's is wrong
+        raise
     except (Exception, SystemExit) as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")

@@ -41,11 +41,11 @@ def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> in
     from transformer_norms.tracking.view import problem_of, show_folder  # imports wandb
 
     later = "" if mode == "online" else "; its upload waits for `sync` online"
-    failed = 0
+    failed, typed = 0, {"model": "final"} if with_model else {}
     for folder in dict.fromkeys(one.resolve() for one in shown):
         code = 0
         try:
-            next(show_folder(folder, mode, lambda: True, with_model))  # which waits for nothing
+            next(show_folder(folder, mode, lambda: True, typed))  # which waits for nothing
         except StopIteration as end:
             outcome = ("mirrored" if end.value < 0 else f"mirrored up to step {end.value}") + later
         except Exception as error:  # the other folders go on

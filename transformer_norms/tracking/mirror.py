@@ -4,6 +4,7 @@ Training names folders to that process. Training never imports wandb and never w
 the process could not finish, `python -m transformer_norms.tracking sync FOLDER` does later.
 """
 
+import json
 import os
 import re
 import select
@@ -37,7 +38,7 @@ class Mirror:
 
     def __init__(self, tracking: Mapping[str, Any], say: Say = say) -> None:
         self.mode, self._say = resolve_mode(tracking.get("mode", "disabled"), os.environ), say
-        asked = wishes(tracking, os.environ)
+        self.tracking, asked = tracking, wishes(tracking, os.environ)
         project = asked.get("project", PROJECT)
         if self.mode != "disabled" and re.search(r"[/\\#?%:]|.{129}", project):
             key = "tracking.project" if project == tracking.get("project") else "WANDB_PROJECT"
@@ -71,7 +72,7 @@ class Mirror:
         unused = [name for name in _UNUSED if name in os.environ and not processes.has_agent()]
         more = f"; not used: {', '.join(unused)}" if unused else ""
         self._say(f"W&B: {where}; tracking=none switches it off{more}")
-        return _start(self.mode, self._log.absolute())
+        return _start(self.mode, self._log.absolute(), self.tracking)
 
     def close(self, timeout: float | None = None) -> None:
         """Waits at most `timeout` seconds for the last rows, and says what is then missing."""
@@ -94,16 +95,17 @@ class Mirror:
             self._say(f"W&B: {why}; {self._sync} brings what is missing")
 
 
-def _start(mode: str, log: Path) -> subprocess.Popen[bytes]:
+def _start(mode: str, log: Path, tracking: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     # W&B's default is off, unless an account says otherwise; $WANDB_DISABLE_CODE goes before.
     environment = {"WANDB_SAVE_CODE": "true", **os.environ, "PYTHONPATH": path}
     # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
+    typed = json.dumps(dict(tracking))
     with signals.withhold_signals():
         process = subprocess.Popen(
-            [sys.executable, "-m", "transformer_norms.tracking.mirror", mode, log],
+            [sys.executable, "-m", "transformer_norms.tracking.mirror", mode, log, typed],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -116,7 +118,7 @@ def _start(mode: str, log: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def follow_stdin(mode: str, log: str) -> None:
+def follow_stdin(mode: str, log: str, typed: str) -> None:
     """Shows the folders that are named on stdin until the naming process is gone. What fails is a
     line of the file `log`."""
     from transformer_norms.tracking.view import problem_of, show_folder
@@ -133,7 +135,7 @@ def follow_stdin(mode: str, log: str) -> None:
             piece = os.read(sys.stdin.fileno(), 1 << 16)
             *names, unread = (unread + piece).split(b"\0")
             for folder in (Path(os.fsdecode(name)) for name in names):
-                views[folder] = show_folder(folder, mode, ended.is_set)
+                views[folder] = show_folder(folder, mode, ended.is_set, json.loads(typed))
             if not piece:
                 ended.set()
         # A forked sibling may hold the pipe open after the parent has died.

@@ -48,11 +48,12 @@ _failures: list[Exception] = []  # of this process to begin a W&B run
 
 
 def show_folder(
-    folder: Path, mode: str, no_more: Callable[[], bool], with_model: bool = False
+    folder: Path, mode: str, no_more: Callable[[], bool], typed: Mapping[str, Any] = {}
 ) -> Showing:
     """Shows a run folder, or the report of a study, as one W&B run. Yields when it has shown what
     there is and more may come, until the run has ended or `no_more` says so. Returns the last step
-    of a run, and -1 where there is none.
+    of a run, and -1 where there is none. `typed` keys of tracking=wandb go before those of the run,
+    which has the ones that it began with.
 
     One process at a time shows a folder. Raises Busy if there is `no_more` to wait for, and another
     process shows it.
@@ -72,8 +73,8 @@ def show_folder(
         key = os.environ["WANDB_RUN_ID"]
     with lock:
         if is_run:
-            return (yield from _show_run(folder, key, mode, no_more, with_model))
-        _show_report(folder, key, mode)
+            return (yield from _show_run(folder, key, mode, no_more, typed))
+        _show_report(folder, key, mode, typed)
     return -1
 
 
@@ -84,18 +85,18 @@ def problem_of(error: Exception, folder: Path) -> tuple[str, int]:
 
 
 def _show_run(
-    folder: Path, key: str, mode: str, no_more: Callable[[], bool], with_model: bool
+    folder: Path, key: str, mode: str, no_more: Callable[[], bool], typed: Mapping[str, Any]
 ) -> Showing:
     step = None
     while step is None:  # the rows are written again where a run goes back to a checkpoint
         with (
             open_file(folder / "metrics.jsonl") as rows,
-            _wandb_run(folder.parent, key, mode, **opening(SavedRun(folder))) as run,
+            _wandb_run(folder.parent, key, mode, **opening(SavedRun(folder), typed)) as run,
         ):
             step = yield from _show_rows(folder, rows, run, no_more)
             saved = SavedRun(folder)
             if step is not None:
-                _show_end(saved, run, step, with_model)
+                _show_end(saved, run, step, typed)
         run.finish(exit_code=0 if saved.summary.status in ENDED else 1)
     return step
 
@@ -137,13 +138,13 @@ def _has_ended(folder: Path) -> bool:
     return stopped or (summary.ended and (folder / "curve.svg").is_file())
 
 
-def _show_end(saved: SavedRun, run: Any, step: int, with_model: bool) -> None:
+def _show_end(saved: SavedRun, run: Any, step: int, typed: Mapping[str, Any]) -> None:
     """Shows what a run has after its rows: its curve, its totals and its model."""
     summary, curve = saved.summary, saved.folder / "curve.svg"
     if summary.ended and curve.is_file():
         run.log({"view/curve": _drawing(curve)}, step=step + 1)
     run.write_logs("\n".join(_last_lines(summary)))
-    keeps = with_model or saved.config["tracking"].get("model") == "final"
+    keeps = {**saved.config["tracking"], **typed}.get("model") == "final"
     if keeps and saved.finished and (model := _model_artifact(saved, run.id)):
         run.log_artifact(model, aliases=["final", f"step-{step}"])
     run.summary.update(totals(summary))
@@ -156,11 +157,11 @@ def totals(summary: Summary) -> dict[str, Any]:
     return values
 
 
-def _show_report(study: Path, key: str, mode: str) -> None:
-    asked = wishes({}, os.environ)
+def _show_report(study: Path, key: str, mode: str, typed: Mapping[str, Any]) -> None:
+    asked = wishes(typed, os.environ)
     for folder in run_folders(study)[:1]:  # one command gives all runs the same
         with suppress(ConfigError):
-            asked = wishes(SavedRun(folder).config["tracking"], os.environ)
+            asked = wishes({**SavedRun(folder).config["tracking"], **typed}, os.environ)
     fields: dict[str, Any] = {
         "asked": asked | {"name": study.name},
         "job_type": "report",
@@ -237,10 +238,11 @@ def _wandb_run(
 # ----------------------------------------------------------------------------- what a run is called
 
 
-def opening(saved: SavedRun) -> dict[str, Any]:
+def opening(saved: SavedRun, typed: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Returns the arguments of a W&B run. Its config has keys to group by (`variant`, `stage`, ...)
     and the run's own keys."""
-    summary, asked = saved.summary, wishes(saved.config["tracking"], os.environ)
+    summary = saved.summary
+    asked = wishes({**saved.config["tracking"], **typed}, os.environ)
     plan, record = _plan_of(saved) or (None, None)
     stage = plan.stage if plan else "train"
     groups = {

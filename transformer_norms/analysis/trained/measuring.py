@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -64,7 +65,8 @@ def measure_models(
                 written = monotonic()
     except BaseException:
         if measured.rows:
-            write_outcome(measured.outcome(), typed.out)
+            with suppress(Exception):  # what ended it is said
+                write_outcome(measured.outcome(), typed.out)
         raise
     if len(measured.reasons) == len(subjects.members):
         raise ConfigError(f"{subjects.members[0].folder}: {measured.reasons[0]}")

@@ -87,7 +87,7 @@ def _check_block(placement: Placement, values: Values, depth: int) -> None:
 def _shapes_at(slot: str) -> Shapes:
     if slot.removesuffix(".scale") in (*HEAD_SITES, "head_norm", "head_scale"):
         return HEAD
-    return STREAM if slot.endswith("scale") else SUMS
+    return STREAM if slot.endswith((".scale", "hidden_scale")) else SUMS
 
 
 def _check_coefficient(spec: Any, shapes: Shapes, values: Values) -> None:

@@ -57,11 +57,10 @@ class ForwardState:
 class ValueMix(nn.Module):
     """own * v + first * v1 + embedded * gate(x) * E[tokens]      v1: the values of the first block
 
-    `first` is None in the first block, whose values the others read
-    (`shares_kv`), and where nothing
-    is added. `value_embedding` is a table E of this block alone, or None, `value_gate` a number in
-    (0, 1) for each head, or nothing. Zhou et al. 2024 (ResFormer), arXiv:2410.17897; value
-    embeddings as in nanochat.
+    `first` is None in the first block, whose values the others read (`shares_kv`), and where
+    nothing is added. `value_embedding` is a table E of this block alone, or None. `value_gate` is a
+    number in (0, 1) for each head, or nothing. Zhou et al. 2024 (ResFormer), arXiv:2410.17897;
+    value embeddings as in nanochat.
     """
 
     def __init__(
