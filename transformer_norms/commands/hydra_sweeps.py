@@ -21,6 +21,9 @@ _QUIET = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging
 def split_words(words: Iterable[str]) -> tuple[list[str], list[str]]:
     """Returns the words for Hydra, which choose a launcher or a sweeper, and the others."""
     words = list(words)
+    for text in words:
+        if text in ("hydra/launcher=pool", "hydra/launcher=slurm"):
+            raise ConfigError(f"{text}: type {text.removeprefix('hydra/')}")
     hydras = [text for text in words if text.startswith(_TAKEN) and "._target_=" not in text]
     return hydras, [text for text in words if text not in hydras]
 
@@ -90,8 +93,9 @@ def run_search(
         listed = [f"{key}={value}" for value in values or ()]
         check_names(listed)
         first += listed[:1]
-        is_list = values and not FUNCTION.fullmatch(text.partition("=")[2])
-        several.append(f"{key}={','.join(map(_quoted, values))}" if is_list else text)
+        if values and not FUNCTION.fullmatch(text.partition("=")[2]):
+            text = f"{key}={','.join(map(_quoted, values))}"
+        several.append(text)
     study = compose([*fixed, *first]).study
     with _hydra([*hydras, *drawn], study, OmegaConf.to_container(keys)) as hydra:
         hydra.multirun("sweep", partial(_run_drawn, train, fixed), [*hydras, *several])

@@ -167,10 +167,13 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            flag = action.option_strings[-1] if action.option_strings else action.metavar
             known = list(map(str, action.choices))
-            hint = suggestion(value, known)
-            raise ConfigError(f"{flag} {value}: {hint}{flag} takes {', '.join(known)}")
+            hint, those = suggestion(value, known), ", ".join(known)
+            if not action.option_strings:
+                kind = str(action.metavar).lower()
+                raise ConfigError(f"{value}: {hint}there is no such {kind}; there are {those}")
+            flag = action.option_strings[-1]
+            raise ConfigError(f"{flag} {value}: {hint}{flag} takes {those}")
 
 
 # argparse's words for a wrong value, and ours.
