@@ -1,16 +1,12 @@
 """explain says what a config computes: numbers by hand, and every norm and factor of the model."""
 
-import os
 import re
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from combinations import combined
+from combinations import changed, combined
 
 from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import compose
@@ -89,37 +85,35 @@ def test_deviations_are_those_that_the_weights_are_drawn_with():
         assert drawn == pytest.approx(float(number), rel=0.05)
 
 
-# The whole text. GOLDEN=write writes it anew
+def test_what_auto_came_to_names_who_chose():
+    def chosen(**words):
+        return facts(explained(**words), "What auto came to")
 
-TEXTS = Path(__file__).parent / "texts"
-COMMANDS = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text())
-
-
-def explanation_of(words):
-    """Without the numbers that are measured."""
-    typed = [*TINY, *words.split()]
-    keys = {word.partition("=")[0] for word in words.split()}
-    explanation = explain(compose(typed, device="cpu"), VOCABULARY, keys)
-    sections = [section for section in explanation.sections if section.title != "Start"]
-    return replace(explanation, sections=sections)
-
-
-def is_golden(name, text):
-    file = TEXTS / f"{name}.txt"
-    if os.environ.get("GOLDEN") == "write":
-        file.write_text(text)
-    assert text == file.read_text()
-
-
-@pytest.mark.parametrize("name", COMMANDS["said"])
-def test_an_explanation_is_this_text(name):
-    is_golden(name, explanation_text(explanation_of(COMMANDS["said"][name])))
+    post = chosen(placement="post")
+    assert post[None, "final_norm"][0] == "none"
+    assert "ends in a norm" in post[None, "final_norm"][1]
+    scale = ("sqrt(d)", "init=transformer2017, which brings it")
+    assert post[None, "architecture.embed_scale"] == scale
+    t5 = chosen(init="t5")[None, "architecture.logit_scale"]
+    assert t5 == ("1/sqrt(d)", "init=t5, which brings it")
+    assert "without a norm" in chosen(placement="pre")[None, "final_norm"][1]
+    assert chosen(final_norm="none")[None, "final_norm"] == ("none", "you typed it")
+    dyt = chosen(norm="dyt")[None, "architecture.embed_scale"]
+    assert dyt == ("a learned scalar from sqrt(d)", "norm=dyt, which brings it")
+    unit = chosen(qk_norm="l2")[None, "architecture.attention_scale"][1]
+    assert "want a learned scale" in unit
+    preset = explain(compose(["preset=gpt2", "model=nano"]), VOCABULARY, {"preset"})
+    of_preset = facts(preset, "What auto came to")
+    assert of_preset[None, "init"] == ("gpt2", "preset=gpt2")
+    assert of_preset[None, "architecture.tied"] == ("true", "preset=gpt2")
 
 
-@pytest.mark.parametrize("name", COMMANDS["differences"])
-def test_a_difference_is_this_text(name):
-    one, two = map(explanation_of, COMMANDS["differences"][name])
-    is_golden(f"against {name}", difference_text(one, two))
+def test_norms_are_decayed_where_that_is_typed():
+    assert facts(explained(), "Parameters, rates and decay")[None, "norms"][-1] == "no"
+    typed = explained("optimizer.decay_norms=true", "optimizer.weight_decay=0.3")
+    assert facts(typed, "Parameters, rates and decay")[None, "norms"][-1] == "0.3"
+    ngpt = facts(explained(placement="ngpt"), "Parameters, rates and decay")
+    assert ngpt[None, "matrices"][-1] == "no"
 
 
 # Against the built model
@@ -240,7 +234,93 @@ def test_the_equation_is_the_placements_own():
     )
 
 
+def test_what_other_keys_put_inside_attention_stands_beside_the_equation():
+    def inside(*typed, **chosen):
+        return facts(explained(*typed, **chosen), "Equations")[0, "inside attention"]
+
+    assert inside(qk_norm="full") == ("q=norm@full, k=norm@full (qk_norm=full)",)
+    assert inside(qk_norm="l2") == ("q=l2norm, k=l2norm (qk_norm=l2)",)
+    assert inside(v_norm="rmsnorm_np") == ("v=rmsnorm_np (v_norm=rmsnorm_np)",)
+    for typed, said in (
+        (["architecture.value_residual=0.5"], "v = 1 * v + 0.5 * v1, v1 the values of the first"),
+        (
+            ["architecture.value_embedding=i", "architecture.value_gate=12"],
+            "v = v + 1 * sigmoid(W x[:12]) * E_v[tokens], a table of this block",
+        ),
+    ):
+        found = facts(explained(*typed), "Equations")
+        assert (0, "inside attention") not in found
+        assert found[1, "inside attention"][0].startswith(said)
+    (sinks,) = inside("attention=sinks")
+    assert sinks.startswith("attention=sinks: exp(s) v / (exp(sink) + sum of exp(s))")
+    (gate,) = inside("architecture.attention_gate=per_head")
+    assert "sigmoid(W_g x), one gate for each head (architecture.attention_gate=per_head)" in gate
+    sparse = facts(explained("architecture.activation_sparsity=0.95*(i==0)"), "Equations")
+    assert sparse[0, "inside the mlp"][0].startswith("relu2(max(z - mean(z) - 1.645 * std(z), 0))")
+    assert (1, "inside the mlp") not in sparse
+    assert inside("architecture.attention_cap=30") == ("cap=30 (architecture.attention_cap)",)
+    stand_in = inside(placement="hybrid", norm="dyt")
+    assert stand_in == ("the norm at q, k, v is rmsnorm, since norm=dyt",)
+    assert (0, "inside attention") not in facts(explained(placement="hybrid"), "Equations")
+
+
+def test_a_formula_and_its_source_are_parted():
+    explanation = explanation_text(explained(placement="mhc"))
+    assert "of a token; mHC, Xie et al. 2025" in " ".join(explanation.split())
+
+
+def test_a_matrix_of_low_rank_is_said_beside_the_equations():
+    def text(**chosen):
+        return " ".join(explanation_text(explained(**chosen)).split())
+
+    assert "c * x is 1/sqrt(2) * (x + norm(B A x)), A a matrix of 64 rows" in text(
+        placement="gemma3n"
+    )
+    assert "c * x is x + B A x, A" in text(placement="laurel")
+
+
+def test_the_ends_of_the_model_are_two_equations():
+    def of(*typed, **chosen):
+        said = facts(explained(*typed, **chosen), "Equations")
+        return said[None, "start"][0], said[None, "end"][0]
+
+    capped = of("architecture.logit_cap=30", placement="post", position="learned")
+    assert capped == ("x = sqrt(d) * E[tokens] + P[time]", "logits = 30 * tanh(E @ x / 30)")
+    assert of(norm="derf", position="learned")[0] == "x = embed_scale * (E[tokens] + P[time])"
+    dual = of(placement="residual_dual", embed="rmsnorm", norm="layernorm", init="scaled")
+    assert dual == ("x = r = rmsnorm(E[tokens])", "logits = E @ (x + norm(r))")
+    assert of(embed="fixnorm", init="scaled")[1] == "logits = l2norm(E) @ norm(x)"
+    assert of(init="mup")[1] == "logits = 128/d * E @ norm(x)"
+    assert of(placement="ngpt")[1] == "logits = logit_scale * W @ x"
+
+
 # Two beside each other
+
+
+def test_against_shows_the_facts_that_differ_and_nothing_else():
+    config = changed(combined(*TINY), "norm.eps", 0.5)
+    lines = difference_text(explained(), explain(config, VOCABULARY, set())).splitlines()
+    titles = [above for above, line in zip(lines, lines[1:], strict=False) if line[:2] == "--"]
+    assert titles == ["Norms", "Where norms stand", "Start"]
+    where = lines[lines.index("Where norms stand") + 2 : lines.index("Start") - 1]
+    sites = ["attention.pre", "mlp.pre", "final"]
+    rows = [line.split() for line in where]
+    assert [row[0] for row in rows].index("B") == len(rows) / 2 == len(sites) + 2
+    for site in sites:
+        a, b = (row for row in rows if site in row)
+        assert (set(a) - set(b), set(b) - set(a)) == ({"1e-06"}, {"0.5"})
+    assert difference_text(explained(), explained()) == "there is no difference\n"
+
+
+def test_against_speaks_of_the_blocks_that_differ_and_of_parameters():
+    said = difference_text(explained(placement="hybrid"), explained(placement="hybrid_star"))
+    assert "  block 0 attention:  " in said
+    assert "blocks" not in said.partition("Where norms stand")[0]
+    fewer = difference_text(explained(placement="pre"), explained(final_norm="none"))
+    rows = [line.split() for line in fewer.splitlines()]
+    norms = [row[1:3] for row in rows if row[:1] == ["norms"]]
+    tensors = 2 * DEPTH + 1
+    assert norms == [[str(n), str(n * WIDTH)] for n in (tensors, tensors - 1)]
 
 
 SECOND = [
@@ -327,6 +407,17 @@ def test_the_list_names_every_choice(capsys):
         assert re.findall(r"^  (\w+) ", part, re.MULTILINE) == options(axis)
     assert re.findall(r"^(\w+)=$", out, re.MULTILINE) == AXES_OF_A_RUN
     assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_what_no_section_above_shows_is_among_the_other_choices(capsys):
+    _, said, _ = run(capsys, "preset=exaone4", "model=nano", "model.depth=8")
+    for line in ("architecture.rope_base  .*1000000", "rotary base .* 1e[+]06", "not rotated"):
+        assert re.search(line, said), line
+    assert "LG AI Research" in said
+    _, said, _ = run(capsys, "preset=gemma2", "--against", "preset=gemma3")
+    assert "architecture.rope_base" in said
+    _, said, _ = run(capsys, "mlp=geglu", "--against", "mlp=geglu", "architecture.bias=true")
+    assert re.findall(r"architecture.bias +(\w+)\n", said) == ["false", "true"]
 
 
 def test_what_is_not_verified_is_short_at_the_start_of_a_run_and_whole_once_in_explain():

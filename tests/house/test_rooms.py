@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from areas import AREAS
-from rooms import FILES, ORDER, PACKAGE, ROOT, imports, levels, path_files, room_of
+from rooms import FILES, ORDER, PACKAGE, ROOT, imports, levels, measured, path_files, room_of
 
 README = (ROOT / "README.md").read_text()
 MOST_FILES = 15  # in a folder
@@ -44,6 +44,11 @@ def test_a_helper_imports_no_room():
 
 def test_no_two_files_import_each_other_in_a_circle():
     assert levels()[1] == []
+
+
+def test_no_room_has_more_lines_than_its_budget():
+    over = {name: lines for name, lines, budget in measured() if lines > budget}
+    assert over == {}, "see tests/house/budget.yaml"
 
 
 def test_the_readme_names_the_files_that_explain_the_core_in_the_order_of_reading():
