@@ -1,4 +1,4 @@
-"""What cannot be is refused in one line that names its key: the cases stand in refusals.yaml."""
+"""What cannot be is refused in one line that names its key. The cases are in refusals.yaml."""
 
 import re
 from pathlib import Path

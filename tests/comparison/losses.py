@@ -58,6 +58,18 @@ def judge_by_scipy(differences, margin, slack=(0.0, 0.0)):
     return judged
 
 
+def simulate(deviations, seeds, studies):
+    """Studies of equal variants with these deviations, the baseline's first: by variant the mean
+    difference, its standard error by the shrunk variance, and the degrees of freedom."""
+    draw, count = np.random.default_rng([seeds, studies]), len(deviations) - 1
+    losses = draw.normal(size=(studies, count + 1, seeds)) * np.array(deviations)[:, None]
+    differences = losses[:, 1:] - losses[:, :1]
+    own, weight = differences.var(-1, ddof=1), min(4, count - 1)
+    freedom, usual = seeds - 1 + weight, own.mean(1, keepdims=True)
+    shrunk = np.maximum(own, (weight * usual + (seeds - 1) * own) / freedom)
+    return differences.mean(-1), np.sqrt(shrunk / seeds), freedom
+
+
 def packed_losses(study):
     """The losses of a study in experiments/, variant -> seed -> loss."""
     losses = {}

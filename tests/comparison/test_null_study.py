@@ -1,5 +1,6 @@
 """How often reports claim a difference where there is none, and find one where there is."""
 
+import random
 from statistics import mean
 
 import jaxtyping
@@ -109,6 +110,28 @@ def test_rules_that_are_too_bold_fail_the_same_study(unchecked):
 def test_heavy_tails_make_no_more_claims(unchecked):
     assert claim_share(1_000, seeds=5, df=3) <= bound(1_000)
     assert claim_share(300, variants=5, seeds=5, df=2) <= bound(300)
+
+
+def test_a_run_lost_at_random_makes_no_claim(unchecked):
+    draws = random.Random(3)
+    for _, (base, *others) in reports(100, variants=3, seeds=5):
+        number, seed = draws.randrange(3), draws.randrange(5)
+        others[number][seed] = 10.8
+        sides = [outcomes(losses, {seed} if losses is others[number] else ()) for losses in others]
+        assert compare_variants(outcomes(base), sides)[str(number)].verdict == "failed"
+
+
+@pytest.mark.nightly
+def test_runs_that_are_lost_because_their_loss_is_high_leave_no_choice_of_false_claims(unchecked):
+    false = 0
+    for _, (base, *others) in reports(500, variants=10, seeds=5, sd=1.0):
+        sides = [
+            outcomes(losses, failed={s for s, loss in enumerate(losses) if loss > 3.5})
+            for losses in others
+        ]
+        compared = compare_variants(outcomes(base), sides)
+        false += any(c.verdict in CLAIMS for c in compared.values())
+    assert false / 500 <= 0.05  # a family of those that are left claims more
 
 
 @pytest.mark.goal("Q2")

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from losses import compare_pairs, outcomes
+from losses import compare_pairs, outcomes, simulate
 from scipy import integrate, stats
 
 from transformer_norms.comparison.power import (
@@ -18,6 +18,21 @@ from transformer_norms.comparison.shrinkage import Spread
 SD = 0.01
 NOISE = Spread(SD**2, 0)
 NINE_TENTHS = pytest.approx(0.9, abs=1e-5)
+
+
+@pytest.mark.parametrize("variants", [1, 2, 3, 7])
+@pytest.mark.parametrize("seeds", [3, 5, 20])
+def test_nine_of_ten_studies_find_the_smallest_difference_and_show_the_smallest_bound(
+    seeds, variants
+):
+    """To one in a hundred: the study's variance is measured, and is the true one in the formula."""
+    plan = Spread(SD**2, min(4, variants - 1)), seeds, variants, False
+    mean, error, freedom = simulate([SD / 2**0.5] * (1 + variants), seeds, 20_000)
+    mean, half = mean[:, 0], (error * stats.t.isf(0.025 / variants, freedom))[:, 0]
+    found = mean + smallest_difference(*plan) - half > 0
+    assert found.mean() == pytest.approx(0.9, abs=0.0125)
+    shown = abs(mean) + half < smallest_bound(*plan)
+    assert shown.mean() == pytest.approx(0.9, abs=0.0125)
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,16 @@ from losses import (
     outcomes,
     packed_losses,
 )
-from scipy import stats
+from scipy import optimize, stats
 
 from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
 from transformer_norms.comparison.sequence import always_valid_p, confidence_sequence
 from transformer_norms.comparison.shrinkage import Spread
-from transformer_norms.comparison.verdict import Rules, compare, pair, usual_variance
+from transformer_norms.comparison.statistics import detectable_difference
+from transformer_norms.comparison.verdict import MARGIN, Rules, Side, compare, pair, usual_variance
 from transformer_norms.report.tuning_audit import sensitivity
 
+PUBLISHED = 0.00185  # sd of 1,261 runs of one 124M model, nats per token
 NUMBERS = "difference sd interval bounds p detectable".split()
 
 
@@ -69,7 +71,7 @@ def test_39_differences_of_the_studies_here_are_those_of_scipy():
         asked = {name: pair(Outcomes(losses), Outcomes(base)) for name, losses in variants}
         differences = {name: np.array([x[s] - base[s] for s in base]) for name, x in variants}
         judged = compare(asked, Rules(usual=usual_variance(asked)))
-        for name, (*numbers, word) in judge_by_scipy(differences, Rules().margin).items():
+        for name, (*numbers, word) in judge_by_scipy(differences, MARGIN).items():
             assert numbers_of(judged[name]) == pytest.approx(np.hstack(numbers), rel=1e-6, abs=1e-9)
             assert judged[name].verdict == word
             checked += 1
@@ -249,6 +251,13 @@ def test_no_word_on_the_loss_is_given_while_a_best_value_is_at_an_edge(edge, loo
     assert compare({"it": [failed, sides[1]]}, Rules(0.005))["it"].verdict == "failed"
 
 
+def test_a_run_that_failed_outranks_every_other_verdict():
+    good, bad = outcomes([2.5, 2.51, 2.52]), outcomes([3.0, 3.01, 9.0], failed={2})
+    for ours, theirs in ((good, bad), (bad, good), (bad, bad)):
+        c = compare_pairs({"v": (ours, theirs)})["v"]
+        assert (c.verdict, c.seeds, c.difference, c.p) == ("failed", (0, 1), None, None)
+
+
 def test_only_seeds_that_both_have_are_compared_and_fewer_than_three_have_no_verdict():
     theirs = Outcomes({2: 3.2, 1: 9.0, 0: 3.0})
     for ours, seeds, differences in (
@@ -303,10 +312,14 @@ def test_sides_swapped_mirror_it_and_neither_a_common_shift_nor_the_seeds_order_
 
 
 def test_tuning_errors_widen_the_side_that_a_better_value_would_move():
-    """Their bounds and p are those of `judge_by_scipy`."""
+    """And p is that of scipy's t test of the nearest difference that tuning explains."""
     x = 0.02 + 0.005 * np.random.default_rng(6).normal(size=6)
     ours, theirs = outcomes((2 + x).tolist()), outcomes([2.0] * 6)
     c = compare({"v": pair(ours, theirs, (0.004, 0.007))}, Rules(0.005))["v"]
+    low, high = stats.t.interval(0.95, 5, x.mean(), stats.sem(x))
+    assert c.interval == pytest.approx((low, high))
+    assert c.bounds == pytest.approx((low - 0.004, high + 0.007))
+    assert c.p == pytest.approx(stats.ttest_1samp(x, 0.004).pvalue)
     swapped = compare({"v": pair(theirs, ours, (0.007, 0.004))}, Rules(0.005))["v"]
     assert swapped.bounds == pytest.approx((-c.bounds[1], -c.bounds[0]))
     inside = compare({"v": pair(ours, theirs, (0.05, 0.0))}, Rules(0.005))["v"]
@@ -342,3 +355,35 @@ def test_after_a_second_look_the_interval_is_the_confidence_sequence_in_the_orde
     assert twice.p > once.p
     few = compare({"v": pair(outcomes([2.0, 2.1, 2.3]), outcomes([2.0] * 3))}, Rules(looks=2))["v"]
     assert (few.interval, few.detectable) == ((-math.inf, math.inf), None)
+
+
+def test_the_usual_variance_of_a_sum_is_in_proportion_to_its_squared_coefficients():
+    draw = np.random.default_rng(5)
+    losses = [outcomes(row) for row in (2 + 0.01 * draw.normal(size=(4, 4))).tolist()]
+    sides = [Side(c, one) for c, one in zip((1, -1, -1, 1), losses, strict=True)]
+    c = compare({"v": sides}, Rules(0.005, Spread(4e-2, 3)))["v"]
+    assert c.spread == Spread(pytest.approx((3 * 8e-2 + 3 * c.sd**2) / 6), 6)
+
+
+# The smallest difference that can be seen
+
+
+def found_with(sd, seeds, compared):
+    quantile = stats.t.isf(0.025 / compared, seeds - 1)
+    return detectable_difference(quantile, Spread(sd**2, seeds - 1), seeds)
+
+
+def test_the_power_is_the_noncentral_t_of_the_textbook():
+    for seeds, compared in itertools.product((2, 3, 5, 10, 44), (1, 5)):
+        quantile = stats.t.ppf(1 - 0.025 / compared, seeds - 1)
+
+        def power(difference, seeds=seeds, quantile=quantile):
+            return stats.nct.sf(quantile, seeds - 1, difference * seeds**0.5)
+
+        found = found_with(1.0, seeds, compared)
+        assert power(found) == pytest.approx(0.9, abs=1e-5)
+        assert found == pytest.approx(optimize.brentq(lambda d: power(d) - 0.9, 0, 1e3), rel=1e-5)
+    # Half a standard deviation takes 44 pairs: R's power.t.test(delta=.5, power=.9, type="paired")
+    assert found_with(1.0, 44, 1) < 0.5 < found_with(1.0, 43, 1)
+    found = [found_with(PUBLISHED * 2**0.5, seeds, 1) for seeds in (3, 5, 8, 10)]
+    assert sorted(set(found), reverse=True) == found

@@ -167,7 +167,7 @@ def test_continue_from_alone_goes_on_with_the_config_of_that_run_and_refuses_any
     assert third["val_loss"] != direct["val_loss"]
 
 
-# Of each group of a config, and of what a choice brings.
+# A key of each group of a config, and one that a choice brings.
 CHANGES = """
 norm=layernorm norm.eps=1e-3 placement=sandwich placement.equation=norm(x+f(x)) init.std.up=0.1
 position=learned mlp.activation=gelu embed=norm qk_norm=head architecture.tied=false model.depth=2

@@ -90,7 +90,7 @@ def test_20_steps_of_2_seeds_and_2_rates_are_those_of_4_lone_runs(norm, placemen
 
 
 def compiler_of(kind, compiled):
-    """What compiles a stack; the functions that it was given are in `compiled`."""
+    """Stands in for the compiler of a stack, and keeps in `compiled` the functions that it got."""
 
     def compiler(function):
         compiled.append(function)

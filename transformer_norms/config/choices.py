@@ -1,5 +1,5 @@
-"""What is chosen for a run, before it is checked: the files of its options, what a recipe sets and
-what was typed, in the order in which one wins over the other."""
+"""Puts together the choices of a run, before they are checked: files of options, then a recipe,
+then what was typed. The later one wins."""
 
 import copy
 import re

@@ -122,7 +122,7 @@ def slots(scene: str) -> list[tuple[str, str, str]]:
 
 @cache
 def following(scene: str) -> Choices:
-    """What may follow a scene."""
+    """Returns the choices that may follow a scene."""
     return [*grammar()["scenes"][scene]["then"].items()]
 
 

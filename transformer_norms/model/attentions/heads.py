@@ -1,5 +1,5 @@
-"""What is around the heads of an attention: keys that heads share, a temperature, values that are
-mixed, norms over heads, and what is kept from one block or one pass to the next."""
+"""The parts of attention around its heads: shared keys, a temperature, mixed values and norms over
+heads. It also has the state that passes from one block or one pass to the next."""
 
 from collections.abc import Sequence
 
