@@ -24,8 +24,7 @@ from transformer_norms.analysis.outcome import (
     read_rows,
 )
 from transformer_norms.analysis.rendering import tables
-from transformer_norms.analysis.trained.over_seeds import compare_numbers
-from transformer_norms.analysis.trained.subjects import Subjects, read_subjects
+from transformer_norms.analysis.trained.measuring import Subjects, compare_numbers, read_subjects
 from transformer_norms.comparison.statistics import LEVEL, deviation
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.run.reader import SavedRun, run_folders

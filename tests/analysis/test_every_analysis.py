@@ -180,7 +180,7 @@ REFUSED = [
     ("swap CHECKPOINT norm=dyt --text TEXT model.context=99", "reads 8 at most"),
     ("swap CHECKPOINT norm=dyt --text TEXT data=pydocs", "data names a text, too"),
     ("swap UNFINISHED norm=dyt", "no run in it is finished; runs are preempted"),
-    ("swap MOVED norm=dyt", "its tokens are others than those it was trained on"),
+    ("swap MOVED norm=dyt", "its text is another than the one it was trained on"),
     ("swap RUN norm=dyt --save SAVED", "-swapped: is there already; name another folder"),
     ("norm_removal RUN trainer.steps=9", "trainer.steps=9: the last norm goes at step"),
     ("norm_removal RUN trainer.stepz=9", "did you mean 'trainer.steps'"),

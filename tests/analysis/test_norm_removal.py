@@ -23,11 +23,12 @@ from transformer_norms.analysis.norm_freezing import (
 )
 from transformer_norms.analysis.norm_removal import main
 from transformer_norms.analysis.outcome import of_kind, read_rows
-from transformer_norms.analysis.trained.tunable import Tunable, read_tunable, stay, tune
+from transformer_norms.analysis.trained.tuned_models import Tunable, load_tunable, stay, tune
 from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.rmsnorm import RMSNorm
+from transformer_norms.progress import tell_nobody
 from transformer_norms.run.checkpoint import verify
 
 SIZES = "model=nano model.width=24 model.heads=3 model.depth=2 model.context=8".split()
@@ -184,7 +185,7 @@ def tuned(remove, steps=14, norm="layernorm"):
     trainer = build_trainer(config, model, tokens_of, lambda: validation)
     order = FreezingOrder(norm_stages(model), 3, 1)
     timetable = remove_in_order(order, model) if remove else stay(order.stages)
-    return tune(trainer, timetable, lambda step, steps: None), trainer
+    return tune(trainer, timetable, "", tell_nobody), trainer
 
 
 def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
@@ -196,7 +197,7 @@ def test_a_loss_that_stays_above_the_first_one_is_measured_and_no_divergence():
     batches = lambda step: easy if step == 0 else tokens_of(step)  # noqa: E731
     trainer = build_trainer(config, model, batches, lambda: [tokens_of(99)])
     removal = remove_in_order(FreezingOrder(norm_stages(model), 3, 1), model)
-    tuning = tune(trainer, removal, lambda step, steps: None)
+    tuning = tune(trainer, removal, "", tell_nobody)
     assert min(tuning.training[1:]) > tuning.training[0]
     assert tuning.diverged == ""
     assert len(tuning.training) == 120
@@ -266,14 +267,14 @@ def test_the_command_shows_each_stage_and_leaves_a_model_without_norms(capsys, t
 
 def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(capsys, tmp_path, monkeypatch):
     runs = [str(run_of(seed)) for seed in (0, 1)]
-    tune = Tunable.tune
+    trainer = Tunable.trainer
 
     def interrupted(self, *given):
         if self.config.seed == 1:
             raise KeyboardInterrupt
-        return tune(self, *given)
+        return trainer(self, *given)
 
-    monkeypatch.setattr(Tunable, "tune", interrupted)
+    monkeypatch.setattr(Tunable, "trainer", interrupted)
     assert main([*runs, *TYPED, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
     rows = read_rows((tmp_path / "norm_removal.csv").read_text())
@@ -282,8 +283,8 @@ def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(capsys, tmp_path
 
 def test_tuning_reads_on_where_the_run_stopped():
     for typed, size in (([], 16), (["trainer.batch_size=64"], 64)):
-        tunable = read_tunable(run_of(0), ["trainer.steps=30", *typed])
-        own = Batches(tunable.tokens.train, 8, size, tunable.config.data.seed)
+        tunable = load_tunable(run_of(0), ["trainer.steps=30", *typed])
+        own = Batches(tunable.train, 8, size, tunable.config.data.seed)
         read = tunable.trainer(tunable.model, tunable.config).batches
         first = {16: small.STEPS, 64: 1}[size]  # a batch of 64 that was not read whole is left
         assert all(torch.equal(read(step), own(first + step)) for step in range(3))

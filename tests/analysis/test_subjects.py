@@ -12,9 +12,13 @@ import torch
 from transformer_norms.analysis.command import models_parser
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome, csv_of, read_rows
 from transformer_norms.analysis.rendering import Table, difference_rows, tables
-from transformer_norms.analysis.trained.measuring import measure_models
-from transformer_norms.analysis.trained.over_seeds import compare_numbers
-from transformer_norms.analysis.trained.subjects import Unmeasured, read_subjects
+from transformer_norms.analysis.trained.measuring import (
+    compare_numbers,
+    measure_models,
+    read_subjects,
+    typed_keys,
+)
+from transformer_norms.analysis.trained.subjects import Unmeasured, load_measured
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import tell_nobody
 
@@ -30,14 +34,15 @@ def subjects_of(*words):
 
 
 def loaded(*words):
-    (subject,) = subjects_of(*words).members
-    return subject.load()
+    typed = typed_of(*words)
+    (subject,) = read_subjects(typed, tell_nobody).members
+    return load_measured(subject.folder, typed_keys(typed), typed.text)
 
 
 def test_a_run_has_the_loss_of_its_own_summary_in_eval_mode():
     folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
     (subject,) = subjects_of(folder).members
-    one = subject.load()
+    one = loaded(folder)
     assert one.evaluate() == json.loads((folder / "summary.json").read_text())["val_loss"]
     assert (subject.name, subject.seed, subject.title) == ("rmsnorm pre", 0, "rmsnorm pre s0")
     assert not any(module.training for module in one.model.modules())
@@ -75,9 +80,10 @@ def test_a_checkpoint_of_transformers_is_the_run_that_it_was_written_from(tmp_pa
     assert np.array_equal(ours.tokens, theirs.tokens)
     assert theirs.evaluate() == pytest.approx(ours.evaluate(), rel=1e-6)
     data = [f"data.paths={small.home() / 'text.txt'}", "data=text", "data.split=tail"]
-    (own,) = subjects_of(small.checkpoint(), *data, "data.val_tokens=60").members
+    typed = [small.checkpoint(), *data, "data.val_tokens=60"]
+    (own,) = subjects_of(*typed).members
     assert (own.name, own.seed) == ("exported", None)
-    assert own.load().evaluate() == pytest.approx(loaded(folder).evaluate(), rel=1e-6)
+    assert loaded(*typed).evaluate() == pytest.approx(loaded(folder).evaluate(), rel=1e-6)
 
 
 def test_typed_keys_change_how_much_is_read_and_how_precisely():
@@ -97,7 +103,12 @@ def test_models_that_cannot_be_measured_are_left_out_by_name_and_the_rest_is_mea
             raise Unmeasured("it has no scale")
         yield {"read": one.tokens_read}
 
-    outcome = measure_models(analysis, measure, typed_of(small.study()), tell_nobody)
+    def measured():
+        typed = typed_of(small.study())
+        subjects = read_subjects(typed, tell_nobody)
+        return measure_models(analysis, measure, typed, tell_nobody, subjects, load_measured)
+
+    outcome = measured()
     assert [(row["model"], row["seed"], row["read"]) for row in outcome.rows] == [
         ("rmsnorm", seed, 60) for seed in range(3)
     ]
@@ -108,8 +119,8 @@ def test_models_that_cannot_be_measured_are_left_out_by_name_and_the_rest_is_mea
     assert outcome.comparisons == {}
     assert not any("it has no scale" in remark for remark in outcome.remarks)
     refused.append("rmsnorm")
-    with pytest.raises(ConfigError, match="rmsnorm-pre-.*-s0-.*: it has no scale"):
-        measure_models(analysis, measure, typed_of(small.study()), tell_nobody)
+    with pytest.raises(ConfigError, match="layernorm-pre-.*-s2-.*: it has no scale"):
+        measured()
 
 
 def test_a_damaged_run_of_a_study_is_left_out_by_name(tmp_path):

@@ -12,9 +12,14 @@ from transformer_norms.analysis.norm_removal import main as remove_norms
 from transformer_norms.analysis.norm_swapping import compose_swapped, swap_norms
 from transformer_norms.analysis.outcome import Outcome, of_kind, read_rows
 from transformer_norms.analysis.rendering import page
-from transformer_norms.analysis.trained.swap import ANALYSIS, main, prepare_swap
-from transformer_norms.analysis.trained.tunable import TuningLosses, read_tunable, stay
-from transformer_norms.analysis.trained.tuned_models import rows_of
+from transformer_norms.analysis.trained.swap import ANALYSIS, main
+from transformer_norms.analysis.trained.tuned_models import (
+    TuningLosses,
+    load_tunable,
+    stay,
+    tune,
+    tuning_rows,
+)
 from transformer_norms.commands.sampling import sample
 from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
@@ -132,19 +137,18 @@ def test_what_is_no_swap_is_one_line(words, typed, said):
 
 def test_the_control_is_the_run_continued_and_a_norm_in_its_own_place_has_its_bits():
     folder = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    one = read_tunable(folder, STEPS)
+    one = load_tunable(folder, STEPS)
     model = load(folder)
-    own = Batches(one.tokens.train, small.CONTEXT, 16, one.config.data.seed)
+    own = Batches(one.train, small.CONTEXT, 16, one.config.data.seed)
     alone = build_trainer(one.config, model, lambda step: own(small.STEPS + step), lambda: [])
     expected = [alone.train_step() or alone.last_loss for _ in range(4)]
-    stages = stay({0: "before"})
-    control, _ = one.tune(load(folder), one.config, lambda _: stages, "", tell_nobody)
+    control = one.tune_control({0: "before"}, tell_nobody)
     assert control.training == expected
     config = compose_swapped(one.config, ["norm=rmsnorm"])
     itself, _ = swap_norms(one.model, config)
-    again, there = one.tune(itself, config, lambda _: stages, "", tell_nobody)
-    assert again == control
-    assert all(map(torch.equal, there.parameters(), model.parameters()))
+    trainer = one.trainer(itself, config)
+    assert tune(trainer, stay({0: "before"}), "", tell_nobody) == control
+    assert all(map(torch.equal, trainer.model.parameters(), model.parameters()))
     summary = json.loads((folder / "summary.json").read_text())
     assert control.validation["before"] == summary["val_loss"]
 
@@ -172,7 +176,7 @@ def test_a_tuning_that_diverged_is_named_and_takes_no_part_in_the_mean():
     rows = [
         {"model": "mine", "seed": seed, **row}
         for seed, tuning in enumerate((ended, ended, failed))
-        for row in rows_of(tuning, control, None, "swapped")
+        for row in tuning_rows("swapped", tuning, control)
     ]
     shown = page(Outcome(ANALYSIS, rows))
     assert "| mine | 2 | 2.0000 | 3.0000 | 1.7500 | 1.5000 | +0.2500 |" in shown
@@ -190,8 +194,8 @@ def test_a_variant_in_which_nothing_can_be_swapped_is_left_out_by_name(capsys):
     why = "final: there is no norm that another one could replace"
     assert f"LEFT OUT: post (seed 0): {why}" in lines
     assert f"tuned on {4 * 16 * small.CONTEXT} tokens of text, validated on 60" in lines
-    with pytest.raises(ConfigError, match="final: there is no norm"):
-        prepare_swap(read_tunable(post, STEPS), ["final_norm=layernorm"])
+    assert main([str(post), "final_norm=layernorm", *STEPS]) == 2
+    assert capsys.readouterr().err.endswith(f": {why}\n")
 
 
 @pytest.mark.parametrize("make", [small.gpt2, pytest.param(small.llama, marks=pytest.mark.nightly)])
@@ -210,7 +214,7 @@ def test_a_folder_of_transformers_is_swapped_and_loses_its_norms(make, capsys, t
     assert not any(isinstance(m, KINDS) for m in without.modules())
     assert tuned.vocab_size == without.vocab_size == 300
     assert sample(tmp_path / f"{folder.name}-swapped", "the", 3)
-    one = read_tunable(folder, [*typed[-2:], *STEPS], text)
+    one = load_tunable(folder, [*typed[-2:], *STEPS], text)
     fresh = swap_norms(one.model, compose_swapped(one.config, ["norm=dyt"]))[0]
     (row,) = of_kind(read_rows((tmp_path / "out/swap.csv").read_text()), "model")
     for model, stage in ((fresh, "swapped"), (tuned, "tuned")):

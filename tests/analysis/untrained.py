@@ -1,5 +1,7 @@
 """Small models as the analyses of trained models get them, and their streams put together here."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from combinations import combined
@@ -11,18 +13,15 @@ WIDTH, DEPTH, CONTEXT, VOCAB = 12, 3, 6, 17
 SIZES = f"model=nano model.width={WIDTH} model.heads=2 model.depth={DEPTH} model.context={CONTEXT}"
 
 
-def no_tokenizer():
-    raise AssertionError("the text is made of tokens")
-
-
 @torch.no_grad()
 def model_and_text(*typed, **words):
     """A model in float64 whose gains and biases are no ones and zeros, and 20 tokens."""
     more = ["trainer.precision=fp64", "trainer.device=cpu", "data.val_tokens=100"]
+    more += ["trainer.batch_size=2"]
     config = combined(*SIZES.split(), *more, *typed, **words)
     model = lively(config, VOCAB, 0.2)
     tokens = np.random.default_rng(2).integers(VOCAB, size=20).astype(np.uint16)
-    return Loaded(model.eval(), config, tokens, CONTEXT, 2, "fp64", no_tokenizer)
+    return Loaded(Path("nowhere"), model.eval(), config, config, tokens, CONTEXT, "fp64")
 
 
 @torch.no_grad()

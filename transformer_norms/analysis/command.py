@@ -3,11 +3,11 @@
 import json
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from transformer_norms.analysis.outcome import Analysis, Outcome
 from transformer_norms.analysis.rendering import check_folder, facts, terminal, write_outcome
-from transformer_norms.analysis.trained.measuring import Measure, measure_models
+from transformer_norms.analysis.trained.measuring import Measure, measure_models, read_subjects
+from transformer_norms.analysis.trained.subjects import load_measured
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.progress import Live, Tell
 
@@ -84,4 +84,9 @@ def run_on_models(
     analysis: Analysis, measure: Measure, parser: Parser, arguments: Sequence[str] | None = None
 ) -> int:
     """Runs an analysis that measures one trained model after the other. Returns the exit code."""
-    return run_analysis(parser, arguments, partial(measure_models, analysis, measure))
+
+    def analyse(typed: Namespace, tell: Tell) -> Outcome:
+        subjects = read_subjects(typed, tell)
+        return measure_models(analysis, measure, typed, tell, subjects, load_measured)
+
+    return run_analysis(parser, arguments, analyse)

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +14,7 @@ from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.chosen_files import read_config_file
 from transformer_norms.config.compose import recompose
-from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
-from transformer_norms.data import Tokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.hf.facts import biasable_roles, facts_of
 from transformer_norms.kinds import plain
@@ -25,10 +22,6 @@ from transformer_norms.model.initialization import biased
 from transformer_norms.model.sites import place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import option_files
-from transformer_norms.run import checkpoint
-from transformer_norms.run.identity import run_hash
-from transformer_norms.storage.files import make_folder, write_bytes, write_json
-from transformer_norms.training.tensors import stored_tensors
 
 EXACT = 1e-9  # of the largest logit: float64's rounding is far below, a wrong fold far above
 # Keys of a norm's node that say nothing of what it computes.
@@ -97,31 +90,6 @@ def probe_tokens(model: Transformer) -> Int64[Tensor, "batch time"]:
     """Tokens at random, on which a model and what was made of it are compared."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(model.vocab_size, (4, min(model.context, 64)), generator=generator)
-
-
-def stored_dtype(config: Config) -> torch.dtype:
-    """The dtype in which the weights of a model are saved."""
-    return torch.float64 if config.trainer.precision == "fp64" else torch.float32
-
-
-def save_model(
-    folder: Path,
-    model: Transformer,
-    config: Config,
-    words: Tokenizer,
-    step: int,
-    data_identity: Mapping[str, Any],
-    extra: Mapping[str, Any],
-) -> None:
-    """Writes the model of a config into a new folder that `load`, sampling and analyses read.
-    `extra` says what it was made of."""
-    make_folder(folder)
-    write_bytes(folder / "config.yaml", to_yaml(config).encode())
-    write_json(folder / "tokenizer.json", words.save())
-    dtype = stored_dtype(config)
-    tensors = {name: tensor.to(dtype) for name, tensor in stored_tensors(model).items()}
-    identity = run_hash(config, data_identity)
-    checkpoint.save(folder / "checkpoints", identity, step, {"model": tensors}, {}, extra, keep=1)
 
 
 # ---------------------------------------------------------------- the config of a folded model

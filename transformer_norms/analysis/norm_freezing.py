@@ -4,24 +4,18 @@ number. The weights that read it take it in, so that no norm is left."""
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from transformer_norms.analysis.folded_model import (
-    check_exact,
-    empty_model,
-    largest_difference,
-)
+from transformer_norms.analysis.folded_model import empty_model
 from transformer_norms.analysis.norm_folding import READERS, absorb, readers
-from transformer_norms.analysis.trained.tunable import BEFORE, Timetable, Tunable, stay
-from transformer_norms.analysis.trained.tuned_models import Change
+from transformer_norms.analysis.trained.subjects import Unmeasured
+from transformer_norms.analysis.trained.tuned_models import BEFORE, Timetable, stay
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
-from transformer_norms.errors import ConfigError
 from transformer_norms.hf.facts import biasable_roles, facts_of
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.sites import NormPlace, place_of
@@ -42,7 +36,7 @@ STAGES = ("mlp", "attention", "final")  # in this order; within a stage from the
 def norm_stages(model: Transformer) -> dict[str, str]:
     """The stage in which each norm of the model is frozen, by its path, in the order of freezing.
 
-    Raises ValueError if a norm stands where no weight can take it in: on the stream itself, on a
+    Raises Unmeasured if a norm stands where no weight can take it in: on the stream itself, on a
     query or key on its way to a product, or inside or behind a sub-layer.
     """
     norms = dict(model.norms())
@@ -54,14 +48,14 @@ def norm_stages(model: Transformer) -> dict[str, str]:
         if stages[path] is None or type(norm) not in FREEZABLE  # a subclass may compute anything
     ]
     if staying:
-        raise ValueError(
+        raise Unmeasured(
             f"these norms are not folded here: {', '.join(dict.fromkeys(staying))}; folded are "
             "LayerNorms and RMSNorms that only a sub-layer or the head reads, as they are"
         )
     if not norms:
-        raise ValueError("there is no norm in it")
+        raise Unmeasured("there is no norm in it")
     if any(path.endswith(".value_gate") for path, _ in model.named_modules()):
-        raise ValueError("a value gate reads some channels of a norm, which is not folded here")
+        raise Unmeasured("a value gate reads some channels of a norm, which is not folded here")
     return {path: stage for stage in STAGES for path in norms if stages[path] == stage}
 
 
@@ -160,7 +154,7 @@ def length_of(norm: nn.Module, x: Float[Tensor, "batch time width"]) -> Float[Te
 def compose_normless(own: Config, model: Transformer) -> Config:
     """The config of the folded model: `own`, without norms, with a head of its own.
 
-    Each matrix that reads a norm has a bias where a norm of `model` has one. Raises ValueError if
+    Each matrix that reads a norm has a bias where a norm of `model` has one. Raises Unmeasured if
     the placement names a norm, which would stay.
     """
     roles = biased(model.config.architecture.bias)
@@ -173,7 +167,7 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     config = recompose(own, [*changed, f"architecture.bias={bias}"])
     norms = build_uninitialized(config, model.vocab_size).norms()
     if staying := dict.fromkeys(place_of(norm).title for _, norm in norms):
-        raise ValueError(f"its placement names norms of its own: {', '.join(staying)}")
+        raise Unmeasured(f"its placement names norms of its own: {', '.join(staying)}")
     return config
 
 
@@ -250,29 +244,3 @@ def remove_in_order(order: FreezingOrder, model: Transformer) -> Timetable:
         yield from stay(order.stages)(step)
 
     return before
-
-
-def prepare_removal(tunable: Tunable, start: int, gap: int) -> Change:
-    """Returns the removal of a trained model's norms. Raises ConfigError if it has norms that are
-    not folded here, or if the last one would go after the last step."""
-    try:
-        order = FreezingOrder(norm_stages(tunable.model), start, gap)
-        without = compose_normless(tunable.own, tunable.model)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if order.end >= tunable.config.trainer.steps:
-        raise ConfigError(
-            f"trainer.steps={tunable.config.trainer.steps}: the last norm goes at step {order.end};"
-            " more steps, or a smaller --start or --gap"
-        )
-
-    def fold(frozen: Transformer) -> tuple[Transformer, float]:
-        folded = fold_norms(frozen, without)
-        exact = copy.deepcopy(frozen).double().cpu().eval()
-        rounding = largest_difference(exact, folded, next(iter(tunable.windows()))[:, :-1])
-        check_exact(tunable.folder, rounding)
-        return folded, rounding
-
-    removal, model = partial(remove_in_order, order), copy.deepcopy(tunable.model)
-    words = f"a norm is frozen every {gap} steps from step {start} on"
-    return Change(model, tunable.config, removal, order.stages, without, words, fold)

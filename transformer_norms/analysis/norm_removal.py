@@ -9,22 +9,37 @@
 # token keeps a length of its own for a while, as the first token does here too; and some of their
 # models had an auxiliary loss on the last lengths.
 
+import copy
 from argparse import Namespace
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from transformer_norms.analysis.command import models_parser, run_analysis
-from transformer_norms.analysis.norm_freezing import AT_ONCE, FIRST, STAGES, prepare_removal
-from transformer_norms.analysis.outcome import Analysis, Number, Outcome
-from transformer_norms.analysis.trained.measuring import measure_models
-from transformer_norms.analysis.trained.tunable import BEFORE, OF_TUNINGS, read_tunable
-from transformer_norms.analysis.trained.tuned_models import (
-    PANELS,
-    end_numbers,
-    measure_change,
-    saved_folder,
+from transformer_norms.analysis.command import run_analysis
+from transformer_norms.analysis.folded_model import check_exact, largest_difference
+from transformer_norms.analysis.norm_freezing import (
+    AT_ONCE,
+    FIRST,
+    STAGES,
+    FreezingOrder,
+    compose_normless,
+    fold_norms,
+    norm_stages,
+    remove_in_order,
 )
-from transformer_norms.commands.terminal import Parser, typed_path
+from transformer_norms.analysis.outcome import Analysis, Number, Outcome, Row
+from transformer_norms.analysis.trained.measuring import typed_keys
+from transformer_norms.analysis.trained.subjects import Unmeasured
+from transformer_norms.analysis.trained.tuned_models import (
+    BEFORE,
+    OF_TUNINGS,
+    PANELS,
+    Tunable,
+    end_numbers,
+    measure_tuned,
+    tune,
+    tuned_parser,
+    tuning_rows,
+)
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 
@@ -63,32 +78,48 @@ The control is the same model, tuned on the same batches with its norms. Losses
 are validation losses in nats per token. Files are written as runs are done.
 """
 
+FOLDED = "folded"  # the change of the norms, in the name of a saved model
 
-FOLDED = "folded"  # what becomes of the norms, in the name of a saved model
 
-
-def make_parser() -> Parser:
+def main(arguments: Sequence[str] | None = None) -> int:
     example = "rmsnorm --out DIR trainer.steps=300"
-    parser = models_parser(__doc__, example, EPILOG, "norm_removal")
+    parser = tuned_parser(__doc__, example, EPILOG, "norm_removal")
     parser.add_argument(
         "--start", type=int, default=20, metavar="STEP", help="of the first norm (%(default)s)"
     )
     parser.add_argument(
         "--gap", type=int, default=5, metavar="STEPS", help="between two norms (%(default)s)"
     )
-    parser.add_argument("--save", type=typed_path, metavar="DIR", help="where the folded models go")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_analysis(make_parser(), arguments, analyse, "stopped; finished runs are written")
+    return run_analysis(parser, arguments, analyse, "stopped; finished runs are written")
 
 
 def analyse(typed: Namespace, tell: Tell) -> Outcome:
     for name in ("start", "gap"):
         if getattr(typed, name) < 1:
             raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
-    prepare = partial(prepare_removal, start=typed.start, gap=typed.gap)
-    measure = partial(measure_change, FOLDED, prepare)
-    writes = partial(saved_folder, FOLDED, typed.save)
-    return measure_models(ANALYSIS, measure, typed, tell, read_tunable, writes)
+    return measure_tuned(ANALYSIS, measure, FOLDED, typed, tell)
+
+
+def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | str | Path]:
+    """Tunes a model while its norms are frozen, and as it is. Then folds the frozen norms."""
+    order = FreezingOrder(norm_stages(tunable.model), typed.start, typed.gap)
+    without = compose_normless(tunable.own, tunable.model)
+    if order.end >= tunable.config.trainer.steps:
+        raise Unmeasured(
+            f"trainer.steps={tunable.config.trainer.steps}: the last norm goes at step {order.end};"
+            " more steps, or a smaller --start or --gap"
+        )
+    trainer = tunable.trainer(copy.deepcopy(tunable.model), tunable.config)
+    tuned = tune(trainer, remove_in_order(order, trainer.model), FOLDED, tell)
+    control = tunable.tune_control(order.stages, tell)
+    words = f"a norm is frozen every {typed.gap} steps from step {typed.start} on"
+    yield " ".join([words, *typed_keys(typed)])
+    rounding = None
+    if not tuned.diverged:
+        frozen = trainer.model.double().cpu().eval()
+        folded = fold_norms(frozen, without)
+        rounding = largest_difference(frozen, folded, next(tunable.windows())[:, :-1])
+        check_exact(tunable.folder, rounding)
+        if typed.save:
+            yield tunable.save(folded, without, typed.save, FOLDED)
+    yield from tuning_rows(FOLDED, tuned, control, rounding)

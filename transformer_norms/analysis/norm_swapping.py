@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer_norms.analysis.trained.subjects import Unmeasured
 from transformer_norms.config.building import build_model, build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.config.resolution import NORM_KEYS
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, diff, flat
-from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.placement import Placement, head_sites, read_placement
 from transformer_norms.model.sites import SubLayerPlan, place_of
@@ -36,7 +36,7 @@ def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
     """Returns `own` with the norms that are typed. All that a norm brings besides stays as `own`
     has it.
 
-    Raises ConfigError if anything else would change than norms that stand there.
+    Raises Unmeasured if anything else would change than the norms that are there.
     """
     keys = {pair.key for pair in parse(typed)}
     config = recompose(own, typed)
@@ -53,13 +53,13 @@ def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
                      for c in (own, config))  # fmt: skip
     for key, (was, would_be) in diff(before, after).items():
         if key not in keys:
-            raise ConfigError(
+            raise Unmeasured(
                 f"{' '.join(typed)}: {key} would become {would_be}, and it is {was} where the "
                 "weights were trained"
             )
     _check_equations(own, config)
     if keys & {"norm"} and not _places_of_norm(own):
-        raise ConfigError(f"{' '.join(typed)}: no site has the run's norm; each names its own")
+        raise Unmeasured(f"{' '.join(typed)}: no site has the run's norm; each names its own")
     return config
 
 
@@ -67,7 +67,7 @@ def _check_equations(own: Config, config: Config) -> None:
     depth = own.model.depth
     before, after = (list(_bare(read_placement(c.placement), depth)) for c in (own, config))
     if before != after:
-        raise ConfigError(
+        raise Unmeasured(
             "placement.equation: a swap changes names of norms, and nothing else of the equation"
         )
 
@@ -117,14 +117,14 @@ def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Sw
     became of each norm.
 
     A norm of the same class takes over all parameters of the same shape. One of another class
-    takes the gain, each relative to its start, and the bias. Raises ConfigError where `config` has
+    takes the gain, each relative to its start, and the bias. Raises Unmeasured where `config` has
     a norm that replaces none of the model's.
     """
     assert model.config is not None
     swapped = build_model(config, model.vocab_size)
     norms, new = dict(model.norms()), dict(swapped.norms())
     if added := [path for path in new if path not in norms]:
-        raise ConfigError(f"{added[0]}: there is no norm that another one could replace")
+        raise Unmeasured(f"{added[0]}: there is no norm that another one could replace")
     there = stored_tensors(model)
     for name, tensor in stored_tensors(swapped).items():
         if not any(name.startswith(f"{path}.") for path in new):

@@ -1,5 +1,5 @@
 """Analyses of trained models.
 
-`subjects` gives every analysis its models and their text, `measuring` goes through them, and
-`over_seeds` has the differences of variants.
+`subjects` reads a model and its text, `measuring` goes through the models that were typed and
+compares variants, and `tuned_models` tunes changed models on.
 """

@@ -21,8 +21,6 @@ from transformer_norms.analysis.folded_model import (
     fold_gains,
     largest_difference,
     probe_tokens,
-    save_model,
-    stored_dtype,
 )
 from transformer_norms.analysis.norm_folding import NormFold
 from transformer_norms.analysis.outcome import (
@@ -38,22 +36,19 @@ from transformer_norms.analysis.outcome import (
 )
 from transformer_norms.analysis.rendering import check_new
 from transformer_norms.analysis.trained.subjects import (
-    find_model,
+    check_model,
     is_checkpoint,
     load_model,
-    tokenizer_keys,
+    save_changed,
+    stored_dtype,
     tokenizer_of,
-    with_ids_of,
 )
 from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.comparison.sweep_record import grouped
-from transformer_norms.config.compose import recompose
-from transformer_norms.data import Tokenizer
-from transformer_norms.errors import ConfigError
+from transformer_norms.config.finding import find_run
 from transformer_norms.explain.layout import ranges
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell
-from transformer_norms.run.summary import read_summary
 
 EPILOG = f"""
 MODEL is a run, by its folder or a part of its name below ./runs, a folded run, or
@@ -61,7 +56,7 @@ a folder that transformers wrote. A gain and a bias go into the matrices that re
 the norm, where matrices alone read it. A LayerNorm on a latent, or on the stream
 before a sub-layer or the head, becomes an RMSNorm where matrices and tables alone
 write its input: their outputs are then centred. What stays is named, with the
-reason. A tied head that takes in a gain becomes a matrix of its own. The logits
+reason. A tied head that takes in a gain becomes a separate matrix. The logits
 before and after are compared in float64 on tokens at random: if they differ by
 more than {EXACT:g} of the largest, nothing is written.
 """
@@ -133,17 +128,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def analyse(typed: Namespace, tell: Tell) -> Outcome:
+    folder = find_model(typed.model)
     if typed.save is not None:
         check_new(typed.save)
-    folder = find_model(typed.model)
-    tell(f"loading {typed.model}", 0, 0)
-    words = None if typed.save is None else tokenizer_of(folder)
-    model = load_model(folder, typed.plugins)
-    words = words and with_ids_of(model, words)
-    if words is not None and words.vocab_size != model.vocab_size:
-        ids = words.vocab_size, model.vocab_size
-        raise ConfigError("{}: its tokenizer has {} ids, and its model {}".format(folder, *ids))
+        tokenizer_of(folder)  # a folder without one is refused before it is folded
     tell(f"folding {typed.model}", 0, 0)
+    model = load_model(folder, typed.plugins)
     folded = fold_gains(model, probe_tokens(model))
     check_exact(typed.model, folded.rounding)
     name = folder.resolve().name
@@ -151,22 +141,21 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
         {MODEL: name, **differences(model, folded)},
         *({KIND: "norm", MODEL: name, **row_of(fold)} for fold in folded.folds),
     ]
-    if words is not None:
-        save(folded, folder, words, typed.save)
+    if typed.save is not None:
+        save_changed(typed.save, folded.model, folded.config, folder, "folded")
     untied = model.head is None and folded.model.head is not None
-    remarks = ["the head was tied to the embedding, and is now its own matrix"] * untied
-    saved = [str(typed.save)] * (words is not None)
+    remarks = ["the head was tied to the embedding, and is now a separate matrix"] * untied
+    saved = [] if typed.save is None else [str(typed.save)]
     return Outcome(ANALYSIS, rows, name, (), remarks, saved=saved)
 
 
-def save(folded: Folded, source: Path, words: Tokenizer, folder: Path) -> None:
-    """Writes the folded model of the folder `source`. The tokenizer of a folder of transformers is
-    written next to it."""
-    keys = tokenizer_keys(folder) if is_checkpoint(source) else []
-    summary = read_summary(source)
-    step, text = (summary.step, summary.data.identity) if summary else (0, {})
-    extra, config = {"folded_from": source.resolve().name}, recompose(folded.config, keys)
-    save_model(folder, folded.model, config, words, step, text, extra)
+def find_model(word: str) -> Path:
+    """The folder of a run that `word` names, or a folder that transformers wrote."""
+    folder = Path(expanduser(word))
+    if is_checkpoint(folder):
+        return folder
+    check_model(word)
+    return find_run(word)
 
 
 def row_of(fold: NormFold) -> Row:

@@ -1,16 +1,12 @@
-"""The models that an analysis measures, and the text that each is measured on.
+"""A trained model and the text that it is measured on, as both are read from a folder.
 
-A word names a run, a study of runs, a model that an analysis saved, or a folder that transformers
-wrote. Runs are grouped by variant and paired by seed, as in a report.
+The folder is that of a run, of a model that an analysis saved, or one that transformers wrote.
 """
 
 import os
-from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,25 +14,27 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from transformer_norms.analysis.untrained_models import with_defaults
-from transformer_norms.comparison.sweep_record import label
-from transformer_norms.config.compose import compose
-from transformer_norms.config.finding import CONFIG, find_run, find_study, is_run
+from transformer_norms.config.compose import compose, recompose
+from transformer_norms.config.finding import CONFIG, is_run
 from transformer_norms.config.overrides import as_typed, parse
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
-from transformer_norms.data import TOKENIZERS, Tokenizer
+from transformer_norms.data import TOKENIZERS, Tokenizer, Tokens
 from transformer_norms.data.batches import windows
 from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
-from transformer_norms.progress import Tell, say, tell_nobody
-from transformer_norms.report.gathering import read_study
-from transformer_norms.report.study import Study
+from transformer_norms.progress import say, tell_nobody
+from transformer_norms.run import checkpoint
+from transformer_norms.run.identity import run_hash
 from transformer_norms.run.loading import load, tokenizer
 from transformer_norms.run.plan import prepare_tokens
 from transformer_norms.run.summary import read_summary
-from transformer_norms.storage.reading import is_there, read_text
+from transformer_norms.storage.files import make_folder, write_bytes, write_json
+from transformer_norms.storage.reading import read_text
 from transformer_norms.training.loss import LOSSES, ModelLoss
+from transformer_norms.training.tensors import stored_tensors
 
 TYPED = (
     "data trainer.device trainer.precision trainer.batch_size model.context plugins tracking"
@@ -45,31 +43,42 @@ LONGEST_TEXT = 1 << 30  # bytes
 CONTEXT = 1024  # tokens of a window, where a folder of transformers allows more
 WINDOWS = 8  # in a batch, for a folder of transformers
 TOKENIZER = "tokenizer.json"
-# Reads the model of a folder, with typed KEY=VALUE, and its text, which may be a file.
-Load = Callable[[Path, Sequence[str], Path | None], Any]
+
+
+class Unmeasured(ConfigError):
+    """The reason why an analysis cannot measure a model, as it follows the model's name."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in eval mode on its device, and the tokens that it is measured on."""
+    """A trained model in eval mode, and the text that it is measured on.
 
+    `own` is the config of the folder's model, and `config` the same with the typed keys. A window
+    has `context` tokens, of which the model may read more.
+    """
+
+    folder: Path
     model: Transformer
-    config: Config  # the model's own, with the typed keys
+    own: Config
+    config: Config
     tokens: np.ndarray
-    context: int  # tokens of a window
-    batch_size: int
+    context: int
     precision: str
-    words: Callable[[], Tokenizer]
 
     def encode(self, option: str, file: Path) -> np.ndarray:
         """The tokens of a text that `option` names, in the model's own tokenizer."""
-        tokens = _encode(option, file, self.words())
-        check_vocabulary(file, int(tokens.max()), self.model)
+        tokens = _encode(option, file, tokenizer_of(self.folder))
+        check_vocabulary(file, self.model, tokens)
         return tokens
 
     @property
     def device(self) -> str:
         return str(self.config.trainer.device)
+
+    @property
+    def batch_size(self) -> int:
+        """How many windows are read at once."""
+        return max(1, self.config.trainer.batch_size // self.config.trainer.accumulation)
 
     @property
     def tokens_read(self) -> int:
@@ -102,142 +111,117 @@ class Loaded:
         return nats.item() / done
 
 
-@dataclass(frozen=True)
-class Subject:
-    """One model. `name` is its variant's; `seed` is None where there is one model of a kind.
-    `origin` says where it comes from. `load` reads the model and its text."""
-
-    name: str
-    seed: int | None
-    folder: Path
-    origin: str
-    load: Callable[[], Any]
-
-    @property
-    def title(self) -> str:
-        return self.name if self.seed is None else f"{self.name} s{self.seed}"
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The first columns of each row that is measured of the model."""
-        seed = {} if self.seed is None else {"seed": self.seed}
-        return {"kind": "model", "model": self.name, **seed}
-
-
-class Unmeasured(ConfigError):
-    """The reason why an analysis cannot measure a model, as it follows the model's name."""
-
-
-@dataclass(frozen=True)
-class Subjects:
-    """All models of a command, variant by variant. `missing` has the reason for each seed of a
-    variant that has no trained model. `study` is None where no word named a run. `notices` says
-    which models an analysis could not measure."""
-
-    members: Sequence[Subject]
-    study: Study | None = None
-    missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    notices: Sequence[str] = ()
-
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(subject.name for subject in self.members))
-
-    @property
-    def baselines(self) -> dict[str, str]:
-        """The variant that each compared variant is compared with."""
-        variants = self.study.variants if self.study else []
-        pairs = {v.name: v.baseline for v in variants if v.compared and v.baseline}
-        return {a: b for a, b in pairs.items() if a in self.names and b in self.names}
-
-    @property
-    def notes(self) -> list[str]:
-        """What was left out, and why nothing is compared where nothing is."""
-        if self.study is None:
-            return []
-        left = [
-            f"{name}: seed {seed} is left out, it {reason}"
-            for name, seeds in self.missing.items()
-            for seed, reason in seeds.items()
-        ]
-        unasked = [self.study.unasked] if self.study.unasked and len(self.names) > 1 else []
-        return [*self.study.damaged, *left, *unasked, *self.study.left_out]
-
-    @property
-    def words(self) -> str:
-        """The one model, or the number of models."""
-        return self.members[0].title if len(self.members) == 1 else f"{len(self.members)} models"
-
-    def without(self, reasons: Mapping[int, str]) -> "Subjects":
-        """The models less those that cannot be measured, by their places, which are missing then.
-        Its notices name them, a line for each variant and reason."""
-        missing = {name: dict(seeds) for name, seeds in self.missing.items()}
-        lines: dict[tuple[str, str], list[int]] = {}
-        for place, why in reasons.items():
-            subject = self.members[place]
-            seeds = lines.setdefault((subject.name, why), [])
-            if subject.seed is not None:
-                seeds.append(subject.seed)
-                missing.setdefault(subject.name, {})[subject.seed] = why
-        members = [each for place, each in enumerate(self.members) if place not in reasons]
-        left_out = [
-            f"LEFT OUT: {name}"
-            + (f" (seed{'s' * (len(own) > 1)} {', '.join(map(str, own))})" if own else "")
-            + f": {why}"
-            for (name, why), own in lines.items()
-        ]
-        return replace(self, members=members, missing=missing, notices=left_out)
-
-
-# ---------------------------------------------------------------------- a model and its text
-
-
 def load_measured(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:
     """The model of a folder on its device, with its text. Raises ConfigError where the text of a
     run has changed."""
     check_keys(keys, "an analysis", TYPED)
     kept, context = split_context(keys)
-    own, usual = [as_typed("config", str(folder / CONFIG))], {"trainer.device": "auto"}
-    if is_checkpoint(folder):
-        own, usual = (
-            tokenizer_keys(folder),
-            {"tracking": "none", "trainer.batch_size": f"{WINDOWS}"},
-        )
-    config = compose([*own, *with_defaults(kept, usual)])
-    words = partial(tokenizer_of, folder)
-    if text is not None:
-        tokens = _encode("--text", text, words())
+    model, own = load_own(folder, kept)
+    usual = {"trainer.batch_size": f"{WINDOWS}"} if is_checkpoint(folder) else {}
+    config = recompose(own, with_defaults(kept, usual))
+    if text is None:
+        tokens = read_tokens(folder, config).val
     else:
-        prepared, summary = prepare_tokens(config), read_summary(folder)
-        if summary is not None and summary.data.fingerprint != prepared.fingerprint:
-            raise ConfigError(
-                f"{folder}: its text is another than the one it was trained on; --text FILE is how "
-                "another is typed"
-            )
-        tokens = prepared.val
-    model = load_model(folder, config.plugins)
+        tokens = _encode("--text", text, tokenizer_of(folder))
     context = context_of(context, model, folder)
-    check_vocabulary(folder, int(tokens.max()), model)
+    check_vocabulary(folder, model, tokens)
     doubled = next(model.parameters()).dtype == torch.float64
     precision = "fp64" if doubled else config.trainer.precision
     model = model.double() if precision == "fp64" else model
-    rows = max(1, config.trainer.batch_size // config.trainer.accumulation)
     model = model.to(config.trainer.device).eval()
-    return Loaded(model, config, tokens, context, rows, precision, words)
+    return Loaded(folder, model, own, config, tokens, context, precision)
+
+
+# -------------------------------------------------------------------------------- what a folder has
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether transformers wrote the folder."""
-    return (folder / "config.json").is_file() and not (folder / "config.yaml").is_file()
+    return (folder / "config.json").is_file() and not (folder / CONFIG).is_file()
 
 
-def find_model(word: str) -> Path:
-    """The folder of a run that `word` names, or a folder that transformers wrote."""
-    folder = Path(os.path.expanduser(word))
-    if is_checkpoint(folder):
-        return folder
-    check_model(word)
-    return find_run(word)
+def load_model(folder: Path, plugins: str = "none") -> Transformer:
+    """Returns the model of a run, or ours of a folder that transformers wrote. Raises ConfigError,
+    and NoUsableCheckpoint as `load` does."""
+    if not is_checkpoint(folder):
+        return load(folder, plugins)
+    from transformer_norms.hf.conversion import load_hf
+
+    try:
+        return load_hf(folder)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"{folder}: {error}") from None
+
+
+def load_own(folder: Path, typed: Sequence[str]) -> tuple[Transformer, Config]:
+    """Returns the model of a folder and its config on this machine. The config of a folder of
+    transformers names the typed text."""
+    pairs = {pair.key: pair for pair in parse(typed)}
+    model = load_model(folder, pairs["plugins"].word if "plugins" in pairs else "none")
+    texts = [word for word in typed if word.split("=")[0].split(".")[0] in ("data", "seed")]
+    more = [*tokenizer_keys(folder), *texts] if is_checkpoint(folder) else []
+    return model, recompose(model.config, ["trainer.device=auto", *more])
+
+
+def read_tokens(folder: Path, config: Config) -> Tokens:
+    """Returns the tokens of a config's text. Raises ConfigError where a run was trained
+    on others."""
+    tokens, summary = prepare_tokens(config), read_summary(folder)
+    if summary is not None and summary.data.fingerprint != tokens.fingerprint:
+        raise ConfigError(
+            f"{folder}: its text is another than the one it was trained on; an analysis that does "
+            "not train it reads another one with --text FILE"
+        )
+    return tokens
+
+
+def tokenizer_keys(folder: Path) -> list[str]:
+    """The keys of the tokenizer.json in a folder."""
+    return ["tokenizer=file", as_typed("tokenizer.path", str(folder.resolve()))]
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The tokenizer of a run, or of a folder that transformers wrote."""
+    if not is_checkpoint(folder):
+        return tokenizer(folder)
+    check_tokenizer(folder)
+    config = compose(["tracking=none", *tokenizer_keys(folder)])
+    return TOKENIZERS.maker(config.tokenizer)().fit((), False, say, tell_nobody)
+
+
+def save_changed(
+    folder: Path, model: Transformer, config: Config, source: Path, by: str, steps: int = 0
+) -> None:
+    """Writes a model of `config` into a new folder that `load`, sampling and analyses read.
+
+    The model was made of the one in `source` by a change, of which `by` is the name, and was
+    trained on for `steps`. Raises ConfigError where the tokenizer of `source` has more ids.
+    """
+    words, summary = tokenizer_of(source), read_summary(source)
+    if isinstance(words, FileTokenizer) and words.vocab_size < model.vocab_size:
+        words = FileTokenizer(words.text, words.end, model.vocab_size)
+    if words.vocab_size != model.vocab_size:
+        ids = words.vocab_size, model.vocab_size
+        raise ConfigError("{}: its tokenizer has {} ids, and its model {}".format(source, *ids))
+    step, text = (summary.step, summary.data.identity) if summary else (0, {})
+    config = recompose(config, tokenizer_keys(folder) if is_checkpoint(source) else [])
+    make_folder(folder)
+    write_bytes(folder / CONFIG, to_yaml(config).encode())
+    write_json(folder / TOKENIZER, words.save())
+    dtype = stored_dtype(config)
+    tensors = {name: tensor.to(dtype) for name, tensor in stored_tensors(model).items()}
+    identity, extra = run_hash(config, text), {f"{by}_from": source.resolve().name}
+    checkpoint.save(
+        folder / "checkpoints", identity, step + steps, {"model": tensors}, {}, extra, keep=1
+    )
+
+
+def stored_dtype(config: Config) -> torch.dtype:
+    """The dtype in which the weights of a model are saved."""
+    return torch.float64 if config.trainer.precision == "fp64" else torch.float32
+
+
+# -------------------------------------------------------------------------- checks of what is typed
 
 
 def check_model(word: str, more: str = "") -> None:
@@ -270,59 +254,16 @@ def check_file(option: str, file: Path) -> None:
         raise ConfigError(f"{option} {file}: is empty")
 
 
-def check_text(folder: Path, keys: Sequence[str], text: Path | None) -> None:
-    """Raises ConfigError unless a text is typed for a folder of transformers, and has a tokenizer
-    that reads it."""
-    if text is None and not any(key.startswith("data") for key in keys):
-        raise ConfigError(
-            f"{folder}: has no text of its own; type --text FILE, or a corpus such as data=pydocs"
-        )
-    check_tokenizer(folder)
+def check_keys(typed: Iterable[str], what: str, known: Sequence[str]) -> None:
+    """Raises ConfigError for KEY=VALUE whose key, or whose group of keys, is not known."""
+    for key in (word.partition("=")[0] for word in typed):
+        if key not in known and key.split(".")[0] not in known:
+            raise ConfigError(f"{key}: {unknown(f'key of {what}', key, known)}")
 
 
-def tokenizer_keys(folder: Path) -> list[str]:
-    """The keys of the tokenizer.json in a folder."""
-    return ["tokenizer=file", as_typed("tokenizer.path", str(folder.resolve()))]
-
-
-def tokenizer_of(folder: Path) -> Tokenizer:
-    """The tokenizer of a run, or of a folder that transformers wrote."""
-    if not is_checkpoint(folder):
-        return tokenizer(folder)
-    check_tokenizer(folder)
-    config = compose(["tracking=none", *tokenizer_keys(folder)])
-    return TOKENIZERS.maker(config.tokenizer)().fit((), False, say, tell_nobody)
-
-
-def with_ids_of(model: Transformer, words: Tokenizer) -> Tokenizer:
-    """A tokenizer.json with as many ids as the model, which may have more."""
-    if isinstance(words, FileTokenizer) and words.vocab_size < model.vocab_size:
-        return FileTokenizer(words.text, words.end, model.vocab_size)
-    return words
-
-
-def load_model(folder: Path, plugins: str = "none") -> Transformer:
-    """Returns the model of a run, or ours of a folder that transformers wrote. Raises ConfigError,
-    and NoUsableCheckpoint as `load` does."""
-    if not is_checkpoint(folder):
-        return load(folder, plugins)
-    from transformer_norms.hf.conversion import load_hf
-
-    try:
-        return load_hf(folder)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"{folder}: {error}") from None
-
-
-def context_of(typed: int | None, model: Transformer, folder: Path) -> int:
-    """Returns the length of a window. Raises ConfigError where the model reads less than typed."""
-    if typed is not None and typed > model.context:
-        raise ConfigError(f"model.context={typed}: {folder} reads {model.context} at most")
-    return typed or (min(model.context, CONTEXT) if is_checkpoint(folder) else model.context)
-
-
-def check_vocabulary(named: object, largest: int, model: Transformer) -> None:
+def check_vocabulary(named: object, model: Transformer, *texts: np.ndarray) -> None:
     """Raises ConfigError where a text has a token that the model does not know."""
+    largest = max(int(text.max()) for text in texts)
     if largest >= model.vocab_size:
         raise ConfigError(
             f"{named}: the text has the token {largest}, and the model knows {model.vocab_size}"
@@ -332,12 +273,18 @@ def check_vocabulary(named: object, largest: int, model: Transformer) -> None:
 def split_context(keys: Sequence[str]) -> tuple[list[str], int | None]:
     """The typed keys, and apart from them the length of a window. A model's own context stays: a
     table of positions has its length."""
-    name = "model.context="
-    typed = next((key.removeprefix(name) for key in keys if key.startswith(name)), None)
-    if typed is not None and not (typed.isdecimal() and int(typed) > 0):
-        raise ConfigError(f"{name}{typed}: a whole number of tokens is wanted")
-    rest = [key for key in keys if not key.startswith(name)]
-    return rest, None if typed is None else int(typed)
+    typed = {pair.key: pair for pair in parse(keys)}.get("model.context")
+    if typed is not None and not (isinstance(typed.value, int) and typed.value > 0):
+        raise ConfigError(f"{typed}: a whole number of tokens is wanted")
+    rest = [key for key in keys if not key.startswith("model.context=")]
+    return rest, None if typed is None else typed.value
+
+
+def context_of(typed: int | None, model: Transformer, folder: Path) -> int:
+    """Returns the length of a window. Raises ConfigError where the model reads less than typed."""
+    if typed is not None and typed > model.context:
+        raise ConfigError(f"model.context={typed}: {folder} reads {model.context} at most")
+    return typed or (min(model.context, CONTEXT) if is_checkpoint(folder) else model.context)
 
 
 def _encode(option: str, file: Path, words: Tokenizer) -> np.ndarray:
@@ -347,85 +294,3 @@ def _encode(option: str, file: Path, words: Tokenizer) -> np.ndarray:
     if len(tokens) < 2:
         raise ConfigError(f"{option} {file}: has fewer than two tokens")
     return tokens
-
-
-# ------------------------------------------------------------------------------------ what is typed
-
-
-def read_subjects(typed: Namespace, tell: Tell, load: Load = load_measured) -> Subjects:
-    """Returns the models that were typed, each with `load`. Reads no weights, but all that can be
-    wrong before."""
-    keys = typed_keys(typed)
-    words = list(dict.fromkeys(word for word in typed.where if word not in keys))
-    if not words:
-        raise ConfigError("name at least one run, study or folder of transformers")
-    if typed.text is not None:
-        check_file("--text", typed.text)
-
-    def subject(name: str, seed: int | None, folder: Path, origin: str) -> Subject:
-        read = partial(load, folder, keys, typed.text)
-        return Subject(name, seed, folder, f"{folder.resolve().name}: {origin}", read)
-
-    alone, places = [], []
-    for word in words:
-        folder = Path(os.path.expanduser(word))
-        saved = (folder / CONFIG).is_file() and not is_there(folder / "summary.json")
-        if is_checkpoint(folder):
-            check_text(folder, keys, typed.text)
-        if saved or is_checkpoint(folder):
-            origin = "saved by an analysis" if saved else "a folder of transformers"
-            alone.append(subject(folder.resolve().name, None, folder, origin))
-        else:
-            check_model(word, "a study of several runs, ")
-            places.append(find_study(word))
-    names = [one.name for one in alone]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"{repeated}: two folders have this name; rename one of them")
-    if not places:
-        return Subjects(alone)
-    study = read_study(places, _baseline(typed.baseline), tell=tell)
-    return _subjects_of(study, alone, subject)
-
-
-def typed_keys(typed: Namespace) -> list[str]:
-    """The words KEY=VALUE, which name no folder."""
-    return [word for word in typed.where if "=" in word and not Path(word).exists()]
-
-
-def check_keys(typed: Iterable[str], what: str, known: Sequence[str]) -> None:
-    """Raises ConfigError for KEY=VALUE whose key, or whose group of keys, is not known."""
-    for key in (word.partition("=")[0] for word in typed):
-        if key not in known and key.split(".")[0] not in known:
-            raise ConfigError(f"{key}: {unknown(f'key of {what}', key, known)}")
-
-
-def _baseline(typed: Sequence[str] | None) -> dict[str, Any] | None:
-    if typed is None:
-        return None
-    return {pair.key: pair.value for pair in ([] if list(typed) == ["none"] else parse(typed))}
-
-
-def _subjects_of(
-    study: Study, alone: Sequence[Subject], subject: Callable[..., Subject]
-) -> Subjects:
-    """The finished runs of a study, and the models that are no runs."""
-    members: list[Subject] = []
-    missing: dict[str, dict[int, str]] = {}
-    for variant in study.variants:
-        for member in variant.results:
-            if member.run is not None and member.status == "finished":
-                choices = {axis: member.run.choice(axis) for axis in ("norm", "placement")}
-                unnamed = not variant.values or variant.name == label({})
-                name = label(choices) if unnamed else variant.name
-                summary = member.run.summary
-                origin = (
-                    f"identity {summary.identity}, commit {summary.commit}, torch "
-                    f"{summary.versions.get('torch')}"
-                )
-                members.append(subject(name, member.seed, member.folder, origin))
-            elif member.ended:
-                missing.setdefault(variant.name, {})[member.seed] = member.status
-    if not members and not alone:
-        states = sorted({member.status for v in study.variants for member in v.results})
-        raise ConfigError(f"{study.home}: no run in it is finished; runs are {', '.join(states)}")
-    return Subjects([*members, *alone], study, missing)

@@ -7,32 +7,29 @@
 
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from transformer_norms.analysis.command import models_parser, run_analysis
+from transformer_norms.analysis.command import run_analysis
 from transformer_norms.analysis.norm_swapping import (
     compose_swapped,
     is_swap,
     swap_norms,
 )
-from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, View
-from transformer_norms.analysis.trained.measuring import measure_models
-from transformer_norms.analysis.trained.tunable import (
+from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, Row, View
+from transformer_norms.analysis.trained.measuring import typed_keys
+from transformer_norms.analysis.trained.tuned_models import (
     BEFORE,
     OF_TUNINGS,
-    Tunable,
-    read_tunable,
-    stay,
-)
-from transformer_norms.analysis.trained.tuned_models import (
     PANELS,
-    Change,
+    Tunable,
     end_numbers,
-    measure_change,
-    saved_folder,
+    measure_tuned,
+    stay,
+    tune,
+    tuned_parser,
+    tuning_rows,
 )
-from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 
@@ -81,32 +78,29 @@ other parameters of the new norm are at their own start.
 """
 
 
-def make_parser() -> Parser:
-    parser = models_parser(__doc__, "runs/main norm=dyt --out DIR", EPILOG, "swap")
-    parser.add_argument("--save", type=typed_path, metavar="FOLDER", help="where tuned models go")
-    return parser
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_analysis(make_parser(), arguments, analyse, "stopped; finished runs are written")
+    parser = tuned_parser(__doc__, "runs/main norm=dyt --out DIR", EPILOG, "swap")
+    return run_analysis(parser, arguments, analyse, "stopped; finished runs are written")
 
 
 def analyse(typed: Namespace, tell: Tell) -> Outcome:
-    swap = [word for word in typed.where if is_swap(word)]
-    if not swap:
+    typed.swap = [word for word in typed.where if is_swap(word)]
+    if not typed.swap:
         raise ConfigError("type the norm that comes in, such as norm=dyt or final_norm=layernorm")
-    typed.where = [word for word in typed.where if word not in swap]
-    measure = partial(measure_change, SWAPPED, partial(prepare_swap, typed=swap))
-    writes = partial(saved_folder, SWAPPED, typed.save)
-    return measure_models(ANALYSIS, measure, typed, tell, read_tunable, writes)
+    typed.where = [word for word in typed.where if word not in typed.swap]
+    return measure_tuned(ANALYSIS, measure, SWAPPED, typed, tell)
 
 
-def prepare_swap(tunable: Tunable, typed: Sequence[str]) -> Change:
-    """Returns the swap of a trained model's norms as typed. Raises ConfigError where no norm can be
-    swapped."""
-    config, saved = (compose_swapped(own, typed) for own in (tunable.config, tunable.own))
+def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | str | Path]:
+    """Tunes a model with the norms that are typed, and as it is."""
+    config, own = (compose_swapped(one, typed.swap) for one in (tunable.config, tunable.own))
     model, swaps = swap_norms(tunable.model, config)
-    alike = [{KIND: "norm", "norms": count, **vars(s)} for s, count in Counter(swaps).items()]
-    swapped = stay({0: SWAPPED})
-    words = " ".join(typed)
-    return Change(model, config, lambda _: swapped, {0: BEFORE}, saved, words, rows=alike)
+    trainer = tunable.trainer(model, config)
+    swapped = tune(trainer, stay({0: SWAPPED}), SWAPPED, tell)
+    control = tunable.tune_control({0: BEFORE}, tell)
+    yield " ".join([*typed.swap, *typed_keys(typed)])
+    if typed.save and not swapped.diverged:
+        yield tunable.save(trainer.model, own, typed.save, SWAPPED)
+    yield from tuning_rows(SWAPPED, swapped, control)
+    for swap, count in Counter(swaps).items():
+        yield {KIND: "norm", "norms": count, **vars(swap)}

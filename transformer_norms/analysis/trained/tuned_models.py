@@ -1,114 +1,246 @@
 """Measures the cost of a change of norms: each changed model is trained on, with an equal control.
 
-The changes are those of swap and of norm_removal.
+The changes are those of swap and of norm_removal. A model is a finished run, or a folder that
+transformers wrote, whose text is typed.
 """
 
 import copy
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from transformer_norms.analysis.command import models_parser
 from transformer_norms.analysis.outcome import (
     DIVERGED,
     KIND,
     MODEL,
     SEED,
+    Analysis,
     Lines,
     Number,
     Numbers,
+    Outcome,
     Row,
     Rows,
     of_kind,
 )
-from transformer_norms.analysis.trained.subjects import Unmeasured, typed_keys
-from transformer_norms.analysis.trained.tunable import (
-    BEFORE,
-    CONTROL,
-    TUNED,
-    Timetable,
-    Tunable,
-    TuningLosses,
-    stay,
+from transformer_norms.analysis.rendering import check_new
+from transformer_norms.analysis.trained.measuring import Measure, measure_models, read_subjects
+from transformer_norms.analysis.trained.subjects import (
+    WINDOWS,
+    Loaded,
+    check_file,
+    check_keys,
+    check_vocabulary,
+    context_of,
+    is_checkpoint,
+    load_own,
+    read_tokens,
+    save_changed,
+    split_context,
 )
+from transformer_norms.analysis.untrained_models import with_defaults
+from transformer_norms.commands.terminal import Parser, typed_path
+from transformer_norms.config.building import build_trainer
+from transformer_norms.config.compose import recompose
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
+from transformer_norms.data.batches import Batches
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell
+from transformer_norms.run.summary import Summary, read_summary
+from transformer_norms.training.divergence import Divergence
+from transformer_norms.training.trainer import Trainer
 
+# The defaults of the tuning: its horizon is not that of the run.
+DEFAULTS = {"trainer.steps": "300", "schedule.warmup": "20"}
+RATE = 1 / 3  # of the run's own peak
+# A checkpoint does not say at which rate it was trained: the default of transformers' own Trainer.
+CHECKPOINT_RATE = 5e-5
+OF_CHECKPOINTS = {
+    "optimizer.lr": f"{CHECKPOINT_RATE:g}",
+    "trainer.batch_size": f"{WINDOWS}",
+    "data.val_tokens": "32768",
+}
+FIXED = {"trainer.eval_every": "0", "trainer.probe_every": "0", "trainer.compile": "none"}
+TYPED = (
+    "trainer.steps trainer.batch_size trainer.accumulation trainer.clip optimizer schedule plugins"
+).split()
+TYPED_OF_CHECKPOINTS = "data model.context trainer.device trainer.precision seed".split()
+OF_TUNINGS = f"""KEY=VALUE changes how it is tuned on, as for train. Where nothing is typed it is
+  {" ".join(f"{key}={value}" for key, value in DEFAULTS.items())}
+and {RATE:.2g} of the run's own peak rate, its optimizer afresh. A folder of
+transformers is tuned on --text FILE or on the corpus of typed data keys, in
+windows of model.context tokens, with optimizer.lr={CHECKPOINT_RATE:g} if none is typed.
+"""
+BEFORE, TUNED, CONTROL = "before", "tuned", "control"
 SMOOTH = 15  # steps, of what is drawn of a step's differences
+# Does to the model that is tuned on what is due before a step. Yields the name of each stage in
+# which the model is to be validated, while it is in it.
+Timetable = Callable[[int], Iterable[str]]
 
 
-def end_numbers(digits: str) -> Numbers:
-    """The losses at the end of the tuning, and their difference."""
-    return {
-        TUNED: Number(TUNED, "at the end of the tuning", digits),
-        CONTROL: Number(
-            CONTROL, "the same model tuned on the same batches with its own norms", digits
-        ),
-        "gap": Number("gap", "tuned less control", "+.4f", compared=True),
-    }
+def tuned_parser(about: str | None, example: str, epilog: str, name: str) -> Parser:
+    """The parser of an analysis of models that are changed and tuned on."""
+    parser = models_parser(about, example, epilog, name)
+    parser.add_argument("--save", type=typed_path, metavar="DIR", help="where changed models go")
+    return parser
+
+
+def measure_tuned(
+    analysis: Analysis, measure: Measure, change: str, typed: Namespace, tell: Tell
+) -> Outcome:
+    """Measures each model that was typed, with `measure`. `change` is the name of what it does.
+    Raises ConfigError before the first where a changed model cannot be saved."""
+    subjects = read_subjects(typed, tell)
+    if typed.save is not None:
+        check_new(*(saved_folder(typed.save, one.folder, change) for one in subjects.members))
+    return measure_models(analysis, measure, typed, tell, subjects, load_tunable)
+
+
+def saved_folder(home: Path, folder: Path, change: str) -> Path:
+    """Returns where the changed model of a folder is saved in the folder of --save."""
+    return home / f"{folder.resolve().name}-{change}"
+
+
+# ------------------------------------------------------------------------- a model that is tuned on
 
 
 @dataclass(frozen=True)
-class Change:
-    """A change of a model's norms, in which the model is tuned on.
+class Tunable(Loaded):
+    """A trained model that is tuned on, on the CPU.
 
-    `model` is tuned with `config`, as the timetable says, which is made once the model's optimizer
-    is there. The control is the model as it was, validated at the steps of `stages`. `finish`
-    makes of the tuned model the one that is saved with the config `saved`, and tells the rounding
-    of that. `words` and `rows` say more of the change.
+    `config` is that of the tuning; its optimizer starts afresh. The tuning reads on in `train`
+    after what the run of `summary` has read. A folder of transformers has no summary.
     """
 
-    model: Transformer
-    config: Config
-    timetable: Callable[[Transformer], Timetable]
-    stages: Mapping[int, str]
-    saved: Config
-    words: str
-    finish: Callable[[Transformer], tuple[Transformer, float | None]] = lambda model: (model, None)
-    rows: Rows = ()
+    train: np.ndarray
+    summary: Summary | None
+
+    def trainer(self, model: Transformer, config: Config) -> Trainer:
+        """A trainer that reads on where the model's own training stopped."""
+        size, sequences = config.trainer.batch_size, 0
+        if self.summary is not None:
+            torch.set_num_threads(self.summary.threads or 1)
+            sequences = self.summary.step * self.own.trainer.batch_size
+        batches = Batches(self.train, self.context, size, config.data.seed)
+        first = -(-sequences // size)
+        return build_trainer(
+            config, model.train(), lambda step: batches(first + step), self.windows
+        )
+
+    def tune_control(self, stages: Mapping[int, str], tell: Tell) -> "TuningLosses":
+        """Tunes the model on as it is, and validates it at the steps of `stages`."""
+        trainer = self.trainer(copy.deepcopy(self.model), self.config)
+        return tune(trainer, stay(stages), CONTROL, tell)
+
+    @property
+    def text_line(self) -> str:
+        """How much text the tuning and the validation read."""
+        tuned = self.config.trainer.steps * self.config.trainer.batch_size * self.context
+        return f"tuned on {tuned} tokens of text, validated on {self.tokens_read}"
+
+    def save(self, model: Transformer, config: Config, home: Path, change: str) -> Path:
+        """Writes a changed model of `config` into a new folder in `home`, which is returned."""
+        folder = saved_folder(home, self.folder, change)
+        save_changed(folder, model, config, self.folder, change, self.config.trainer.steps)
+        return folder
 
 
-def measure_change(
-    name: str, prepare: Callable[[Tunable], Change], tunable: Tunable, tell: Tell, typed: Namespace
-) -> Iterator[Row | str | Path]:
-    """Changes the norms of a model, tunes it on, and saves it where --save was typed. Yields what
-    was measured and written. `name` is that of the change. Raises Unmeasured where `prepare`
-    raises ConfigError."""
-    try:
-        change = prepare(tunable)
-    except ConfigError as error:
-        raise Unmeasured(str(error)) from None
-    changed, model = tunable.tune(change.model, change.config, change.timetable, name, tell)
-    unchanged, stays = copy.deepcopy(tunable.model), stay(change.stages)
-    control, _ = tunable.tune(unchanged, tunable.config, lambda _: stays, CONTROL, tell)
-    yield " ".join([change.words, *typed_keys(typed)])
-    rounding = None
-    if not changed.diverged:
-        model, rounding = change.finish(model)
-        if out := saved_folder(name, typed.save, tunable.folder):
-            tunable.save(model, change.saved, out, name)
-            yield out
-    yield from rows_of(changed, control, rounding, name)
-    yield from change.rows
+def load_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -> Tunable:
+    """Returns the trained model of a folder, to be tuned on as `typed` says: KEY=VALUE as train.py
+    takes them. `text` is that of a folder of transformers.
+
+    Raises ConfigError if it is not a run, or if its text has changed.
+    """
+    of_checkpoint, summary = is_checkpoint(folder), read_summary(folder)
+    check_keys(typed, "a tuning", [*TYPED, *(TYPED_OF_CHECKPOINTS if of_checkpoint else ())])
+    if text is not None and not of_checkpoint:
+        raise ConfigError(f"--text {text}: {folder} is a run, which is tuned on its own text")
+    if summary is None and not of_checkpoint:
+        raise ConfigError(f"{folder}: was saved by an analysis, and only a run can be tuned on")
+    kept, context = split_context([*_words_of_text(typed, text), *typed])
+    model, own = load_own(folder, kept)
+    rate = {"optimizer.lr": f"{own.optimizer.lr * RATE:g}"}
+    usual = {**DEFAULTS, **(OF_CHECKPOINTS if of_checkpoint else rate), **FIXED}
+    config = recompose(own, with_defaults(kept, usual))
+    tokens, context = read_tokens(folder, config), context_of(context, model, folder)
+    tokens.check(context)
+    check_vocabulary(folder, model, tokens.train, tokens.val)
+    precision = config.trainer.precision
+    model = model.double() if precision == "fp64" else model
+    return Tunable(
+        folder, model, own, config, tokens.val, context, precision, tokens.train, summary
+    )
 
 
-def saved_folder(name: str, home: Path | None, folder: Path) -> Path | None:
-    """Returns the folder of a changed model, if --save named a `home`."""
-    return home and home / f"{folder.resolve().name}-{name}"
+def _words_of_text(typed: Sequence[str], text: Path | None) -> list[str]:
+    """The data keys of a text that is named as a file."""
+    if text is None:
+        return []
+    check_file("--text", text)
+    keys = [word.partition("=")[0] for word in typed]
+    if key := next((key for key in keys if key in ("data", "data.paths")), None):
+        raise ConfigError(f"--text {text}: {key} names a text, too; type one")
+    split = [] if "data.split" in keys else ["data.split=tail"]
+    return ["data=text", as_typed("data.paths", [str(text.resolve())]), *split]
 
 
-def rows_of(
-    changed: TuningLosses, control: TuningLosses, rounding: float | None, name: str
+# --------------------------------------------------------------------------------------- the tuning
+
+
+@dataclass
+class TuningLosses:
+    """One model tuned on: step and validation loss by stage, and the training loss of each step,
+    in nats per token. `diverged` says why it ended early, and is empty where it did not."""
+
+    steps: dict[str, int] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+    training: list[float] = field(default_factory=list)
+    diverged: str = ""
+
+    def validate(self, stage: str, trainer: Trainer) -> None:
+        measured = trainer.evaluate(trainer.validation())
+        assert measured is not None
+        nats, tokens = measured
+        self.steps[stage], self.validation[stage] = trainer.step, nats / tokens
+
+
+def stay(stages: Mapping[int, str]) -> Timetable:
+    """The timetable of a model that stays as it is: the stage of a step, if it has one."""
+    return lambda step: [stages[step]] if step in stages else []
+
+
+def tune(trainer: Trainer, timetable: Timetable, what: str, tell: Tell) -> TuningLosses:
+    """Tunes the trainer's model on to its last step, as the timetable says. `what` names the model
+    to `tell`."""
+    tuning, steps = TuningLosses(), trainer.settings.steps
+    # A loss above the first one is to be measured here; only one that is not finite ends it.
+    trainer.divergence = Divergence(warmup=steps)
+    for step in range(steps):
+        tell(f"{what}: step {{:.0f}}/{{:.0f}}", step, steps)
+        for stage in timetable(step):
+            tuning.validate(stage, trainer)
+        tuning.diverged = trainer.train_step() or ""
+        if tuning.diverged:
+            return tuning
+        tuning.training.append(trainer.last_loss)
+    tuning.validate(TUNED, trainer)
+    return tuning
+
+
+def tuning_rows(
+    change: str, changed: TuningLosses, control: TuningLosses, rounding: float | None = None
 ) -> Iterator[Row]:
-    """The losses of a model, those of each stage, and those of each step. `name` is that of the
-    change."""
-    reasons = {name: changed.diverged, CONTROL: control.diverged}
+    """The losses of a model, those of each stage, and those of each step."""
+    reasons = {change: changed.diverged, CONTROL: control.diverged}
     tuned, end = (tuning.validation.get(TUNED) for tuning in (changed, control))
     yield {
         **changed.validation,
@@ -129,7 +261,18 @@ def _pair(name: str, changed: float | None, control: float | None) -> Row:
     return {name: changed, f"{name}_{CONTROL}": control}
 
 
-# ------------------------------------------------------------------------------------ the figure
+# ----------------------------------------------------------------------- the numbers and the figure
+
+
+def end_numbers(digits: str) -> Numbers:
+    """The losses at the end of the tuning, and their difference."""
+    return {
+        TUNED: Number(TUNED, "at the end of the tuning", digits),
+        CONTROL: Number(
+            CONTROL, "the same model tuned on the same batches with its own norms", digits
+        ),
+        "gap": Number("gap", "tuned less control", "+.4f", compared=True),
+    }
 
 
 def stage_losses(rows: Rows) -> Rows:
