@@ -135,6 +135,7 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
 MODELS = ("mean_drift", "swap norm=dyt", "norm_removal", "fold")
 REFUSED = [
     ("coordinate_check model.width=64", "wants 2 widths or more"),
+    ("coordinate_check model.width=64,abc", "model.width=abc: a whole number is wanted"),
     ("coordinate_check data=text", "is not read here"),
     ("coordinate_check --steps 0", "1 to 1000"),
     ("init_gradients placement=pots", "did you mean 'post'?"),
@@ -158,8 +159,8 @@ REFUSED = [
       for bits in ("1", "17", "8,x", "4.0", "-8")),
     ("depth_use FLAT", "has one block; depth is measured from two blocks on"),
     *((f"{command} nowhere", "nowhere: there is no such file or folder") for command in MODELS),
-    *((f"{command} NOTHING", "there is no model in it, config.yaml of a run or config.json of")
-      for command in MODELS),
+    *((f"{command} NOTHING", "there is no run in it") for command in MODELS[:-1]),
+    ("fold NOTHING", "is no run folder; config.yaml is missing"),
     ("mean_drift data=text", "name at least one run, study or folder of transformers"),
     ("mean_drift RUN norm=rmsnorm", "norm: there is no key of an analysis 'norm'; there are data"),
     ("mean_drift RUN model.context=99", "model.context=99: RUN reads 8 at most"),
@@ -169,7 +170,7 @@ REFUSED = [
     ("mean_drift CHECKPOINT", "CHECKPOINT: has no text of its own; type --text FILE, or a corpus"),
     ("mean_drift CHECKPOINT COPY data=stories", "exported: two folders have this name"),
     ("mean_drift EMPTY --text TEXT", "EMPTY: "),
-    ("mean_drift TEXT", "text.txt: there is no model in it, config.yaml of a run or config.json"),
+    ("mean_drift TEXT", "text.txt: is no run folder; config.yaml is missing"),
     ("mean_drift RUN --text BLANK", "blank.txt: is empty"),
     ("mean_drift BARE --text TEXT", "has no tokenizer.json; save the model's tokenizer into it"),
     ("mean_drift RUN --baseline norm=dyt", "--baseline dyt: no variant is that"),
@@ -189,7 +190,6 @@ REFUSED = [
     ("norm_removal RUN --gap 0", "--gap 0: at least 1"),
     ("fold RUN --save SAVED", "is there already; name another folder"),
     ("fold EMPTY", "EMPTY: "),
-    ("fold TEXT", "text.txt: there is no model in it, config.yaml of a run or config.json"),
     ("fold BARE --save NEW", "has no tokenizer.json; save the model's tokenizer into"),
 ]  # fmt: skip
 

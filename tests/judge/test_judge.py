@@ -157,7 +157,10 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here, here_in):
     [
         (["", "norm=layernrm"], "did you mean 'layernorm'"),
         (["", "norm=rmsnorm"], "'norm=rmsnorm': is the same run as ''; nothing to judge"),
-        (["", "norm=layernorm seed=3"], "seed=3: goes with no judge; the judge trains one seed"),
+        (
+            ["", "norm=layernorm seed=3"],
+            "seed=3: does not go with judge; the judge trains one seed",
+        ),
         (["", "trainer.precision=bf16"], "trainer.precision: fp32 of the baseline and bf16 of"),
         (["", "norm=layernorm model=nano 'x"], "cannot be read: no closing quotation"),
         ([".", "norm=layernorm"], ".: is neither a run folder"),

@@ -55,6 +55,13 @@ def models_parser(
     return parser
 
 
+def tuned_parser(about: str | None, example: str, epilog: str, name: str) -> Parser:
+    """The parser of an analysis of trained models that are changed and tuned on."""
+    parser = models_parser(about, example, epilog, name)
+    parser.add_argument("--save", type=typed_path, metavar="DIR", help="where changed models go")
+    return parser
+
+
 def run_analysis(
     parser: Parser,
     arguments: Sequence[str] | None,

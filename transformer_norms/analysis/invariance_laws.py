@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transformer_norms.analysis.outcome import Row
 from transformer_norms.comparison.sweep_record import Values, label
-from transformer_norms.config.compose import compose
+from transformer_norms.config.compose import compose, recompose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.plugins import check_plugins
 from transformer_norms.config.tree import Config
@@ -28,7 +28,7 @@ BATCH, TIME, INPUTS, WIDTH = 4, 16, 48, 64
 POSITIVE, NEGATIVE = (1 / 3, 3.0), (-1 / 3, -3.0)  # a length that is clamped shows on one side
 SHIFT = 2.0
 HOLDS_BELOW = 1e-9  # of a relative change in float64, whose rounding is below 1e-14
-SMALL = (1e-30, 1e-15, 1e-12)  # for eps: the first that a norm's own range allows is taken
+SMALL = 1e-30  # for eps
 SPREAD = 0.5  # standard deviation by which learned numbers are moved off their starts
 KEYS = ("norm", "norm.KEY", "plugins")
 
@@ -213,7 +213,7 @@ def _read_norms(overrides: Sequence[str]) -> list[Values]:
 
 
 def _measure_norm(name: str, values: Values, layer: Layer) -> Iterator[Row]:
-    """A row for each law: its change with eps as small as it may be, and with the norm's own eps,
+    """A row for each law: its change with eps next to nothing, and with the norm's own eps,
     which is None for a norm without eps.
 
     `learned` is how many numbers the norm learns at width d. `mean_square` is that of its output,
@@ -221,7 +221,7 @@ def _measure_norm(name: str, values: Values, layer: Layer) -> Iterator[Row]:
     """
     config = _compose(values)
     eps = config.norm.get("eps")
-    small = None if eps is None else _compose_small_eps(values)
+    small = None if eps is None else recompose(config, [f"norm.eps={SMALL}"])
     size = next(law for law in LAWS if law.key == "size")
     of_norm = {
         "eps": eps,
@@ -251,13 +251,6 @@ def _compose(values: Values) -> Config:
         with suppress(ConfigError):
             return compose([*typed, "norm.allow_noncausal=true"])
         raise
-
-
-def _compose_small_eps(values: Values) -> Config | None:
-    for eps in SMALL:
-        with suppress(ConfigError):
-            return _compose({**values, "norm.eps": eps})
-    return None
 
 
 def _measure_change(name: str, config: Config, law: Law, layer: Layer) -> float:

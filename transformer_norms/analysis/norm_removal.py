@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from transformer_norms.analysis.command import run_analysis
+from transformer_norms.analysis.command import run_analysis, tuned_parser
 from transformer_norms.analysis.folded_model import check_exact, largest_difference
 from transformer_norms.analysis.norm_freezing import (
     AT_ONCE,
@@ -37,7 +37,6 @@ from transformer_norms.analysis.trained.tuned_models import (
     end_numbers,
     measure_tuned,
     tune,
-    tuned_parser,
     tuning_rows,
 )
 from transformer_norms.errors import ConfigError
@@ -75,7 +74,7 @@ sub-layers and before the head (placement=pre, parallel, lns, ...).
 average length instead of each token's own: those before the mlps, then those
 before attention, then the one before the head; the sequence's first token last.
 The control is the same model, tuned on the same batches with its norms. Losses
-are validation losses in nats per token. Files are written as runs are done.
+are validation losses in nats per token. The CSV file is written as models are done.
 """
 
 FOLDED = "folded"  # the change of the norms, in the name of a saved model

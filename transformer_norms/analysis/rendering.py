@@ -12,6 +12,7 @@ from transformer_norms.analysis.outcome import (
     DIVERGED,
     MODEL,
     SEED,
+    Analysis,
     Outcome,
     Rows,
     View,
@@ -78,6 +79,12 @@ def width(cells: list[list[str]]) -> int:
 def write_outcome(outcome: Outcome, folder: Path | None) -> list[str]:
     """Writes NAME.csv, NAME.md and NAME.svg into the folder, if there is one. Returns the paths."""
     return [] if folder is None else write_files(folder, files(outcome))
+
+
+def write_rows(analysis: Analysis, rows: Rows, folder: Path | None) -> None:
+    """Writes NAME.csv alone into the folder, if there is one."""
+    if folder is not None:
+        write_files(folder, {f"{analysis.name}.csv": csv_of(rows)})
 
 
 def check_folder(folder: Path) -> None:

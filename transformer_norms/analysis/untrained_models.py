@@ -61,6 +61,8 @@ def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values, Seque
             f"{typed}: a slope wants 2 {short}s or more, such as {axis}={TYPICAL[axis]}"
         )
     numbers, seeds = vary.pop(axis), question.first_seeds
+    if wrong := [number for number in numbers if not isinstance(number, int)]:
+        raise ConfigError(f"{as_typed(axis, wrong[0])}: a whole number is wanted")
     variants = replace(question, vary=vary, baseline={}).variants
     pairs = [pair for values in (question.fixed, *variants) for pair in values.items()]
     check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))

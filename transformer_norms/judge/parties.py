@@ -7,21 +7,18 @@
 Overrides as CANDIDATE are changes of a BASELINE that is a run folder or a checkout.
 """
 
-import hashlib
 import json
 import shlex
-import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_norms.config.finding import find_run
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.judge.child import run_python
 from transformer_norms.judge.ledger import Party
+from transformer_norms.run.identity import digest
 from transformer_norms.storage.files import sha256
 from transformer_norms.storage.reading import real_path
 
@@ -36,26 +33,27 @@ _NOT_TYPED = {
 _SHARED = (
     "trainer.steps", "trainer.batch_size", "trainer.precision", "model.context", "data.val_tokens",
 )  # fmt: skip
-# Prints where the package is, the identity of the run of seed 0, and the values of _SHARED.
+# Prints where the package is and its commit, the identity of the run of seed 0, and the values of
+# _SHARED.
 _DESCRIBE = f"""
 import json, sys
 import transformer_norms
 try:
-    from transformer_norms.run.plan import Plan
+    from transformer_norms.run import machine, plan
     config = transformer_norms.compose(sys.argv[1:])
-    identity = Plan(config).hash
+    identity = plan.Plan(config).hash
     shared = {{}}
     for key in {_SHARED!r}:
         group, name = key.split(".")
         shared[key] = getattr(getattr(config, group), name)
-    print(json.dumps([transformer_norms.__file__, identity, shared]))
+    code = transformer_norms.__file__, machine.commit()["commit"]
+    print(json.dumps([*code, identity, shared]))
 except Exception as error:
     sys.exit(" ".join(f"{{type(error).__name__}}: {{error}}".split()))
 """
 
 
-@dataclass(frozen=True)
-class _Typed:
+class _Typed(NamedTuple):
     """Words that were typed, and what they say: which folder's code runs, with which arguments."""
 
     words: str
@@ -72,31 +70,18 @@ def read_parties(baseline: str, candidate: str, common: str) -> tuple[Party, Par
     default = _Typed("", OWN, [])
     first = _read(baseline, default)
     second = _read(candidate, first if Path(first.words).is_dir() else default)
-    shared = _overrides(common)
-    both = [replace(typed, arguments=[*typed.arguments, *shared]) for typed in (first, second)]
-    codes = [code_hash(typed.root, typed.arguments) for typed in both]
-    facts = [_facts(typed, code) for typed, code in zip(both, codes, strict=True)]
-    parties = [
-        Party(
-            typed=typed.words,
-            root=str(typed.root),
-            arguments=typed.arguments,
-            code=code,
-            commit=_commit(typed.root),
-            identity=_digest(code, identity),
-        )
-        for typed, code, (identity, _) in zip(both, codes, facts, strict=True)
-    ]
+    both = _overrides(common)
+    one, its = _party(first.words, first.root, [*first.arguments, *both])
+    two, other = _party(second.words, second.root, [*second.arguments, *both])
     for key in _SHARED:
-        values = [settings[key] for _, settings in facts]
-        if values[0] != values[1]:
+        if its[key] != other[key]:
             raise ConfigError(
-                f"{key}: {values[0]} of the baseline and {values[1]} of the candidate; their "
-                f"losses are no pair (--with {key}=VALUE sets both)"
+                f"{key}: {its[key]} of the baseline and {other[key]} of the candidate; their "
+                f"losses are not a pair (--with {key}=VALUE sets both)"
             )
-    if parties[0].identity == parties[1].identity:
+    if one.identity == two.identity:
         raise ConfigError(f"{second.words!r}: is the same run as {first.words!r}; nothing to judge")
-    return parties[0], parties[1]
+    return one, two
 
 
 def _read(words: str, base: _Typed) -> _Typed:
@@ -128,32 +113,32 @@ def _overrides(text: str) -> list[str]:
         raise ConfigError(f"{text!r}: cannot be read: {str(error).lower()}") from None
     for pair in parse(overrides):
         if pair.key in _NOT_TYPED:
-            raise ConfigError(f"{pair}: goes with no judge; {_NOT_TYPED[pair.key]}")
+            raise ConfigError(f"{pair}: does not go with judge; {_NOT_TYPED[pair.key]}")
     return overrides
 
 
-def _facts(typed: _Typed, code: str) -> tuple[str, dict[str, Any]]:
-    """Returns the identity of the run and the values of _SHARED, as the code of `root` has them."""
-    arguments = [*typed.arguments, "seed=0", f"study={study_of(code)}"]
-    answer = run_python(typed.root, _DESCRIBE, arguments)
+def _party(words: str, root: Path, arguments: list[str]) -> tuple[Party, dict[str, Any]]:
+    """Returns the party, and the values of _SHARED, as the code of `root` has them."""
+    code = code_hash(root, arguments)
+    answer = run_python(root, _DESCRIBE, [*arguments, "seed=0", f"study={study_of(code)}"])
     if answer.code:
         kind, _, message = answer.err.partition(": ")
         known = kind in ("ConfigError", "InputError")
-        raise ConfigError(message if known else f"{typed.words}: cannot be read: {answer.err}")
-    file, identity, shared = json.loads(answer.out)
-    if not Path(file).is_relative_to(typed.root):
-        raise ConfigError(f"{typed.words}: Python imports {file}, and not the code of that folder")
-    return identity, shared
+        raise ConfigError(message if known else f"{words}: cannot be read: {answer.err}")
+    file, commit, identity, shared = json.loads(answer.out)
+    if not Path(file).is_relative_to(root):
+        raise ConfigError(f"{words}: Python imports {file}, and not the code of that folder")
+    return Party(words, str(root), arguments, code, commit, digest([code, identity])), shared
 
 
 def code_hash(root: Path, arguments: Sequence[str]) -> str:
     """Returns the hash of all code and configs that a training may use: those of the checkout in
-    `root`, and of the folder that plugins= names. The path of a checkout is no part of it: a copy
-    of the same code finds the same runs."""
-    named = [pair.word for pair in parse(arguments) if pair.key == "plugins"]
-    plugins = [Path(word) for word in named if word != "none"]
-    parts = [root / name for name in ("transformer_norms", "configs")]
-    return _digest(*map(_content, (*parts, *plugins)))
+    `root`, and of the folder that plugins= names. It has no path of a checkout: a copy of the same
+    code finds the same runs."""
+    plugins = [pair.word for pair in parse(arguments) if pair.key == "plugins"]
+    named = [Path(word) for word in plugins if word != "none"]
+    folders = [root / "transformer_norms", root / "configs", *named]
+    return digest([_content(folder) for folder in folders])
 
 
 def _content(folder: Path) -> dict[str, str]:
@@ -169,17 +154,3 @@ def _content(folder: Path) -> dict[str, str]:
 def study_of(code: str) -> str:
     """Returns the study of the runs of one code: other code never finds them."""
     return f"judge-{code[:8]}"
-
-
-def _digest(*values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _commit(root: Path) -> str | None:
-    """Returns the commit of a clone, or None outside of git. `code` tells changed files apart."""
-    with suppress(OSError):
-        done = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True
-        )
-        return done.stdout.strip() if done.returncode == 0 else None
-    return None

@@ -36,7 +36,6 @@ from transformer_norms.analysis.outcome import (
 )
 from transformer_norms.analysis.rendering import check_new
 from transformer_norms.analysis.trained.subjects import (
-    check_model,
     is_checkpoint,
     load_model,
     save_changed,
@@ -113,7 +112,7 @@ ANALYSIS = Analysis(
 
 def make_parser() -> Parser:
     parser = analysis_parser(__doc__, "rmsnorm_eps5 --save folded", EPILOG, "fold")
-    parser.add_argument("model", metavar="MODEL", help="the model; see below")
+    parser.add_argument("model", type=expanduser, metavar="MODEL", help="the model; see below")
     parser.add_argument(
         "--save", type=typed_path, metavar="FOLDER", help="a new folder for the folded model"
     )
@@ -128,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def analyse(typed: Namespace, tell: Tell) -> Outcome:
-    folder = find_model(typed.model)
+    folder = Path(typed.model)
+    folder = folder if is_checkpoint(folder) else find_run(typed.model)
     if typed.save is not None:
         check_new(typed.save)
         tokenizer_of(folder)  # a folder without one is refused before it is folded
@@ -147,15 +147,6 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
     remarks = ["the head was tied to the embedding, and is now a separate matrix"] * untied
     saved = [] if typed.save is None else [str(typed.save)]
     return Outcome(ANALYSIS, rows, name, (), remarks, saved=saved)
-
-
-def find_model(word: str) -> Path:
-    """The folder of a run that `word` names, or a folder that transformers wrote."""
-    folder = Path(expanduser(word))
-    if is_checkpoint(folder):
-        return folder
-    check_model(word)
-    return find_run(word)
 
 
 def row_of(fold: NormFold) -> Row:

@@ -7,10 +7,8 @@ wrote. Runs are grouped by variant and paired by seed, as in a report.
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from transformer_norms.analysis.outcome import (
@@ -26,11 +24,10 @@ from transformer_norms.analysis.outcome import (
     of_kind,
     shared,
 )
-from transformer_norms.analysis.rendering import write_outcome
+from transformer_norms.analysis.rendering import write_rows
 from transformer_norms.analysis.trained.subjects import (
     Unmeasured,
     check_file,
-    check_model,
     check_tokenizer,
     is_checkpoint,
 )
@@ -51,7 +48,6 @@ from transformer_norms.storage.reading import is_there
 Measure = Callable[[Any, Tell, Namespace], Iterable[Row | str | Path]]
 # Reads the model of a folder, with typed KEY=VALUE, and its text, which may be a file.
 Load = Callable[[Path, Sequence[str], Path | None], Any]
-WRITE_EVERY = 30.0  # seconds: a model that is tuned takes minutes
 Said = dict[str, dict[str, None]]  # sentences, and the variants of which each is said
 
 
@@ -154,7 +150,6 @@ def read_subjects(typed: Namespace, tell: Tell) -> Subjects:
                 raise ConfigError(f"{name}: two folders have this name; rename one of them")
             alone.append(Subject(name, None, folder, f"{name}: {origin}"))
         else:
-            check_model(word, "a study of several runs, ")
             places.append(find_study(word))
     if not places:
         return Subjects(alone)
@@ -207,34 +202,24 @@ def measure_models(
     load: Load,
 ) -> Outcome:
     """Loads one model after the other, and measures it. Returns the rows of all, with the
-    differences of variants.
+    differences of variants. The rows so far are written into the folder `--out` after each model.
 
-    A model for which `measure` raises Unmeasured is left out; ConfigError if none is left. The
-    outcome so far is written into the folder `--out` every WRITE_EVERY seconds, and where an error
-    or Ctrl-C ends this.
+    A model for which `measure` raises Unmeasured is left out; ConfigError if none is left.
     """
-    measured, written, members = _Measured(analysis, subjects), monotonic(), [*subjects.members]
-    try:
-        for place, subject in enumerate(members, start=1):
-            of_all = f" ({place}/{len(members)})" * (len(members) > 1)
-            tell(f"loading {subject.title}{of_all}", 0, 0)
-            loaded = load(subject.folder, typed_keys(typed), typed.text)
-            try:
-                found = list(measure(loaded, _titled(tell, subject), typed))
-            except Unmeasured as error:
-                subjects.leave_out(subject, str(error))
-                if not subjects.members:
-                    raise ConfigError(f"{subject.folder}: {error}") from None
-                continue
-            measured.add(subject, found, loaded.text_line)
-            if monotonic() - written > WRITE_EVERY:
-                write_outcome(measured.outcome(), typed.out)
-                written = monotonic()
-    except BaseException:
-        if measured.rows:
-            with suppress(Exception):  # the error that ended it is said
-                write_outcome(measured.outcome(), typed.out)
-        raise
+    measured, members = _Measured(analysis, subjects), [*subjects.members]
+    for place, subject in enumerate(members, start=1):
+        of_all = f" ({place}/{len(members)})" * (len(members) > 1)
+        tell(f"loading {subject.title}{of_all}", 0, 0)
+        loaded = load(subject.folder, typed_keys(typed), typed.text)
+        try:
+            found = list(measure(loaded, _titled(tell, subject), typed))
+        except Unmeasured as error:
+            subjects.leave_out(subject, str(error))
+            if not subjects.members:
+                raise ConfigError(f"{subject.folder}: {error}") from None
+            continue
+        measured.add(subject, found, loaded.text_line)
+        write_rows(analysis, measured.rows, typed.out)
     return measured.outcome()
 
 

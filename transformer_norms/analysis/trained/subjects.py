@@ -3,7 +3,6 @@
 The folder is that of a run, of a model that an analysis saved, or one that transformers wrote.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from transformer_norms.analysis.untrained_models import with_defaults
 from transformer_norms.config.compose import compose, recompose
-from transformer_norms.config.finding import CONFIG, is_run
+from transformer_norms.config.finding import CONFIG
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
@@ -222,19 +221,6 @@ def stored_dtype(config: Config) -> torch.dtype:
 
 
 # -------------------------------------------------------------------------- checks of what is typed
-
-
-def check_model(word: str, more: str = "") -> None:
-    """Raises ConfigError if `word` names a file or folder in which there is no model. `more` names
-    what would do besides."""
-    path = Path(os.path.expanduser(word))
-    file = path.is_file() and path.suffix != ".json"
-    folders = [path.parent] if file else [path, *path.glob("*/"), *path.glob("*/*/")]
-    if (file or path.is_dir()) and not any(map(is_run, folders)):
-        raise ConfigError(
-            f"{word}: there is no model in it, {CONFIG} of a run or config.json of transformers is "
-            f"missing; name a run, {more}or a folder that transformers wrote"
-        )
 
 
 def check_tokenizer(folder: Path) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from transformer_norms.analysis.command import run_analysis
+from transformer_norms.analysis.command import run_analysis, tuned_parser
 from transformer_norms.analysis.norm_swapping import (
     compose_swapped,
     is_swap,
@@ -27,7 +27,6 @@ from transformer_norms.analysis.trained.tuned_models import (
     measure_tuned,
     stay,
     tune,
-    tuned_parser,
     tuning_rows,
 )
 from transformer_norms.errors import ConfigError
@@ -74,7 +73,7 @@ keys. One site is typed as in a config: final_norm=NEW, qk_norm=NEW, or
   placement.equation="{{attention: x + f(norm(x)), mlp: x + f(NEW(x))}}"
 in which nothing changes but names of norms. Gain and bias are carried over,
 other parameters of the new norm are at their own start.
-{OF_TUNINGS}Files are written as models are done.
+{OF_TUNINGS}The CSV file is written as models are done.
 """
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from transformer_norms.analysis.command import models_parser
 from transformer_norms.analysis.outcome import (
     DIVERGED,
     KIND,
@@ -46,7 +45,6 @@ from transformer_norms.analysis.trained.subjects import (
     split_context,
 )
 from transformer_norms.analysis.untrained_models import with_defaults
-from transformer_norms.commands.terminal import Parser, typed_path
 from transformer_norms.config.building import build_trainer
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.overrides import as_typed
@@ -85,13 +83,6 @@ SMOOTH = 15  # steps, of what is drawn of a step's differences
 # Does to the model that is tuned on what is due before a step. Yields the name of each stage in
 # which the model is to be validated, while it is in it.
 Timetable = Callable[[int], Iterable[str]]
-
-
-def tuned_parser(about: str | None, example: str, epilog: str, name: str) -> Parser:
-    """The parser of an analysis of models that are changed and tuned on."""
-    parser = models_parser(about, example, epilog, name)
-    parser.add_argument("--save", type=typed_path, metavar="DIR", help="where changed models go")
-    return parser
 
 
 def measure_tuned(
