@@ -96,30 +96,20 @@ def mean_squares(y: Tensor) -> Tensor:
     return y.square().mean(-1)
 
 
-def _change_for(*moves: Callable[[Layer], Tensor]) -> Callable[[Norm, Layer], float]:
-    """The largest relative change of y where z becomes one of `moves`."""
+def _change_among(moved: Callable[[Layer], Iterable[Tensor]]) -> Callable[[Norm, Layer], float]:
+    """The largest relative change of y where z becomes one of those that `moved` yields."""
 
     def change(norm: Norm, layer: Layer) -> float:
         y = norm(layer.z)
-        return max(relative_change(norm(z(layer)), y) for z in moves)
+        return max(relative_change(norm(z), y) for z in moved(layer))
 
     return change
-
-
-def _change_scaled(
-    z: Callable[..., Tensor], factors: Sequence[float] = POSITIVE
-) -> Callable[[Norm, Layer], float]:
-    return _change_for(*(partial(z, delta=delta) for delta in factors))
 
 
 def _scale_at(tensor: Tensor, place: Any, delta: float) -> Tensor:
     scaled = tensor.clone()
     scaled[place] *= delta
     return scaled
-
-
-def _scale_weights(layer: Layer, delta: float) -> Tensor:
-    return layer.x @ (delta * layer.weight).T
 
 
 def _even_part(norm: Norm, layer: Layer) -> float:
@@ -141,29 +131,31 @@ def _leak(norm: Norm, layer: Layer) -> float:
 
 LAWS = (
     Law("weights_scaled", "W*", "weights", "W → δW, δ > 0",
-        "all weights times a positive number", _change_scaled(_scale_weights)),
+        "all weights times a positive number",
+        _change_among(lambda its: (its.x @ (d * its.weight).T for d in POSITIVE))),
     Law("weights_negated", "-W", "weights", "W → δW, δ < 0",
-        "all weights times a negative number", _change_scaled(_scale_weights, NEGATIVE)),
+        "all weights times a negative number",
+        _change_among(lambda its: (its.x @ (d * its.weight).T for d in NEGATIVE))),
     Law("weights_recentred", "W+g", "weights", "W → W + 1gᵀ",
         "the same vector added to every neuron's weights",
-        _change_for(lambda layer: layer.x @ (layer.weight + layer.g).T)),
+        _change_among(lambda its: [its.x @ (its.weight + its.g).T])),
     Law("weights_shifted", "W+b", "weights", "W → W + b1ᵀ",
         "a number added to all weights of a neuron, to each its own",
-        _change_for(lambda layer: layer.x @ (layer.weight + layer.b[:, None]).T)),
+        _change_among(lambda its: [its.x @ (its.weight + its.b[:, None]).T])),
     Law("row_scaled", "row", "weights", "one row of W × δ, δ > 0",
         "one neuron's weights times a positive number",
-        _change_scaled(lambda layer, delta: layer.x @ _scale_at(layer.weight, 0, delta).T)),
+        _change_among(lambda its: (its.x @ _scale_at(its.weight, 0, d).T for d in POSITIVE))),
     Law("data_scaled", "x*", "data", "x → δx, δ > 0",
         "all inputs times a positive number",
-        _change_scaled(lambda layer, delta: (delta * layer.x) @ layer.weight.T)),
+        _change_among(lambda its: ((d * its.x) @ its.weight.T for d in POSITIVE))),
     Law("data_shifted", "x+c", "data", "x → x + c",
         "the same vector added to every token's input",
-        _change_for(lambda layer: (layer.x + layer.c) @ layer.weight.T)),
+        _change_among(lambda its: [(its.x + its.c) @ its.weight.T])),
     Law("token_scaled", "tok", "data", "one token × δ, δ > 0",
         "one token's input times a positive number",
-        _change_scaled(lambda layer, delta: _scale_at(layer.x, (0, 0), delta) @ layer.weight.T)),
+        _change_among(lambda its: (_scale_at(its.x, (0, 0), d) @ its.weight.T for d in POSITIVE))),
     Law("shifted", "z+c", "pre-activations", "z → z + c1",
-        "one number added to all pre-activations", _change_for(lambda layer: layer.z + SHIFT)),
+        "one number added to all pre-activations", _change_among(lambda its: [its.z + SHIFT])),
     Law("odd", "odd", "output", "odd", "norm(−z) = −norm(z)", _even_part),
     Law("size", "rms", "output", "same size",
         "all tokens' outputs have one mean square, at gain 1 and bias 0",

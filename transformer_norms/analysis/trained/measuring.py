@@ -6,7 +6,8 @@ wrote. Runs are grouped by variant and paired by seed, as in a report.
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ from transformer_norms.storage.reading import is_there
 Measure = Callable[[Any, Tell, Namespace], Iterable[Row | str | Path]]
 # Reads the model of a folder, with typed KEY=VALUE, and its text, which may be a file.
 Load = Callable[[Path, Sequence[str], Path | None], Any]
-Said = dict[str, dict[str, None]]  # sentences, and the variants of which each is said
+Said = defaultdict[str, list[str]]  # sentences, and the variants of which each is said
 
 
 # ------------------------------------------------------------------------------------ what is typed
@@ -206,7 +207,8 @@ def measure_models(
 
     A model for which `measure` raises Unmeasured is left out; ConfigError if none is left.
     """
-    measured, members = _Measured(analysis, subjects), [*subjects.members]
+    rows, saved, origins, members = list[Row](), list[str](), list[str](), [*subjects.members]
+    sentences, texts = Said(list), Said(list)  # texts: how much text was read
     for place, subject in enumerate(members, start=1):
         of_all = f" ({place}/{len(members)})" * (len(members) > 1)
         tell(f"loading {subject.title}{of_all}", 0, 0)
@@ -218,47 +220,23 @@ def measure_models(
             if not subjects.members:
                 raise ConfigError(f"{subject.folder}: {error}") from None
             continue
-        measured.add(subject, found, loaded.text_line)
-        write_rows(analysis, measured.rows, typed.out)
-    return measured.outcome()
-
-
-@dataclass
-class _Measured:
-    """The rows of the models so far, and what is said of them."""
-
-    analysis: Analysis
-    subjects: Subjects
-    rows: list[Row] = field(default_factory=list)
-    sentences: Said = field(default_factory=dict)
-    texts: Said = field(default_factory=dict)  # how much text was read
-    origins: list[str] = field(default_factory=list)
-    saved: list[str] = field(default_factory=list)
-
-    def add(self, subject: Subject, found: Iterable[Row | str | Path], text_line: str) -> None:
-        for each in found:
-            if isinstance(each, str):
-                self.sentences.setdefault(each, {})[subject.name] = None
-            elif isinstance(each, Path):
-                self.saved.append(str(each))
-            else:
-                self.rows.append({**subject.columns, **each})
-        self.texts.setdefault(text_line, {})[subject.name] = None
-        self.origins.append(f"{subject.origin}; {text_line}")
-
-    def outcome(self) -> Outcome:
-        """The outcome, with the differences of variants."""
-        subjects = self.subjects
-        return Outcome(
-            self.analysis,
-            self.rows,
-            subjects.words,
-            notices=[*subjects.left_out, *_with_names(self.texts, subjects.names)],
-            remarks=[*_with_names(self.sentences, subjects.names), *subjects.notes],
-            origins=self.origins,
-            comparisons=compare_numbers(subjects, self.rows, self.analysis.numbers),
-            saved=self.saved,
-        )
+        rows += [{**subject.columns, **one} for one in found if isinstance(one, Mapping)]
+        saved += [str(one) for one in found if isinstance(one, Path)]
+        origins.append(f"{subject.origin}; {loaded.text_line}")
+        texts[loaded.text_line].append(subject.name)
+        for sentence in (one for one in found if isinstance(one, str)):
+            sentences[sentence].append(subject.name)
+        write_rows(analysis, rows, typed.out)
+    return Outcome(
+        analysis,
+        rows,
+        subjects.words,
+        notices=[*subjects.left_out, *_with_names(texts, subjects.names)],
+        remarks=[*_with_names(sentences, subjects.names), *subjects.notes],
+        origins=origins,
+        comparisons=compare_numbers(subjects, rows, analysis.numbers),
+        saved=saved,
+    )
 
 
 def _titled(tell: Tell, subject: Subject) -> Tell:
@@ -268,7 +246,7 @@ def _titled(tell: Tell, subject: Subject) -> Tell:
 def _with_names(said: Said, names: Sequence[str]) -> list[str]:
     """The sentences, each after its variants unless it is said of all."""
     return [
-        sentence if len(own) == len(names) else f"{', '.join(own)}: {sentence}"
+        sentence if {*own} == {*names} else f"{', '.join(dict.fromkeys(own))}: {sentence}"
         for sentence, own in said.items()
     ]
 
