@@ -187,7 +187,7 @@ REFUSED = [
     ("norm_removal RUN trainer.stepz=9", "did you mean 'trainer.steps'"),
     ("norm_removal RUN trainer.probe_every=1", "there is no key of a"),
     ("norm_removal RUN --save SAVED", "-folded: is there already; name another folder"),
-    ("norm_removal RUN --gap 0", "--gap 0: at least 1"),
+    ("norm_removal RUN --gap 0", "--gap 0: a whole number from 1 is wanted"),
     ("fold RUN --save SAVED", "is there already; name another folder"),
     ("fold EMPTY", "EMPTY: "),
     ("fold BARE --save NEW", "has no tokenizer.json; save the model's tokenizer into"),

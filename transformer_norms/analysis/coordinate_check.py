@@ -29,7 +29,7 @@ from transformer_norms.analysis.untrained_models import (
     fit_law,
     with_defaults,
 )
-from transformer_norms.commands.terminal import Parser
+from transformer_norms.commands.terminal import Parser, number_from
 from transformer_norms.comparison.sweep_record import Values, grouped
 from transformer_norms.config.building import build_model, build_optimizers
 from transformer_norms.config.tree import Config
@@ -65,7 +65,8 @@ have {HEAD_DIM} features unless {HEADS} is typed.
 def make_parser() -> Parser:
     parser = analysis_parser(__doc__, "init=scaled,mup", EPILOG, "coordinate_check")
     parser.add_argument("overrides", nargs="*", metavar="KEY=A,B", help="as train -m takes them")
-    parser.add_argument("--steps", type=int, default=5, help="optimizer steps (%(default)s)")
+    steps = number_from(1, 1000)
+    parser.add_argument("--steps", type=steps, default=5, help="optimizer steps (%(default)s)")
     return parser
 
 
@@ -74,8 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def analyse(typed: Namespace, tell: Tell) -> Outcome:
-    if not 1 <= typed.steps <= 1000:
-        raise ConfigError(f"--steps {typed.steps}: is not allowed; it is 1 to 1000")
     keys, configs = read_variants(typed.overrides, tell)
     return outcome(measure(configs, typed.steps, tell), typed.steps, keys)
 

@@ -12,6 +12,7 @@
 import copy
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from transformer_norms.analysis.command import run_analysis, tuned_parser
@@ -26,7 +27,7 @@ from transformer_norms.analysis.norm_freezing import (
     norm_stages,
     remove_in_order,
 )
-from transformer_norms.analysis.outcome import Analysis, Number, Outcome, Row
+from transformer_norms.analysis.outcome import Analysis, Number, Row
 from transformer_norms.analysis.trained.measuring import typed_keys
 from transformer_norms.analysis.trained.subjects import Unmeasured
 from transformer_norms.analysis.trained.tuned_models import (
@@ -39,7 +40,7 @@ from transformer_norms.analysis.trained.tuned_models import (
     tune,
     tuning_rows,
 )
-from transformer_norms.errors import ConfigError
+from transformer_norms.commands.terminal import number_from
 from transformer_norms.progress import Tell
 
 ANALYSIS = Analysis(
@@ -83,20 +84,11 @@ FOLDED = "folded"  # the change of the norms, in the name of a saved model
 def main(arguments: Sequence[str] | None = None) -> int:
     example = "rmsnorm --out DIR trainer.steps=300"
     parser = tuned_parser(__doc__, example, EPILOG, "norm_removal")
-    parser.add_argument(
-        "--start", type=int, default=20, metavar="STEP", help="of the first norm (%(default)s)"
-    )
-    parser.add_argument(
-        "--gap", type=int, default=5, metavar="STEPS", help="between two norms (%(default)s)"
-    )
+    add = partial(parser.add_argument, type=number_from(1))
+    add("--start", default=20, metavar="STEP", help="of the first norm (%(default)s)")
+    add("--gap", default=5, metavar="STEPS", help="between two norms (%(default)s)")
+    analyse = partial(measure_tuned, ANALYSIS, measure, FOLDED)
     return run_analysis(parser, arguments, analyse, "stopped; finished runs are written")
-
-
-def analyse(typed: Namespace, tell: Tell) -> Outcome:
-    for name in ("start", "gap"):
-        if getattr(typed, name) < 1:
-            raise ConfigError(f"--{name} {getattr(typed, name)}: at least 1 is wanted")
-    return measure_tuned(ANALYSIS, measure, FOLDED, typed, tell)
 
 
 def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | str | Path]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
+from math import inf, nan
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
@@ -111,6 +112,23 @@ def typed_path(text: str) -> Path:
     """Returns the path that a flag was given. ~ is the home folder: a shell leaves it as it is in
     --out=~/here."""
     return Path(os.path.expanduser(text))
+
+
+def number_from(low: float, most: float = inf, kind: type = int) -> Callable[[str], Any]:
+    """Returns the `type=` of an argument that is a number of `kind` from `low` to `most`."""
+
+    def read(text: str) -> Any:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = nan
+        if not (low <= number <= most and number < inf):
+            what = "a whole number" if kind is int else "a number"
+            end = "" if most == inf else f" to {most:g}"
+            raise argparse.ArgumentTypeError(f"{text}: {what} from {low:g}{end} is wanted")
+        return number
+
+    return read
 
 
 class Formatter(argparse.HelpFormatter):

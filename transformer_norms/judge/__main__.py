@@ -10,11 +10,16 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from math import inf, nan
 from pathlib import Path
 
-from transformer_norms.commands.terminal import PROGRAM, Parser, command, print_line, typed_path
-from transformer_norms.errors import ConfigError
+from transformer_norms.commands.terminal import (
+    PROGRAM,
+    Parser,
+    command,
+    number_from,
+    print_line,
+    typed_path,
+)
 from transformer_norms.judge.decision import EFFECT
 from transformer_norms.judge.ledger import (
     FIRST,
@@ -69,15 +74,17 @@ def make_parser() -> Parser:
         help="overrides for both, one text",
     )  # fmt: skip
     parser.add_argument(
-        "--effect", type=_number, default=EFFECT, metavar="NATS",
+        "--effect", type=number_from(0, kind=float), default=EFFECT, metavar="NATS",
         help="smallest gain worth keeping (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--most", type=_count, default=20, metavar="PAIRS", help="at most (default: %(default)s)"
-    )
+        "--most", type=number_from(1, MOST_PAIRS), default=20, metavar="PAIRS",
+        help="at most (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
-        "--minutes", type=_number, metavar="M", help="begin no pair that would end later"
-    )
+        "--minutes", type=number_from(0, kind=float), metavar="M",
+        help="begin no pair that would end later",
+    )  # fmt: skip
     parser.add_argument(
         "--share-seeds", action="store_true",
         help="the same seeds for all proposals: the baseline is trained once",
@@ -87,7 +94,7 @@ def make_parser() -> Parser:
         help="the series of proposals (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--proposals", type=_count, metavar="N",
+        "--proposals", type=number_from(1), metavar="N",
         help=f"how many share half of the 5 %% of a new ledger (default: {FIRST})",
     )  # fmt: skip
     return parser
@@ -105,8 +112,6 @@ def _judge_or_stop(typed: argparse.Namespace) -> int:
 
 
 def _judge(typed: argparse.Namespace) -> int:
-    if typed.most > MOST_PAIRS:
-        raise ConfigError(f"--most {typed.most}: a proposal has at most {MOST_PAIRS} pairs")
     read_ledger(typed.ledger)  # a wrong file is answered first
     parties = read_parties(typed.baseline, typed.candidate, typed.common)
     proposal = enter_proposal(
@@ -166,22 +171,6 @@ def _say_pair(proposal: Proposal, most: int, longest: float) -> None:
         f"mean {decision.difference:+.4f}, interval {low} to {high}: {decision.word}"
         + ("" if decision.over else f"; at most {clock(left)} left")
     )
-
-
-def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text}: a whole number from 1 is wanted")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = nan
-    if not 0 <= number < inf:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 0 is wanted")
-    return number
 
 
 main = command(make_parser, _judge_or_stop)
