@@ -1,66 +1,55 @@
 """Whether an order of placements holds at another scale: on studies whose truth is planted."""
 
-import json
+from itertools import product
 from pathlib import Path
 
 import agreement
 import numpy as np
 import pytest
 from own_folder import own_folder  # noqa: F401
-from run_folders import config_of, make_record, make_run, make_sweep, planned, tuned
+from planted import SEEDS, change_rows, plant
+from run_folders import config_at, folder_name, tuned
 from scipy import stats
 
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
-
 PLACEMENTS = ("pre", "post", "peri", "hybrid", "normformer")
+START = (2.0, 2.1, 2.2, 1.9, 2.3)  # the loss of each
 
 
-def plant_scales(means, noise=1e-3, lost=(), trained=None, best=()):
+def plant_scales(means, noise=1e-3, lost=(), trained=lambda *at: 2.0, best=()):
     """A study of horizons: `means` has the loss of each placement at each number of steps.
-    `trained` is the training loss of a placement and seed at a step; `best` has the rates."""
-    random, runs = np.random.default_rng(0), []
-    for steps, losses in means.items():
-        for placement, loss in zip(PLACEMENTS, losses, strict=True):
-            variant = {"trainer.steps": steps, "placement": placement}
-            for seed in (10, 11, 12):
-                config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
-                diverged = (steps, placement) in lost
-                run = make_run(
-                    "study", config, None if diverged else loss + random.normal(0, noise),
-                    status="diverged" if diverged else "finished", rows=steps,
-                )  # fmt: skip
-                if trained is not None:
-                    rows = [*map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
-                    for row in rows:
-                        row["train/loss"] = trained(placement, seed, row["step"])
-                    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-                runs.append(planned(config, variant))
-    first, last = min(means), max(means)
-    rates = [
-        tuned({"trainer.steps": steps, "placement": placement}, {"optimizer.lr": rate})
-        for steps in means
-        for placement, rate in best
+    `trained` is the training loss of a placement and seed at a step, and `best` has the rates."""
+    losses = [
+        (variant_at(steps, placement), None if (steps, placement) in lost else loss)
+        for steps, own in means.items()
+        for placement, loss in zip(PLACEMENTS, own, strict=True)
     ]
-    contrasts = [f"({x} - pre) under steps={last} - ({x} - pre) under steps={first}"
+    rates = [tuned(variant_at(steps, placement), {"optimizer.lr": rate})
+             for steps in means for placement, rate in best]  # fmt: skip
+    contrasts = [f"({x} - pre) under steps={max(means)} - ({x} - pre) under steps={min(means)}"
                  for x in PLACEMENTS[1:]]  # fmt: skip
-    axes = ["trainer.steps", "placement"]
-    make_record("study", runs, seeds=[10, 11, 12], contrasts=contrasts, axes=axes, tuned=rates)
-    return findings(read_study([Path("study")]))
+    found = plant(losses, noise, contrasts=contrasts, tuned=rates)
+    for steps, placement, seed in product(means, PLACEMENTS, SEEDS):
+        run = Path("study", folder_name(config_at(variant_at(steps, placement), seed)))
+        losses = [trained(placement, seed, step) for step in range(1, steps + 1)]
+        change_rows(run, lambda _, own=losses: [
+            {"step": n, "tokens": n, "train/loss": loss} for n, loss in enumerate(own, 1)
+        ])  # fmt: skip
+    return found
+
+
+def variant_at(steps, placement):
+    return {"trainer.steps": steps, "placement": placement}
 
 
 def test_the_training_losses_inside_the_longest_runs_are_those_of_pairs_at_one_rate():
-    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
-    rates = zip(PLACEMENTS, (1e-3, 3e-3, 1e-3, 3e-3, 1e-3), strict=True)
-
     def trained(placement, seed, step):
         above = {"peri": -0.051, "normformer": 0.4 if step <= 60 else 0.01 * (seed - 10)}
-        return 3.0 - step / 480 + 0.1 * seed + above.get(placement, 0.5)
+        own = 0.5 * (placement not in ("pre", *above)) + above.get(placement, 0.0)
+        return 3.0 - step / 480 + 0.1 * seed + own
 
-    def trained_alike(placement, seed, step):
-        return trained(placement, seed, step) - 0.5 * (placement == "pre")
-
-    found = plant_scales(means, trained=trained_alike, best=[*rates])
+    rates = zip(PLACEMENTS, (1e-3, 3e-3, 1e-3, 3e-3, 1e-3), strict=True)
+    means = {30: START, 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
+    found = plant_scales(means, trained=trained, best=[*rates])
     _, last = agreement.scales_of("horizon", found)
     error = np.std([0, 0.01, 0.02], ddof=1) / np.sqrt(3)
     early, late = "+0.400 ± 0.000", f"+0.010 ± {error:.3f}"
@@ -78,32 +67,22 @@ def test_the_training_losses_inside_the_longest_runs_are_those_of_pairs_at_one_r
 
 
 def test_a_width_with_two_numbers_of_steps_is_two_scales():
-    random = np.random.default_rng(0)
-    results = [
-        ({"model.width": width, "trainer.steps": steps, "placement": placement}, seed,
-         2.0 - 0.1 * k + 0.05 * place + random.normal(0, 1e-3))
+    losses = [
+        ({"model.width": width, "trainer.steps": steps, "placement": placement},
+         2.0 - 0.1 * k + 0.05 * place)
         for k, (width, steps) in enumerate([(64, 20), (64, 40), (128, 30), (256, 40)])
         for place, placement in enumerate(PLACEMENTS)
-        for seed in (10, 11, 12)
     ]  # fmt: skip
     contrasts = [f"(({x} - pre) under width=256 - ({x} - pre) under width=64) under steps=40"
                  for x in PLACEMENTS[1:]]  # fmt: skip
-    make_sweep("study", results, seeds=[10, 11, 12], contrasts=contrasts)
-    found = findings(read_study([Path("study")]))
+    found = plant(losses, contrasts=contrasts)
     scales = agreement.scales_of("size", found)
     assert [scale.label for scale in scales] == [
         "64, 20 steps", "64, 40 steps", "128, 30 steps", "256, 40 steps",
     ]  # fmt: skip
     assert agreement.answer("size", found).startswith("width 64, 20 steps predicts width 256, 40")
     drawn = agreement.draw("size", found).decode()
-    assert (
-        drawn.count("<!-- 64 -->"),
-        drawn.count("<!-- 128 -->"),
-        drawn.count("<!-- 256 -->"),
-    ) == (1, 1, 1)
-
-
-START = (2.0, 2.1, 2.2, 1.9, 2.3)
+    assert [drawn.count(f"<!-- {width} -->") for width in (64, 128, 256)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +104,7 @@ def test_an_order_predicts_where_it_stays_and_a_sign_that_turns_is_named(longer,
 
 
 def test_a_run_that_failed_leaves_no_agreement():
-    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
+    means = {30: START, 480: (1.0, 1.1, 1.2, 0.9, 1.3)}
     found = plant_scales(means, lost=[(30, "post"), (480, "peri")])
     assert len(agreement.training_rows(agreement.scales_of("horizon", found)[-1], found)) == 1
     assert "Neither word is said" in agreement.answer("horizon", found)
@@ -135,7 +114,7 @@ def test_a_run_that_failed_leaves_no_agreement():
 
 
 def test_tau_counts_the_pairs_and_small_noise_leaves_it():
-    means = {30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: (1.02, 1.01, 1.2, 0.9, 1.3)}
+    means = {30: START, 480: (1.02, 1.01, 1.2, 0.9, 1.3)}
     one, other = agreement.scales_of("horizon", plant_scales(means))
     found = agreement.agree(one, other)
     assert found.tau == pytest.approx(0.8)  # one of ten pairs is turned
@@ -151,9 +130,7 @@ def test_tau_is_scipys():
 
 def test_the_error_of_a_mean_is_that_of_the_two_way_layout():
     """By the least squares of losses on dummies of placements and seeds."""
-    scale, _ = agreement.scales_of(
-        "horizon", plant_scales({30: (2.0, 2.1, 2.2, 1.9, 2.3), 480: [1.0] * 5}, noise=0.05)
-    )
+    scale, _ = agreement.scales_of("horizon", plant_scales({30: START, 480: [1.0] * 5}, noise=0.05))
     rows = [(i, j) for i in range(5) for j in range(3)]
     design = np.array([[*np.eye(5)[i], *np.eye(3)[j][1:]] for i, j in rows])
     losses = np.array([scale.losses[i, j] for i, j in rows])

@@ -1,41 +1,37 @@
 """What a screen shows and chooses: on screens whose truth is planted."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 import screens
 from own_folder import own_folder  # noqa: F401
-from run_folders import make_sweep, tuned
+from planted import plant
+from run_folders import tuned
 
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
+BEST = {"optimizer.lr": 3e-3}
 
 
-def plant_screen(folder, losses, lost=(), failed=()):
+def plant_screen(losses, lost=(), failed=()):
     """A screen of placements with both optimizers: `losses` by placement and optimizer. Those in
     `lost` have no rate that trains; a seed of those in `failed` diverged."""
-    random, trials, results, rates = np.random.default_rng(0), [], [], []
-    for placement, own in losses.items():
-        for optimizer, loss in zip(("adamw", "muon"), own, strict=True):
-            variant = {"optimizer": optimizer, "placement": placement}
-            is_lost = (placement, optimizer) in lost
-            best = {"optimizer.lr": 3e-3}
-            rates.append(tuned(variant, None if is_lost else best))
-            for rate, above in {1e-3: 0.1, 3e-3: 0.0, 9e-3: 0.1}.items():
-                trial = None if is_lost else loss + above
-                trials.append((variant, 100, trial, {"optimizer.lr": rate}))
-            for seed in () if is_lost else (10, 11, 12):
-                diverged = (placement, optimizer) in failed and seed == 10
-                final = None if diverged else loss + random.normal(0, 1e-3)
-                results.append((variant, seed, final, best))
-    make_sweep(folder, results, trials, seeds=[10, 11, 12], tuned=rates)
-    return findings(read_study([Path(folder)]))
+    places = [(placement, optimizer) for placement in losses for optimizer in ("adamw", "muon")]
+    every = dict(zip(places, [loss for own in losses.values() for loss in own], strict=True))
+    variants = {(p, o): {"optimizer": o, "placement": p} for p, o in places}
+    trials = [
+        (variants[at], 100, None if at in lost else loss + above, {"optimizer.lr": rate})
+        for at, loss in every.items()
+        for rate, above in {1e-3: 0.1, 3e-3: 0.0, 9e-3: 0.1}.items()
+    ]
+    trained = [at for at in places if at not in lost]
+    return plant(
+        [(variants[at], every[at]) for at in trained],
+        failed=[trained.index(at) for at in failed],
+        point=lambda variant: [BEST],
+        trials=trials,
+        tuned=[tuned(variants[at], None if at in lost else BEST) for at in places],
+    )
 
 
 def test_a_screen_has_a_line_for_each_placement_the_lowest_with_adamw_first():
     found = plant_screen(
-        "study",
         {"pre": (2.0, 1.5), "post": (2.2, 1.4), "peri": (1.8, 1.5), "hybrid": (1.9, 1.9),
          "out": (2.4, 1.6)},
         lost=[("out", "adamw")], failed=[("hybrid", "muon")],
@@ -64,7 +60,7 @@ def test_the_six_lowest_and_the_four_furthest_apart_are_chosen():
     losses["mhc"] = (2.06, 1.9)  # 0.34 apart
     losses["peri"] = (1.5, 1.5)  # the lowest; a seed of it failed with muon
     losses["out"] = (1.4, 2.5)  # lower still, but a seed of it failed
-    found = plant_screen("study", losses, failed=[("peri", "muon"), ("out", "adamw")])
+    found = plant_screen(losses, failed=[("peri", "muon"), ("out", "adamw")])
     chosen = screens.choose_placements(found)
     assert chosen[:6] == ["peri", "admin", "b2t", "beam", "deepnorm", "hybrid"]
     assert (chosen[6:9], len(chosen)) == (["mhc", "post", "none"], 10)

@@ -1,7 +1,6 @@
 """The stream, the weights and the head: what is said of the studies that ask which of them decides,
 on studies whose truth is planted."""
 
-import json
 import re
 from itertools import islice, product
 from pathlib import Path
@@ -16,49 +15,44 @@ import streams_256
 import untied
 import yaml
 from own_folder import own_folder  # noqa: F401
-from run_folders import config_at, edited, folder_name, make_sweep
+from planted import SEEDS, change_rows, plant
+from run_folders import config_at, edited, folder_name
 
-from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 
 WEIGHTS, ENTERS = (0.02, 0.056), (0.02, 0.5)
 WIDE_WEIGHTS = 0.0141, 0.0396
 OWN = {"pre": 0.0, "post": 0.1, "sandwich": 0.2, "hybrid": -0.1}  # X - pre at the first corner
-SEEDS = range(10, 13)
 TYPED = ("init=scaled",)
 CONFIGS = Path(results.__file__).parents[1] / "configs" / "sweep"
 
 
-def plant(effect, ratio=lambda placement, weights, enters: 1.0, lost=(), wide=False):
-    """A study of the four corners in which X - pre is its own value and an `effect`, with a little
-    noise. The runs of the variants in `lost` diverged. `wide`: with the weights and the contrasts
-    of stream_or_table_256."""
-    random, results, ratios = np.random.default_rng(0), [], {}
-    for corner in product(WIDE_WEIGHTS if wide else WEIGHTS, ENTERS, OWN):
-        weights, enters, placement = corner
-        scale = yaml.safe_load(f"{enters / weights:.4g}")
-        variant = {"placement": placement, "init.std.default": weights,
-                   "architecture.embed_scale": scale}  # fmt: skip
-        at = placement, weights, enters
-        loss = 2 + OWN[placement] + effect(*at)
-        for seed in SEEDS:
-            noise = random.normal(0, 1e-3)
-            results.append((variant, seed, None if at in lost else loss + noise))
-            ratios[folder_name(config_at(variant, seed, TYPED))] = ratio(*at)
-    asked = yaml.safe_load(Path(CONFIGS, f"stream_or_table{'_256' * wide}.yaml").read_text())
-    make_sweep("study", results, typed=TYPED, seeds=[*SEEDS], contrasts=asked["contrasts"])
-    for name, own in ratios.items():
-        add_ratio(Path("study", name), own)
-    return findings(read_study([Path("study")]))
-
-
-def add_ratio(run, ratio):
-    """Two sub-layers of two blocks, whose geometric mean is `ratio`."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
+def plant_corners(effect, ratio=lambda *at: 1.0, lost=(), wide=False):
+    """A study of the four corners in which X - pre is its own value and an `effect`. The sub-layers
+    of a run have the geometric mean `ratio`. The runs of the variants in `lost` diverged. `wide`:
+    with the weights and the contrasts of stream_or_table_256."""
+    corners = [*product(WIDE_WEIGHTS if wide else WEIGHTS, ENTERS, OWN)]
+    losses = [
+        ({"placement": placement, "init.std.default": weights,
+          "architecture.embed_scale": yaml.safe_load(f"{enters / weights:.4g}")},
+         None if (placement, weights, enters) in lost
+         else 2 + OWN[placement] + effect(placement, weights, enters))
+        for weights, enters, placement in corners
+    ]  # fmt: skip
+    asked = contrasts_of(f"stream_or_table{'_256' * wide}")
+    found = plant(losses, typed=TYPED, contrasts=asked)
     factors = {"attention/0": 4.0, "mlp/0": 0.25, "attention/1": 2.0, "mlp/1": 0.5}
-    probes = {f"probe/branch_over_stream/{at}": ratio * f for at, f in factors.items()}
-    first = json.dumps(json.loads(lines[0]) | probes)
-    (run / "metrics.jsonl").write_text("\n".join([first, *lines[1:]]) + "\n")
+    for (variant, _), (weights, enters, placement) in zip(losses, corners, strict=True):
+        mean = ratio(placement, weights, enters)
+        probes = {f"probe/branch_over_stream/{at}": mean * f for at, f in factors.items()}
+        for seed in SEEDS:
+            run = Path("study", folder_name(config_at(variant, seed, TYPED)))
+            change_rows(run, lambda rows, first=probes: [rows[0] | first, *rows[1:]])
+    return found
+
+
+def contrasts_of(sweep):
+    return yaml.safe_load(Path(CONFIGS, f"{sweep}.yaml").read_text())["contrasts"]
 
 
 def of_the_stream(placement, weights, enters):
@@ -86,11 +80,11 @@ def of_both(placement, weights, enters):
     ids=["stream", "weights", "both", "neither"],
 )
 def test_the_words_of_stream_or_table_are_those_of_the_planted_truth(effect, said):
-    assert streams.answer(plant(effect)).startswith(said)
+    assert streams.answer(plant_corners(effect)).startswith(said)
 
 
 def test_a_placement_that_failed_in_a_corner_takes_the_word_away():
-    found = plant(of_the_stream, lambda p, w, e: len(p) + e, lost=[("post", 0.02, 0.02)])
+    found = plant_corners(of_the_stream, lambda p, w, e: len(p) + e, lost=[("post", 0.02, 0.02)])
     assert streams.answer(found).startswith(streams.UNDECIDED)
     assert [one.value is None for one in primary.primary_contrasts(found)].count(True) == 2
     text = streams.study_text(found)
@@ -102,9 +96,9 @@ def test_a_placement_that_failed_in_a_corner_takes_the_word_away():
 def test_each_contrast_at_width_256_is_put_beside_its_own_at_width_128(counts):
     """The stream does to post and hybrid what it does at width 128, and the opposite to the
     sandwich. A lost corner of hybrid stands in three contrasts."""
-    plant(of_the_stream)
+    plant_corners(of_the_stream)
     Path("study").rename("narrow")
-    wide = plant(
+    wide = plant_corners(
         lambda x, w, e: (-1 if x == "sandwich" else 1) * of_the_stream(x, w, e), wide=True,
         lost=[("hybrid", 0.0141, 0.02)] if counts[-1] else [],
     )  # fmt: skip
@@ -136,18 +130,15 @@ STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table,
 
 def plant_untied(effects):
     """The study untied_stream: by start, what it adds to X - pre, and of how many placements."""
-    random, results = np.random.default_rng(1), []
+    losses = []
     for start, (table, factor) in STARTS.items():
         effect, few = effects.get(start, (0.0, 3))
         for place, placement in enumerate(OWN):
             variant = {"placement": placement, "init.std.embedding": table,
                        "architecture.embed_scale": factor}  # fmt: skip
-            loss = 2 + OWN[placement] + effect * (0 < place <= few)
-            results += [(variant, seed, loss + random.normal(0, 1e-3)) for seed in SEEDS]
-    sweep = yaml.safe_load(Path(CONFIGS, "untied_stream.yaml").read_text())
+            losses.append((variant, 2 + OWN[placement] + effect * (0 < place <= few)))
     typed = (*TYPED, "architecture.tied=false")
-    make_sweep("study", results, typed=typed, seeds=[*SEEDS], contrasts=sweep["contrasts"])
-    return findings(read_study([Path("study")]))
+    return plant(losses, typed=typed, contrasts=contrasts_of("untied_stream"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +163,7 @@ def test_the_words_of_untied_stream_are_those_of_the_planted_truth(effects, said
 
 
 def test_what_a_head_of_its_own_changes_is_told_of_both_studies():
-    plant(lambda placement, weights, enters: 0.3 * (placement == "post") * (weights < 0.03))
+    plant_corners(lambda placement, weights, enters: 0.3 * (placement == "post") * (weights < 0.03))
     Path("study").rename("stream_or_table")
     record = Path("stream_or_table", "sweep-quick.json")
     with edited(record) as asked:
@@ -197,7 +188,7 @@ def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_
     words = re.compile("Primary (are|is)|the same four contrasts")
     declared = {name for name, text in texts.items() if words.search(text)}
     assert declared == {*streams.STUDIES, *agreement.SCALES, *results.PRIMARY}
-    found = plant(of_the_weights)
+    found = plant_corners(of_the_weights)
     (table,) = results._asked("qk_width", {"qk_width": found}, Path())
     assert table.count("(post - pre) under") == 8  # four contrasts of two terms
 
@@ -211,7 +202,7 @@ CORNERS = [(x, w, rms) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS 
 
 
 def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():
-    found = plant(of_the_stream, lambda p, w, e: 3.0 if p == "pre" else len(p) * w / e)
+    found = plant_corners(of_the_stream, lambda p, w, e: 3.0 if p == "pre" else len(p) * w / e)
     points = streams.points_of(found)
     assert [(p.placement, p.cell.weights, p.cell.enters) for p in points] != []
     for p in points:
