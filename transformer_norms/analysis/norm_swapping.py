@@ -1,6 +1,6 @@
-"""Another norm in the place of one, with all weights that fit: its config, and the model."""
+"""Puts another norm in the place of one, with all weights that fit: its config, and the model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -15,19 +15,19 @@ from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.config.resolution import NORM_KEYS
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, diff, flat
 from transformer_norms.kinds import plain, value_at
-from transformer_norms.model.placement import Placement, head_sites, read_placement
-from transformer_norms.model.sites import SubLayerPlan, place_of
+from transformer_norms.model.placement import read_placement
+from transformer_norms.model.sites import place_of
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.tensors import stored_tensors
 
-# The keys that say which norm stands where.
+# The keys that say which norm is at which site.
 TYPED = ("norm", *NORM_KEYS, "placement.equation", "placement.where")
 # What follows from them: the norms themselves, and the words that say what was chosen.
 FOLLOWS = ("norm", "norms", "qkv", "choices", "chosen", "warnings", "placement")
 
 
 def is_swap(word: str) -> bool:
-    """Whether KEY=VALUE says which norm stands where."""
+    """Whether KEY=VALUE says which norm is at which site."""
     key = word.partition("=")[0]
     return key in TYPED or key.startswith("norm.")
 
@@ -57,41 +57,24 @@ def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
                 f"{' '.join(typed)}: {key} would become {would_be}, and it is {was} where the "
                 "weights were trained"
             )
-    _check_equations(own, config)
-    if keys & {"norm"} and not _places_of_norm(own):
-        raise Unmeasured(f"{' '.join(typed)}: no site has the run's norm; each names its own")
-    return config
-
-
-def _check_equations(own: Config, config: Config) -> None:
-    depth = own.model.depth
-    before, after = (list(_bare(read_placement(c.placement), depth)) for c in (own, config))
-    if before != after:
+    if _without_norms(own) != _without_norms(config):
         raise Unmeasured(
             "placement.equation: a swap changes names of norms, and nothing else of the equation"
         )
+    return config
 
 
-def _bare(placement: Placement, depth: int) -> Iterator[Any]:
-    """Returns what a placement says besides which norms stand at its sites."""
-    yield placement.topology, plain(placement.connection), placement.weight_constraint
-    yield plain(placement.learned), _without_names(placement.block_plan)
+def _without_norms(config: Config) -> list[Any]:
+    """Returns all that a config's placement says but which norms are at its sites."""
+    placement, depth = read_placement(config.placement), config.model.depth
+    plans = [placement.block_plan]
     for i in range(depth):
-        yield {kind: _without_names(plan) for kind, plan in placement.plans(i, depth).items()}
-
-
-def _without_names(plan: SubLayerPlan) -> SubLayerPlan:
-    sites = {name: replace(site, norm="norm") for name, site in plan.sites.items()}
-    return replace(plan, sites=sites)
-
-
-def _places_of_norm(config: Config) -> bool:
-    """Whether the run's norm stands anywhere."""
-    placement = read_placement(config.placement)
-    heads = head_sites(config.qk_norm, config.v_norm).values()
-    words = {config.embed, config.final_norm, *(site.norm for site in heads)}
-    words |= {site.norm for _, site in placement.sites()}
-    return "norm" in words or bool(placement.connection)
+        plans += placement.plans(i, depth).values()
+    said = [placement.topology, placement.connection, placement.weight_constraint]
+    return [*map(plain, (*said, placement.learned))] + [
+        replace(plan, sites={name: replace(site, norm="norm") for name, site in plan.sites.items()})
+        for plan in plans
+    ]
 
 
 # ----------------------------------------------------------------------------------- the weights
@@ -123,6 +106,10 @@ def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Sw
     assert model.config is not None
     swapped = build_model(config, model.vocab_size)
     norms, new = dict(model.norms()), dict(swapped.norms())
+    places = [place_of(norm) for norm in norms.values()]
+    named = any(place.norm == "norm" or place.site == "connection" for place in places)
+    if config.norm != model.config.norm and not named:
+        raise Unmeasured("no site has the run's norm; each names its own")
     if added := [path for path in new if path not in norms]:
         raise Unmeasured(f"{added[0]}: there is no norm that another one could replace")
     there = stored_tensors(model)
@@ -130,18 +117,13 @@ def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Sw
         if not any(name.startswith(f"{path}.") for path in new):
             assert there[name].shape == tensor.shape, name
             tensor.copy_(there[name])
-    starts: Mapping[str, nn.Module] = {}
-    if any(type(new.get(path)) is not type(norm) for path, norm in norms.items()):
-        fresh = build_uninitialized(model.config, model.vocab_size)  # norms at their start
-        starts = dict(fresh.norms())
-    swaps = [
-        _carry(place_of(norm).title, norm, new.get(path), starts.get(path))
-        for path, norm in norms.items()
-    ]
+    starts = dict(build_uninitialized(model.config, model.vocab_size).norms())
+    swaps = [_carry(norm, new.get(path), starts[path]) for path, norm in norms.items()]
     return swapped.eval(), swaps
 
 
-def _carry(site: str, old: nn.Module, new: nn.Module | None, start: nn.Module | None) -> Swap:
+def _carry(old: nn.Module, new: nn.Module | None, start: nn.Module) -> Swap:
+    """Puts into the new norm what it takes over of the old one, which began as `start`."""
     held, there = _tensors(old), {} if new is None else _tensors(new)
     sources: dict[str, str] = {}  # the names in the old norm of what is carried over
     for name, tensor in there.items():
@@ -152,11 +134,12 @@ def _carry(site: str, old: nn.Module, new: nn.Module | None, start: nn.Module | 
     kind = "none" if new is None else type(new).__name__
     started = " ".join(name for name in there if name not in sources)
     left = " ".join(name for name in held if name not in sources.values())
+    site = place_of(old).title
     return Swap(site, type(old).__name__, kind, " ".join(sources), started, left)
 
 
 def _value(
-    name: str, tensor: Tensor, old: nn.Module, new: nn.Module | None, start: nn.Module | None
+    name: str, tensor: Tensor, old: nn.Module, new: nn.Module | None, start: nn.Module
 ) -> tuple[Tensor | None, str]:
     """The value of a norm's parameter that comes from the norm before it, and its name there."""
     held = _tensors(old)
@@ -169,7 +152,7 @@ def _value(
     if not source or held[source].numel() not in (1, tensor.numel()):
         return None, ""
     gain = 1 + held[source] if source == "offset" else held[source]
-    if source == "gain" and start is not None:
+    if source == "gain":
         gain = gain / _tensors(start)["gain"]
     return (gain - 1 if name == "offset" else gain * tensor), source
 
