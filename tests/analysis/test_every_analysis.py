@@ -135,7 +135,7 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
 MODELS = ("mean_drift", "swap norm=dyt", "norm_removal", "fold")
 REFUSED = [
     ("coordinate_check model.width=64", "wants 2 widths or more"),
-    ("coordinate_check model.width=64,abc", "model.width=abc: a whole number is wanted"),
+    ("coordinate_check model.width=64,abc", "model.width=abc: a slope wants 2 widths or more"),
     ("coordinate_check data=text", "is not read here"),
     ("coordinate_check --steps 0", "1 to 1000"),
     ("init_gradients placement=pots", "did you mean 'post'?"),

@@ -1,6 +1,6 @@
 """Models before training: which are asked for, their tokens, and how a size changes a number."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.comparison.sweep_record import Values, label
-from transformer_norms.config.chosen_files import check_names
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
@@ -40,40 +39,26 @@ def compose_variants(
     """Returns for each variant's name one config per value of `axis` and per seed. `completed` adds
     the keys of a model that follow from its others. The configs of one value have the same
     `data.seed`: no data is read. Raises ConfigError, one line."""
-    models = [(name, completed(values), seeds) for name, values, seeds in _models(keys, axis)]
-    variants: dict[str, list[Config]] = {name: [] for name, _, _ in models}
-    for name, values, seeds in track(tell, "composing models {:.0f}/{:.0f}", models):
-        try:
-            config = compose(as_typed(key, value) for key, value in values.items())
-        except ConfigError as error:
-            raise ConfigError(f"{error} (in {name})") from None
-        variants[name] += [replace(config, seed=seed) for seed in seeds]
-    return variants
-
-
-def _models(keys: Iterable[str], axis: str) -> Iterator[tuple[str, Values, Sequence[int]]]:
-    """A variant's name, the keys of one of its models, and the seeds, for each value of `axis`."""
     question = read_request(keys).question
-    vary = dict(question.vary)
-    if axis not in vary:
-        typed, short = as_typed(axis, question.fixed[axis]), axis.rpartition(".")[2]
-        raise ConfigError(
-            f"{typed}: a slope wants 2 {short}s or more, such as {axis}={TYPICAL[axis]}"
-        )
-    numbers, seeds = vary.pop(axis), question.first_seeds
-    if wrong := [number for number in numbers if not isinstance(number, int)]:
-        raise ConfigError(f"{as_typed(axis, wrong[0])}: a whole number is wanted")
-    variants = replace(question, vary=vary, baseline={}).variants
-    pairs = [pair for values in (question.fixed, *variants) for pair in values.items()]
-    check_names(dict.fromkeys(as_typed(key, value) for key, value in pairs))
-    for variant in variants:
-        values = {**question.fixed, **variant}
+    sizes, seeds = question.vary.get(axis, [question.fixed.get(axis)]), question.first_seeds
+    for size in sizes:
+        if not isinstance(size, int) or len(sizes) < 2:
+            short = axis.rpartition(".")[2]
+            raise ConfigError(
+                f"{as_typed(axis, size)}: a slope wants 2 {short}s or more, such as "
+                f"{axis}={TYPICAL[axis]}"
+            )
+    variants: dict[str, list[Config]] = {}
+    for variant in track(tell, "composing models {:.0f}/{:.0f}", question.variants):
+        values = {**question.fixed, **variant, "seed": seeds[0]}
         whole: list[str] = [key for key in ("recipe", "preset", "placement") if key in values] or [
             "init"
         ]
-        named = variant or {key: values[key] for key in whole}
-        for number in numbers:
-            yield label(named), {**values, axis: number, "seed": seeds[0]}, seeds
+        varied = {key: value for key, value in variant.items() if key != axis}
+        name = label(varied or {key: values[key] for key in whole})
+        config = compose(as_typed(key, value) for key, value in completed(values).items())
+        variants.setdefault(name, []).extend(replace(config, seed=seed) for seed in seeds)
+    return variants
 
 
 def draw_tokens(config: Config) -> Tensor:
