@@ -157,7 +157,7 @@ def test_the_folded_network_has_no_norm_and_gives_the_same_logits(typed):
 
 def test_a_norm_that_the_placement_names_would_stay_and_is_refused():
     config = compose([*SIZES, "placement.equation='x + f(rmsnorm_np(x))'"])
-    with pytest.raises(ValueError, match=r"names norms of its own: attention\.pre, mlp\.pre"):
+    with pytest.raises(ValueError, match=r"names its own norms: attention\.pre, mlp\.pre"):
         compose_normless(config, build_model(config, 13))
 
 

@@ -98,7 +98,7 @@ def read_variants(
     return keys, compose_variants(keys, WIDTH, headed, tell)
 
 
-# ----------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------ the measurement
 
 
 def measure(variants: Mapping[str, Sequence[Config]], steps: int, tell: Tell = tell_nobody) -> Rows:

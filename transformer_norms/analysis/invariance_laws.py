@@ -167,7 +167,7 @@ LAWS = (
 )  # fmt: skip
 
 
-# -------------------------------------------------------------------------------- what is measured
+# --------------------------------------------------------------------------------- the measurement
 
 
 def measure_norms(overrides: Iterable[str] = (), tell: Tell = tell_nobody) -> list[Row]:

@@ -20,6 +20,7 @@ from transformer_norms.analysis.invariance_laws import (
 )
 from transformer_norms.analysis.outcome import Analysis, Number, Outcome, Row, Rows, View
 from transformer_norms.commands.terminal import Parser
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.progress import Tell
 from transformer_norms.report.figures import FONT, GREY, short_name, style_axes
 
@@ -105,12 +106,8 @@ verdicts_by_norm = by_norm(lambda row: str(row["verdict"]))
 
 def alike(rows: Rows) -> Rows:
     """The verdicts, with the norms that have the same ones together."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for row in verdicts_by_norm(rows):
-        groups.setdefault(tuple(row[law.key] for law in LAWS), []).append(row["norm"])
-    keys = [law.key for law in LAWS]
-    return [{"norm": ", ".join(names), **dict(zip(keys, verdicts, strict=True))}
-            for verdicts, names in groups.items()]  # fmt: skip
+    groups = grouped(verdicts_by_norm(rows), lambda row: [row[law.key] for law in LAWS])
+    return [{**own[0], "norm": ", ".join(row["norm"] for row in own)} for own in groups]
 
 
 def columns(laws: Sequence[Law]) -> dict[str, Number]:

@@ -60,7 +60,7 @@ class CannotFold(ValueError):
     """Says why a gain, or a mean, stays with its norm."""
 
 
-# ------------------------------------------------------------------- the matrices behind and before
+# --------------------------------------------------------------------- the matrices around a norm
 
 
 def readers(model: Transformer, place: NormPlace) -> list[str]:
@@ -99,7 +99,7 @@ def _inputs(model: Transformer, i: int, kind: str) -> list[str]:
     if kind == "mlp" and type(f) not in (MLP, GatedMLP):
         raise CannotFold(f"{type(f).__name__} reads it, which may be no matrix")
     if kind == "attention" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
-        raise CannotFold(f"{type(f.attend).__name__} may read it besides the matrices")
+        raise CannotFold(f"{type(f.attend).__name__} may read it, too")
     linear = (name for name in READERS[kind] if isinstance(getattr(f, name, None), nn.Linear))
     names = [name for name in linear if not isinstance(getattr(f, name), FromLatent)]
     gate = getattr(getattr(f, "values", nothing), "value_gate", nothing)
@@ -122,7 +122,7 @@ def absorb(
     matrix: Float[Tensor, "width width"] | Float[Tensor, " width"],
     constant: Float[Tensor, " width"] | None,
 ) -> None:
-    """W (M x + c) + b = (W M) x + (W c + b). A vector stands for the diagonal matrix of it. A
+    """W (M x + c) + b = (W M) x + (W c + b). A vector means its diagonal matrix. A
     matrix W that reads the first channels alone meets the first numbers alone."""
     count = linear.in_features
     matrix = matrix[:count]

@@ -36,8 +36,8 @@ STAGES = ("mlp", "attention", "final")  # in this order; within a stage from the
 def norm_stages(model: Transformer) -> dict[str, str]:
     """The stage in which each norm of the model is frozen, by its path, in the order of freezing.
 
-    Raises Unmeasured if a norm stands where no weight can take it in: on the stream itself, on a
-    query or key on its way to a product, or inside or behind a sub-layer.
+    Raises Unmeasured if no weight can take in one of its norms: on the stream itself, on a
+    query or key on its way to a product, or inside or after a sub-layer.
     """
     norms = dict(model.norms())
     stages = {path: _stage(path, place_of(norm)) for path, norm in norms.items()}
@@ -130,7 +130,7 @@ class RemovableNorm(nn.Module):
 
 def make_removable(model: Transformer) -> dict[str, RemovableNorm]:
     """Puts a RemovableNorm in the place of every norm. Returns them by path, in the order of
-    freezing. Each holds the norm that stood there, with its gain and bias."""
+    freezing. Each holds the norm that was there, with its gain and bias."""
     removable = {}
     for path in norm_stages(model):
         owner, _, name = path.rpartition(".")
@@ -152,7 +152,7 @@ def length_of(norm: nn.Module, x: Float[Tensor, "batch time width"]) -> Float[Te
 
 
 def compose_normless(own: Config, model: Transformer) -> Config:
-    """The config of the folded model: `own`, without norms, with a head of its own.
+    """The config of the folded model: `own`, without norms, with a separate head.
 
     Each matrix that reads a norm has a bias where a norm of `model` has one. Raises Unmeasured if
     the placement names a norm, which would stay.
@@ -167,7 +167,7 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     config = recompose(own, [*changed, f"architecture.bias={bias}"])
     norms = build_uninitialized(config, model.vocab_size).norms()
     if staying := dict.fromkeys(place_of(norm).title for _, norm in norms):
-        raise Unmeasured(f"its placement names norms of its own: {', '.join(staying)}")
+        raise Unmeasured(f"its placement names its own norms: {', '.join(staying)}")
     return config
 
 
@@ -200,7 +200,7 @@ def fold_norms(model: Transformer, config: Config) -> Transformer:
 @dataclass(frozen=True)
 class FreezingOrder:
     """From step `start` on a norm is frozen every `gap` steps. Last the first token loses the
-    length of its own. `norms` has the stage of each norm by its path, in the order of freezing."""
+    separate length. `norms` has the stage of each norm by its path, in the order of freezing."""
 
     norms: Mapping[str, str]
     start: int

@@ -6,7 +6,7 @@
 # who did it to GPT-2.
 #
 # Theirs differs in three points: queries and keys lose their norm before values do; the end-of-text
-# token keeps a length of its own for a while, as the first token does here too; and some of their
+# token keeps its own length for a while, as the first token does here too; and some of their
 # models had an auxiliary loss on the last lengths.
 
 import copy

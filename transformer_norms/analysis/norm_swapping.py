@@ -33,8 +33,8 @@ def is_swap(word: str) -> bool:
 
 
 def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
-    """Returns `own` with the norms that are typed. All that a norm brings besides stays as `own`
-    has it.
+    """Returns `own` with the norms that are typed. All else that a norm brings stays as `own` has
+    it.
 
     Raises Unmeasured if anything else would change than the norms that are there.
     """
@@ -125,7 +125,9 @@ def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Sw
 def _carry(old: nn.Module, new: nn.Module | None, start: nn.Module) -> Swap:
     """Puts into the new norm what it takes over of the old one, which began as `start`."""
     held, there = _tensors(old), {} if new is None else _tensors(new)
-    sources: dict[str, str] = {}  # the names in the old norm of what is carried over
+    sources: dict[
+        str, str
+    ] = {}  # the parameters that are carried over, and their names in the old norm
     for name, tensor in there.items():
         value, source = _value(name, tensor, old, new, start)
         if value is not None:

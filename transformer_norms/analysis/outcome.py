@@ -200,7 +200,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The rows of an analysis, and what is said of them: the `subject` of its title, `notices`
+    """The rows of an analysis, and the words about them: the `subject` of its title, `notices`
     before the tables, `remarks` after them, and the `origins` of models. `comparisons` has the
     differences of variants over seeds, by a pair of variants and a number. `saved` are the folders
     of models that the analysis wrote."""

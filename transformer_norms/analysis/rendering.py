@@ -129,7 +129,7 @@ def title(row: Mapping[str, Any]) -> str:
 
 
 def tables(outcome: Outcome) -> list[Table]:
-    """The numbers of the models, their differences, and what the analysis declares besides."""
+    """The numbers of the models, their differences, and the tables that the analysis declares."""
     analysis, rows = outcome.analysis, outcome.rows
     several = len(models_of(rows)) > 1
     numbers = shared(analysis.numbers, rows) if several else analysis.numbers

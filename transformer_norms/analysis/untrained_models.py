@@ -25,7 +25,7 @@ SEQUENCES = 4  # each of a model's context and one token more
 
 
 def with_defaults(arguments: Sequence[str], defaults: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the defaults that are not typed, as one would type them, and what is typed."""
+    """Returns the defaults that are not typed, as one would type them, and the typed words."""
     typed = [text.partition("=")[0] for text in arguments]
     return (*(f"{key}={defaults[key]}" for key in defaults if key not in typed), *arguments)
 

@@ -67,7 +67,7 @@ The last line on stdout is JSON. Exit codes:
 
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} judge", description=__doc__, epilog=_EPILOG)
-    parser.add_argument("baseline", metavar="BASELINE", help="what is there")
+    parser.add_argument("baseline", metavar="BASELINE", help="the present state")
     parser.add_argument("candidate", metavar="CANDIDATE", help="what may be better")
     parser.add_argument(
         "--with", dest="common", default="", metavar="OVERRIDES",

@@ -8,7 +8,7 @@ better. The interval of the true mean difference has two ends with two errors:
 
 `level` is the proposal's share of the one error rate of a series (ledger.py): a candidate that is
 not better is called better with a probability of at most `level`, whenever it is looked at. Turning
-a good candidate away is no such error, so `low` need not be as strict.
+a good candidate away is not such an error, so `low` need not be as strict.
 
 Each end is that of the confidence sequence of comparison/sequence.py. That has two sides and a
 martingale M that is the mean of M_up and M_down, of true means above and below mu. While the mean

@@ -6,12 +6,12 @@ proposals, a quarter by the next 2 N, an eighth by the next 4 N, and so on:
     level_k = ALPHA / (2 N 4^b)      in block b = floor(log2((k - 1) / N + 1)),
 
 so that the levels of an endless series sum to ALPHA. A candidate that is not better is called
-better with a probability of at most level_k, at whatever look (decision.py). The probability of any
+better with a probability of at most level_k, at any look (decision.py). The probability of any
 false `better` in the series is at most the sum (Boole's inequality), however the runs depend on
 each other. Alpha-investing (Foster & Stine 2008, doi:10.1111/j.1467-9868.2007.00643.x) gains level
 with each discovery, and bounds a share of the discoveries instead. This is the plain bound.
 
-Each proposal has seeds of its own, which no earlier answer of the ledger knows: the bound holds
+Each proposal has its own seeds, which no earlier answer of the ledger knows: the bound holds
 however it was chosen. Proposals that share their seeds train the baseline only once. The bound then
 asks that no candidate was chosen because a relative of it was lucky with just these seeds, and a
 program that makes its next proposal from the answers does choose so.
@@ -128,7 +128,7 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Ledger:
-    """Returns the ledger in a file, an empty one if there is no file. Raises ConfigError if the
+    """Returns the ledger in a file, an empty one without a file. Raises ConfigError if the
     file holds no ledger."""
     return read_typed(path, Ledger) if is_there(path) else Ledger()
 
@@ -143,7 +143,7 @@ def enter_proposal(
 ) -> Proposal:
     """Returns the proposal of these two parties, entered now unless it was before.
 
-    It has seeds of its own, unless it `shares` those from SHARED on. `first` is N if it was typed;
+    It has its own seeds, unless it `shares` those from SHARED on. `first` is N if it was typed;
     ConfigError if the ledger was begun with another.
     """
     make_folder(path.parent)

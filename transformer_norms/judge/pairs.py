@@ -27,7 +27,7 @@ class TrainingError(RuntimeError):
 def train_pair(parties: Sequence[Party], seed: int) -> Pair:
     """Trains baseline and candidate with a seed, or finds their runs done.
 
-    Raises ConfigError if they are no pair, KeyboardInterrupt if a run was stopped, and an error
+    Raises ConfigError if they are not a pair, KeyboardInterrupt if a run was stopped, and an error
     with the exit code of a run that ended in one.
     """
     for party in parties:

@@ -1,4 +1,4 @@
-"""From what is typed as BASELINE and CANDIDATE to two parties that can be trained.
+"""Reads the typed BASELINE and CANDIDATE as two parties that can be trained.
 
     a run folder      its whole config, without its seed
     overrides         "placement=pre norm=rmsnorm optimizer.lr=2e-3" in one text; "" is the default
@@ -27,7 +27,7 @@ _NOT_TYPED = {
     "seed": "the judge trains one seed after another",
     "study": "the judge names the folder of runs by their code",
     "again": "a finished run is used again",
-    "continue_from": "a run that goes on from another has no seeds of its own",
+    "continue_from": "a run that goes on from another has the seed of that run",
 }
 # Two losses are compared only if these are the same.
 _SHARED = (

@@ -2,7 +2,7 @@
 
 # As SliceGPT (Ashkboos et al. 2024, arXiv:2401.15024) makes RMSNorm of LayerNorm before it slices,
 # and QuaRot (arXiv:2404.00456) takes gains out before it rotates. norm_removal folds with the same
-# functions what is left of a norm that no longer divides.
+# functions the rest of a norm that no longer divides.
 
 import copy
 from argparse import Namespace
@@ -170,7 +170,7 @@ def norm_text(content: Mapping[str, Any]) -> str:
 
 
 def differences(model: Transformer, folded: Folded) -> Row:
-    """The differences between logits in float64, and those of what is saved in float32."""
+    """The differences between logits in float64, and those of the saved model in float32."""
     if stored_dtype(folded.config) == torch.float64:
         return {"rounding": folded.rounding}
     exact, tokens = copy.deepcopy(model).double().cpu().eval(), probe_tokens(model)

@@ -52,7 +52,7 @@ Load = Callable[[Path, Sequence[str], Path | None], Any]
 Said = defaultdict[str, list[str]]  # sentences, and the variants of which each is said
 
 
-# ------------------------------------------------------------------------------------ what is typed
+# ---------------------------------------------------------------------------------- the typed words
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,7 @@ def read_subjects(typed: Namespace, tell: Tell) -> Subjects:
         if is_checkpoint(folder):
             if typed.text is None and not any(key.startswith("data") for key in keys):
                 raise ConfigError(
-                    f"{folder}: has no text of its own; type --text FILE, or a corpus such as "
-                    "data=pydocs"
+                    f"{folder}: has no text; type --text FILE, or a corpus such as data=pydocs"
                 )
             check_tokenizer(folder)
         if saved or is_checkpoint(folder):

@@ -220,7 +220,7 @@ def stored_dtype(config: Config) -> torch.dtype:
     return torch.float64 if config.trainer.precision == "fp64" else torch.float32
 
 
-# -------------------------------------------------------------------------- checks of what is typed
+# -------------------------------------------------------------------------- ------- checks of words
 
 
 def check_tokenizer(folder: Path) -> None:

@@ -60,7 +60,7 @@ ANALYSIS = Analysis(
         "it was tuned to.",
         "The rate and the length of the tuning are the control's, and were not tuned for the new "
         "norm.",
-        "What a norm brings with it (a start of weights, a head of its own, a scale of the "
+        "What a norm brings with it (a start of weights, a separate head, a scale of the "
         "embedding) is not swapped.",
     ),
     size=lambda rows: (9.6, 3.4),

@@ -79,9 +79,9 @@ transformers is tuned on --text FILE or on the corpus of typed data keys, in
 windows of model.context tokens, with optimizer.lr={CHECKPOINT_RATE:g} if none is typed.
 """
 BEFORE, TUNED, CONTROL = "before", "tuned", "control"
-SMOOTH = 15  # steps, of what is drawn of a step's differences
-# Does to the model that is tuned on what is due before a step. Yields the name of each stage in
-# which the model is to be validated, while it is in it.
+SMOOTH = 15  # steps, whose mean difference is drawn
+# Changes the model that is tuned on, where a change is due before a step. Yields the name of each
+# stage in which the model is to be validated, while it is in it.
 Timetable = Callable[[int], Iterable[str]]
 
 
@@ -242,14 +242,11 @@ def tuning_rows(
         DIVERGED: "; ".join(f"{which}: {why}" for which, why in reasons.items() if why),
     }
     for stage, step in {BEFORE: 0, **changed.steps, **control.steps}.items():
-        losses = (tuning.validation.get(stage) for tuning in (changed, control))
-        yield {KIND: "stage", "stage": stage, "step": step, **_pair("val_loss", *losses)}
-    for step, both in enumerate(zip_longest(changed.training, control.training), start=1):
-        yield {KIND: "step", "step": step, **_pair("train_loss", *both)}
-
-
-def _pair(name: str, changed: float | None, control: float | None) -> Row:
-    return {name: changed, f"{name}_{CONTROL}": control}
+        one, other = (tuning.validation.get(stage) for tuning in (changed, control))
+        losses = {"val_loss": one, f"val_loss_{CONTROL}": other}
+        yield {KIND: "stage", "stage": stage, "step": step, **losses}
+    for step, (one, other) in enumerate(zip_longest(changed.training, control.training), start=1):
+        yield {KIND: "step", "step": step, "train_loss": one, f"train_loss_{CONTROL}": other}
 
 
 # ----------------------------------------------------------------------- the numbers and the figure
