@@ -360,7 +360,7 @@ def _invariances(folder: Path) -> None:
     (folder / "invariances.csv").write_bytes(csv_of(made.rows))
     legend = markdown_list(f"{law.head}: {law.words}" for law in invariances.LAWS)
     setting = escape_markdown(f"{invariances.SETTING} {invariances.BELOW}.")
-    verdicts = markdown_table(invariances.VERDICTS.cells(made.rows))
+    verdicts = markdown_table(invariances.VERDICTS.table(made.rows).cells)
     _fill(folder / "README.md", "\n\n".join((verdicts, legend, setting)))
 
 
@@ -374,7 +374,7 @@ def _removal(folder: Path) -> str:
     runs = [{"run": title(row), **{key: row[key] for key in numbers}}
             for row in of_kind(rows, "model")]  # fmt: skip
     lines = gap_sentences(rows)
-    losses = markdown_table(View(lambda _: runs, ("run",), numbers).cells(rows))
+    losses = markdown_table(View(lambda _: runs, ("run",), numbers).table(rows).cells)
     _fill(folder / "README.md", f"{markdown_list(lines)}\n\n{losses}")
     return "; ".join(line for line in lines if not line.startswith("folded"))
 

@@ -190,7 +190,7 @@ def test_longer_windows_are_the_models_own_losses_position_by_position(position)
     usual, longer = by_hand.values()
     assert found.longer[1].nats == pytest.approx(longer)
     assert np.flatnonzero(found.longer[1].tokens_at(6)).tolist() == [*range(6, 12), 18]
-    heading, of_usual, row = ANALYSIS.views[2].cells([*found.rows])
+    heading, of_usual, row = ANALYSIS.views[2].table([*found.rows]).cells
     assert of_usual[3:] == ["", "", ""]
     behind = [each[[*range(6, 12), 18]].mean() for each in (longer, usual)]
     expected = [longer.mean(), *behind, behind[0] - behind[1]]

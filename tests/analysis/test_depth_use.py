@@ -114,7 +114,7 @@ def test_a_block_that_keeps_something_for_later_ones_is_muted_and_not_left_out(t
     assert depth.numbers["rise"] == pytest.approx(np.mean(muted[1:]) - depth.loss)
     (note,) = depth.notes
     assert note.startswith("block 1 cannot be left out, only muted: later blocks use")
-    row = ANALYSIS.views[0].cells([*depth.rows])[1]
+    row = ANALYSIS.views[0].table([*depth.rows]).cells[1]
     assert row[0] == "1"
     assert row[-2:] == ["", ""]
 

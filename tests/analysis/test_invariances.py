@@ -236,7 +236,7 @@ def test_the_spreadsheet_has_the_digits_that_any_processor_finds(rows):
 
 def test_the_table_for_a_readme_puts_norms_with_the_same_answers_in_a_row(rows):
     few = outcome([row for name in FEW for row in rows[name].values()])
-    heading, *lines = VERDICTS.cells(few.rows)
+    heading, *lines = VERDICTS.table(few.rows).cells
     found = {line[0]: line[1:] for line in lines}
     assert "rmsnorm, l2norm" in found
     assert found["batchnorm"] == "yes no no no yes yes yes no yes no no no yes".split()

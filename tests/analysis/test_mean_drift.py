@@ -35,7 +35,7 @@ def test_the_cosines_of_every_boundary_are_those_by_hand(placement, norm):
     assert len(drift.streams) == 1 + DEPTH * (2 if placement == "residual_dual" else 1)
     c = abs(drift.streams["", None])
     cells = np.median(c), np.quantile(c, 0.9), c.max()
-    streams = ANALYSIS.views[0].cells([*drift.rows])
+    streams = ANALYSIS.views[0].table([*drift.rows]).cells
     assert streams[1][1:4] == [f"{cell:.4f}" for cell in cells]
     two = placement == "residual_dual"  # of whose streams x is what the numbers and figure are of
     blocks = [c for (part, _), c in drift.streams.items() if part == ("x" if two else "")]

@@ -10,8 +10,8 @@ import small_studies as small
 import torch
 
 from transformer_norms.analysis.command import models_parser
-from transformer_norms.analysis.outcome import Analysis, Number, Outcome, csv_of, read_rows
-from transformer_norms.analysis.rendering import Table, difference_rows, tables
+from transformer_norms.analysis.outcome import Analysis, Number, Outcome, Table, csv_of, read_rows
+from transformer_norms.analysis.rendering import difference_rows, tables
 from transformer_norms.analysis.trained.measuring import (
     compare_numbers,
     measure_models,

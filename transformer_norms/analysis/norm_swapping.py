@@ -125,9 +125,7 @@ def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Sw
 def _carry(old: nn.Module, new: nn.Module | None, start: nn.Module) -> Swap:
     """Puts into the new norm what it takes over of the old one, which began as `start`."""
     held, there = _tensors(old), {} if new is None else _tensors(new)
-    sources: dict[
-        str, str
-    ] = {}  # the parameters that are carried over, and their names in the old norm
+    sources: dict[str, str] = {}  # of what is carried over: its name in the old norm
     for name, tensor in there.items():
         value, source = _value(name, tensor, old, new, start)
         if value is not None:

@@ -16,13 +16,14 @@ from transformer_norms.comparison.statistics import FEWEST, half_interval
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.report.figures import GREY, line_style
-from transformer_norms.text_tables import csv_table
+from transformer_norms.text_tables import COLUMNS, csv_table, text_table, wrapped_table
 
 # A row is of one kind: of a whole model, where it names none, or of a block, of a step, and so on.
 # `model` names its variant, `seed` its seed, and `diverged` why a model has not all its numbers.
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 KIND, MODEL, SEED, DIVERGED = "kind", "model", "seed", "diverged"
+INTERVAL = "± 95 %: half of Student's 95 % interval over seeds."
 MOST_TICKS = 8  # on a logarithmic axis of whole numbers, one for each
 # Draws one panel of the figure into its axes.
 Panel = Callable[[Any, Rows], None]
@@ -59,6 +60,39 @@ Numbers = Mapping[str, Number]
 
 
 @dataclass(frozen=True)
+class Table:
+    """The cells of a table, of which the first row is the heading, and its legend. The first `by`
+    columns tell its rows apart."""
+
+    cells: list[list[str]]
+    legend: str
+    by: int
+
+    @property
+    def text(self) -> str:
+        """The table within 80 columns: where it is wider, its columns are in several tables."""
+        parts, columns = [self.cells], range(self.by, len(self.cells[0]))
+        if width(self.cells) > COLUMNS:
+            parts, taken = [], list[int]()
+            for n in columns:
+                if taken and width(self._part([*taken, n])) > COLUMNS:
+                    parts.append(self._part(taken))
+                    taken = []
+                taken.append(n)
+            parts.append(self._part(taken))
+        texts = [text_table(part) if width(part) <= COLUMNS else "\n".join(wrapped_table(part))
+                 for part in parts]  # fmt: skip
+        return "\n\n".join(texts)
+
+    def _part(self, columns: Sequence[int]) -> list[list[str]]:
+        return [[*row[: self.by], *(row[n] for n in columns)] for row in self.cells]
+
+
+def width(cells: list[list[str]]) -> int:
+    return max(map(len, text_table(cells).splitlines()))
+
+
+@dataclass(frozen=True)
 class View:
     """A table of the rows of one kind, or of the rows that a function makes of all rows.
 
@@ -72,34 +106,27 @@ class View:
     legend: str = ""
     alone: bool = False
 
-    def shown(self, rows: Rows) -> Numbers:
-        """The numbers that a row has."""
+    def table(self, rows: Rows) -> Table:
+        """A heading, and a row for each variant and each value of `by`, with the numbers that some
+        row has. The legend has the meaning of each number."""
         chosen = select(self.rows, rows)
-        return {key: number for key, number in self.numbers.items()
+        several = len(models_of(rows)) > 1 and len(models_of(chosen)) > 0
+        by = [MODEL, *self.by] if several and MODEL not in self.by else [*self.by]
+        told = {key: number for key, number in self.numbers.items()
                 if any(row.get(key) not in (None, "") for row in chosen)}  # fmt: skip
-
-    def columns(self, rows: Rows) -> list[str]:
-        """The columns that tell the rows of the table apart."""
-        several = len(models_of(rows)) > 1 and len(models_of(select(self.rows, rows))) > 0
-        return [MODEL, *self.by] if several and MODEL not in self.by else [*self.by]
-
-    def cells(self, rows: Rows) -> list[list[str]]:
-        """A heading, and a row for each variant and each value of `by`."""
-        by, shown = self.columns(rows), self.shown(rows)
         cells = [
             [
                 *(str(own[0][key]) for key in by),
-                *(number.show_mean([row.get(key) for row in own]) for key, number in shown.items()),
+                *(number.show_mean([row.get(key) for row in own]) for key, number in told.items()),
             ]
-            for own in grouped(select(self.rows, rows), lambda row: [row[key] for key in by])
+            for own in grouped(chosen, lambda row: [row[key] for key in by])
         ]
-        return [[*by, *(number.heading for number in shown.values())], *cells]
-
-    def explanation(self, rows: Rows) -> str:
-        """The legend, with the meaning of each number."""
-        shown = self.shown(rows).values()
-        meanings = "; ".join(f"{n.heading}: {n.meaning}" for n in shown if n.meaning)
-        return " ".join(part for part in (self.legend, f"{meanings}." * bool(meanings)) if part)
+        within = [any(" ± " in row[n] for row in cells) for n in range(len(by) + len(told))]
+        names = [*by, *(number.heading for number in told.values())]
+        heading = [name + " ± 95 %" * half for name, half in zip(names, within, strict=True)]
+        meanings = "; ".join(f"{n.heading}: {n.meaning}" for n in told.values() if n.meaning)
+        parts = self.legend, f"{meanings}." * bool(meanings), INTERVAL * any(within)
+        return Table([heading, *cells], " ".join(filter(None, parts)), len(by))
 
 
 @dataclass(frozen=True)

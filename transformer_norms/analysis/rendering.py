@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from transformer_norms.analysis.outcome import (
     Analysis,
     Outcome,
     Rows,
+    Table,
     View,
     csv_of,
     ended,
@@ -27,53 +28,16 @@ from transformer_norms.report.figures import FONT, figure_bytes, pyplot, style_a
 from transformer_norms.report.writing import write_files
 from transformer_norms.storage.files import storage_error
 from transformer_norms.text_tables import (
-    COLUMNS,
     escape_markdown,
     markdown_list,
     markdown_table,
     paragraph,
-    text_table,
-    wrapped_table,
 )
 
-INTERVAL = "± 95 %: half of Student's 95 % interval over seeds."
 DIFFERENCES = (
     "Differences are means over paired seeds, with Student's 95 % interval from three seeds on; p "
     "is times the number of differences here."
 )
-
-
-@dataclass(frozen=True)
-class Table:
-    """The cells of a table, of which the first row is the heading, and its legend. The first `by`
-    columns tell its rows apart."""
-
-    cells: list[list[str]]
-    legend: str
-    by: int
-
-    @property
-    def text(self) -> str:
-        """The table within 80 columns: where it is wider, its columns are in several tables."""
-        parts, columns = [self.cells], range(self.by, len(self.cells[0]))
-        if width(self.cells) > COLUMNS:
-            parts, taken = [], list[int]()
-            for n in columns:
-                if taken and width(self._part([*taken, n])) > COLUMNS:
-                    parts.append(self._part(taken))
-                    taken = []
-                taken.append(n)
-            parts.append(self._part(taken))
-        texts = [text_table(part) if width(part) <= COLUMNS else "\n".join(wrapped_table(part))
-                 for part in parts]  # fmt: skip
-        return "\n\n".join(texts)
-
-    def _part(self, columns: Sequence[int]) -> list[list[str]]:
-        return [[*row[: self.by], *(row[n] for n in columns)] for row in self.cells]
-
-
-def width(cells: list[list[str]]) -> int:
-    return max(map(len, text_table(cells).splitlines()))
 
 
 def write_outcome(outcome: Outcome, folder: Path | None) -> list[str]:
@@ -136,29 +100,16 @@ def tables(outcome: Outcome) -> list[Table]:
     models = View(MODEL, (), numbers, analysis.legend)
     if several:
         models = replace(models, rows=_with_seeds, by=(MODEL, "seeds"))
-    found = [_table(models, rows)] if numbers else []
+    found = [models.table(rows)] if numbers else []
     found.append(Table(difference_rows(outcome), DIFFERENCES, 6))
-    found += [_table(view, rows) for view in analysis.views if not (several and view.alone)]
-    return [_with_intervals(table) for table in found if len(table.cells) > 1]
-
-
-def _table(view: View, rows: Rows) -> Table:
-    return Table(view.cells(rows), view.explanation(rows), len(view.columns(rows)))
+    found += [view.table(rows) for view in analysis.views if not (several and view.alone)]
+    return [table for table in found if len(table.cells) > 1]
 
 
 def _with_seeds(rows: Rows) -> Rows:
     """The models that have all their numbers, each with how many of its variant there are."""
     count = Counter(row[MODEL] for row in ended(rows))
     return [{**row, "seeds": count[row[MODEL]]} for row in ended(rows)]
-
-
-def _with_intervals(table: Table) -> Table:
-    """The table, in which each column with a ± says what follows it."""
-    heading, *rows = table.cells
-    columns = zip(heading, *rows, strict=True)
-    told = [word + " ± 95 %" * any(" ± " in cell for cell in rest) for word, *rest in columns]
-    legend = " ".join(filter(None, [table.legend, INTERVAL])) if told != heading else table.legend
-    return replace(table, cells=[told, *rows], legend=legend)
 
 
 def difference_rows(outcome: Outcome) -> list[list[str]]:
