@@ -26,12 +26,7 @@ from transformer_norms.analysis.outcome import (
     shared,
 )
 from transformer_norms.analysis.rendering import write_rows
-from transformer_norms.analysis.trained.subjects import (
-    Unmeasured,
-    check_file,
-    check_tokenizer,
-    is_checkpoint,
-)
+from transformer_norms.analysis.trained.subjects import Unmeasured, is_checkpoint
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sweep_record import Values, grouped, label
 from transformer_norms.comparison.verdict import Comparison, Rules, compare, pair
@@ -131,18 +126,15 @@ def read_subjects(typed: Namespace, tell: Tell) -> Subjects:
     words = list(dict.fromkeys(word for word in typed.where if word not in keys))
     if not words:
         raise ConfigError("name at least one run, study or folder of transformers")
-    if typed.text is not None:
-        check_file("--text", typed.text)
     alone, places = list[Subject](), []
     for word in words:
         folder = Path(os.path.expanduser(word))
         saved = (folder / CONFIG).is_file() and not is_there(folder / "summary.json")
-        if is_checkpoint(folder):
-            if typed.text is None and not any(key.startswith("data") for key in keys):
-                raise ConfigError(
-                    f"{folder}: has no text; type --text FILE, or a corpus such as data=pydocs"
-                )
-            check_tokenizer(folder)
+        has_text = typed.text is not None or any(key.startswith("data") for key in keys)
+        if is_checkpoint(folder) and not has_text:
+            raise ConfigError(
+                f"{folder}: has no text; type --text FILE, or a corpus such as data=pydocs"
+            )
         if saved or is_checkpoint(folder):
             name = folder.resolve().name
             origin = "saved by an analysis" if saved else "a folder of transformers"

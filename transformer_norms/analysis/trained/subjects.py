@@ -115,13 +115,11 @@ def load_measured(folder: Path, keys: Sequence[str], text: Path | None) -> Loade
     run has changed."""
     check_keys(keys, "an analysis", TYPED)
     kept, context = split_context(keys)
+    typed_text = None if text is None else _encode("--text", text, tokenizer_of(folder))
     model, own = load_own(folder, kept)
     usual = {"trainer.batch_size": f"{WINDOWS}"} if is_checkpoint(folder) else {}
     config = recompose(own, with_defaults(kept, usual))
-    if text is None:
-        tokens = read_tokens(folder, config).val
-    else:
-        tokens = _encode("--text", text, tokenizer_of(folder))
+    tokens = read_tokens(folder, config).val if typed_text is None else typed_text
     context = context_of(context, model, folder)
     check_vocabulary(folder, model, tokens)
     doubled = next(model.parameters()).dtype == torch.float64
@@ -180,10 +178,15 @@ def tokenizer_keys(folder: Path) -> list[str]:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """The tokenizer of a run, or of a folder that transformers wrote."""
+    """The tokenizer of a run, or of a folder that transformers wrote. Raises ConfigError if such a
+    folder has none."""
     if not is_checkpoint(folder):
         return tokenizer(folder)
-    check_tokenizer(folder)
+    if not (folder / TOKENIZER).is_file():
+        raise ConfigError(
+            f"{folder}: has no {TOKENIZER}; save the model's tokenizer into it "
+            "(tokenizer.save_pretrained)"
+        )
     config = compose(["tracking=none", *tokenizer_keys(folder)])
     return TOKENIZERS.maker(config.tokenizer)().fit((), False, say, tell_nobody)
 
@@ -223,23 +226,6 @@ def stored_dtype(config: Config) -> torch.dtype:
 # -------------------------------------------------------------------------- ------- checks of words
 
 
-def check_tokenizer(folder: Path) -> None:
-    """Raises ConfigError if a folder of transformers has no tokenizer."""
-    if not (folder / TOKENIZER).is_file():
-        raise ConfigError(
-            f"{folder}: has no {TOKENIZER}; save the model's tokenizer into it "
-            "(tokenizer.save_pretrained)"
-        )
-
-
-def check_file(option: str, file: Path) -> None:
-    """Raises ConfigError if the text that `option` names is not there, or empty."""
-    if not file.is_file():
-        raise ConfigError(f"{option} {file}: there is no such file")
-    if not file.stat().st_size:
-        raise ConfigError(f"{option} {file}: is empty")
-
-
 def check_keys(typed: Iterable[str], what: str, known: Sequence[str]) -> None:
     """Raises ConfigError for KEY=VALUE whose key, or whose group of keys, is not known."""
     for key in (word.partition("=")[0] for word in typed):
@@ -275,7 +261,8 @@ def context_of(typed: int | None, model: Transformer, folder: Path) -> int:
 
 def _encode(option: str, file: Path, words: Tokenizer) -> np.ndarray:
     """The tokens of a text that the user named by `option`."""
-    check_file(option, file)
+    if not file.is_file():
+        raise ConfigError(f"{option} {file}: there is no such file")
     tokens = words.encode(read_text(file.resolve(), LONGEST_TEXT))
     if len(tokens) < 2:
         raise ConfigError(f"{option} {file}: has fewer than two tokens")

@@ -34,7 +34,6 @@ from transformer_norms.analysis.trained.measuring import Measure, measure_models
 from transformer_norms.analysis.trained.subjects import (
     WINDOWS,
     Loaded,
-    check_file,
     check_keys,
     check_vocabulary,
     context_of,
@@ -157,7 +156,10 @@ def load_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
         raise ConfigError(f"--text {text}: {folder} is a run, which is tuned on its own text")
     if summary is None and not of_checkpoint:
         raise ConfigError(f"{folder}: was saved by an analysis, and only a run can be tuned on")
-    kept, context = split_context([*_words_of_text(typed, text), *typed])
+    if text is not None:
+        split = [] if any(word.startswith("data.split=") for word in typed) else ["data.split=tail"]
+        typed = ["data=text", as_typed("data.paths", [str(text.resolve())]), *split, *typed]
+    kept, context = split_context(typed)
     model, own = load_own(folder, kept)
     rate = {"optimizer.lr": f"{own.optimizer.lr * RATE:g}"}
     usual = {**DEFAULTS, **(OF_CHECKPOINTS if of_checkpoint else rate), **FIXED}
@@ -170,18 +172,6 @@ def load_tunable(folder: Path, typed: Sequence[str], text: Path | None = None) -
     return Tunable(
         folder, model, own, config, tokens.val, context, precision, tokens.train, summary
     )
-
-
-def _words_of_text(typed: Sequence[str], text: Path | None) -> list[str]:
-    """The data keys of a text that is named as a file."""
-    if text is None:
-        return []
-    check_file("--text", text)
-    keys = [word.partition("=")[0] for word in typed]
-    if key := next((key for key in keys if key in ("data", "data.paths")), None):
-        raise ConfigError(f"--text {text}: {key} names a text, too; type one")
-    split = [] if "data.split" in keys else ["data.split=tail"]
-    return ["data=text", as_typed("data.paths", [str(text.resolve())]), *split]
 
 
 # --------------------------------------------------------------------------------------- the tuning
