@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from statistics import geometric_mean
 from typing import Any
@@ -137,14 +137,17 @@ def compute_parts(model: Transformer, tokens: Tensor) -> dict[str, Tensor]:
     """Returns what each of PARTS computes, flat: of all blocks one after the other."""
     model.eval()
     outputs: dict[str, list[Tensor]] = {"attention": [], "mlp": []}
-    with ExitStack() as stack:
-        for block, part in product(model.blocks, outputs):
-            layer: Any = getattr(block, part)
-            hook = layer.f.register_forward_hook(
-                lambda _module, _inputs, output, part=part: outputs[part].append(output.flatten())
-            )
-            stack.callback(hook.remove)
-        states = model.states(tokens)
+
+    def keep(part: str, _module: Any, _inputs: Any, y: Tensor) -> None:
+        outputs[part].append(y.flatten())
+
+    hooks = [
+        getattr(block, part).f.register_forward_hook(partial(keep, part))
+        for block, part in product(model.blocks, outputs)
+    ]
+    states = model.states(tokens)
+    for hook in hooks:
+        hook.remove()
     parts = {name: torch.cat(tensors) for name, tensors in outputs.items()}
     logits = model.logits(states)
     model.train()

@@ -68,9 +68,10 @@ OF_CHECKPOINTS = {
 }
 FIXED = {"trainer.eval_every": "0", "trainer.probe_every": "0", "trainer.compile": "none"}
 TYPED = (
-    "trainer.steps trainer.batch_size trainer.accumulation trainer.clip optimizer schedule plugins"
+    "trainer.steps trainer.batch_size trainer.accumulation trainer.clip trainer.device optimizer "
+    "schedule plugins"
 ).split()
-TYPED_OF_CHECKPOINTS = "data model.context trainer.device trainer.precision seed".split()
+TYPED_OF_CHECKPOINTS = "data model.context trainer.precision seed".split()
 OF_TUNINGS = f"""KEY=VALUE changes how it is tuned on, as for train. Where nothing is typed it is
   {" ".join(f"{key}={value}" for key, value in DEFAULTS.items())}
 and {RATE:.2g} of the run's own peak rate, its optimizer afresh. A folder of
