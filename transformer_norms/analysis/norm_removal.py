@@ -40,7 +40,7 @@ from transformer_norms.analysis.trained.tuned_models import (
     tune,
     tuning_rows,
 )
-from transformer_norms.commands.terminal import number_from
+from transformer_norms.commands.terminal import Parser, number_from
 from transformer_norms.progress import Tell
 
 ANALYSIS = Analysis(
@@ -81,14 +81,18 @@ are validation losses in nats per token. The CSV file is written as models are d
 FOLDED = "folded"  # the change of the norms, in the name of a saved model
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def make_parser() -> Parser:
     example = "rmsnorm --out DIR trainer.steps=300"
     parser = tuned_parser(__doc__, example, EPILOG, "norm_removal")
     add = partial(parser.add_argument, type=number_from(1))
     add("--start", default=20, metavar="STEP", help="of the first norm (%(default)s)")
     add("--gap", default=5, metavar="STEPS", help="between two norms (%(default)s)")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     analyse = partial(measure_tuned, ANALYSIS, measure, FOLDED)
-    return run_analysis(parser, arguments, analyse, "stopped; finished runs are written")
+    return run_analysis(make_parser(), arguments, analyse, "stopped; finished runs are written")
 
 
 def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | str | Path]:

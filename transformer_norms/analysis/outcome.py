@@ -16,7 +16,7 @@ from transformer_norms.comparison.statistics import FEWEST, half_interval
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.report.figures import GREY, line_style
-from transformer_norms.text_tables import COLUMNS, csv_table, text_table, wrapped_table
+from transformer_norms.text_tables import COLUMNS, csv_table, show, text_table, wrapped_table
 
 # A row is of one kind: of a whole model, where it names none, or of a block, of a step, and so on.
 # `model` names its variant, `seed` its seed, and `diverged` why a model has not all its numbers.
@@ -40,9 +40,7 @@ class Number:
     compared: bool = False
 
     def show(self, value: Any) -> str:
-        if value is None or value != value:
-            return ""
-        return value if isinstance(value, str) else f"{value:{self.format}}"
+        return value if isinstance(value, str) else show(value, self.format, "inf")
 
     def show_signed(self, value: float) -> str:
         return f"{value:+{self.format.lstrip('+')}}"

@@ -29,6 +29,7 @@ from transformer_norms.analysis.trained.tuned_models import (
     tune,
     tuning_rows,
 )
+from transformer_norms.commands.terminal import Parser
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 
@@ -77,9 +78,12 @@ other parameters of the new norm are at their own start.
 """
 
 
+def make_parser() -> Parser:
+    return tuned_parser(__doc__, "runs/main norm=dyt --out DIR", EPILOG, "swap")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = tuned_parser(__doc__, "runs/main norm=dyt --out DIR", EPILOG, "swap")
-    return run_analysis(parser, arguments, analyse, "stopped; finished runs are written")
+    return run_analysis(make_parser(), arguments, analyse, "stopped; finished runs are written")
 
 
 def analyse(typed: Namespace, tell: Tell) -> Outcome:
