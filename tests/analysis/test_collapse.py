@@ -192,8 +192,8 @@ def test_longer_windows_are_the_models_own_losses_position_by_position(position)
     assert np.flatnonzero(found.longer[1].tokens_at(6)).tolist() == [*range(6, 12), 18]
     heading, of_usual, row = ANALYSIS.views[2].table([*found.rows]).cells
     assert of_usual[3:] == ["", "", ""]
-    behind = [each[[*range(6, 12), 18]].mean() for each in (longer, usual)]
-    expected = [longer.mean(), *behind, behind[0] - behind[1]]
+    later = [each[[*range(6, 12), 18]].mean() for each in (longer, usual)]
+    expected = [longer.mean(), *later, later[0] - later[1]]
     assert [float(cell) for cell in row[2:]] == pytest.approx(expected, abs=6e-5)
     assert row[5].startswith(("+", "-"))
     # A causal model reads the first half of a long window as it reads a usual one.

@@ -251,7 +251,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-# ------------------------------------------------------------------- an analysis of one's own
+# -------------------------------------------------------------------- the analysis of the docs
 
 
 def test_the_analysis_of_the_docs_measures_the_stream_and_is_compared_over_seeds(capsys, tmp_path):

@@ -70,7 +70,7 @@ def test_at_a_norm_the_share_is_what_centring_takes_of_its_input(norm):
 
 def test_chance_is_that_of_random_directions_and_of_random_signs():
     x = np.random.default_rng(0).standard_normal((20_000, 16))
-    for sample in (x, np.sign(x) * np.arange(16) ** 2):  # whatever the features' sizes
+    for sample in (x, np.sign(x) * np.arange(16) ** 2):  # features of any sizes
         c = sample.mean(-1) / (sample**2).mean(-1) ** 0.5
         assert (c**2).mean() ** 0.5 == pytest.approx(chance(16)[1], rel=0.02)
     c = abs(x.mean(-1)) / (x**2).mean(-1) ** 0.5

@@ -15,7 +15,7 @@ SIZES = f"model=nano model.width={WIDTH} model.heads=2 model.depth={DEPTH} model
 
 @torch.no_grad()
 def model_and_text(*typed, **words):
-    """A model in float64 whose gains and biases are no ones and zeros, and 20 tokens."""
+    """A model in float64 whose gains and biases are not ones and zeros, and 20 tokens."""
     more = ["trainer.precision=fp64", "trainer.device=cpu", "data.val_tokens=100"]
     more += ["trainer.batch_size=2"]
     config = combined(*SIZES.split(), *more, *typed, **words)

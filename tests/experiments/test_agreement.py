@@ -54,7 +54,7 @@ def test_the_training_losses_inside_the_longest_runs_are_those_of_pairs_at_one_r
     error = np.std([0, 0.01, 0.02], ddof=1) / np.sqrt(3)
     early, late = "+0.400 ± 0.000", f"+0.010 ± {error:.3f}"
     assert agreement.training_rows(last, found) == [
-        # The others have a rate of their own. 0.051 nats are 24.48 steps, 0.01 nats are 4.8; a mean
+        # The others have another rate. 0.051 nats are 24.48 steps, 0.01 nats are 4.8; a mean
         # over a sixth of the steps moves by 11/12 of a step with each step. pre has 0.4 at once.
         ["steps", "peri - pre", "peri later by", "normformer - pre", "normformer later by"],
         ["25 to 30", "-0.051 ± 0.000", "-26", early, "+29"],

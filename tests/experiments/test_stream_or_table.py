@@ -95,7 +95,7 @@ def test_a_placement_that_failed_in_a_corner_takes_the_word_away():
 @pytest.mark.parametrize("counts", [(4, 2, 9, 0), (3, 2, 7, 3)])
 def test_each_contrast_at_width_256_is_put_beside_its_own_at_width_128(counts):
     """The stream does to post and hybrid what it does at width 128, and the opposite to the
-    sandwich. A lost corner of hybrid stands in three contrasts."""
+    sandwich. A lost corner of hybrid is in three contrasts."""
     plant_corners(of_the_stream)
     Path("study").rename("narrow")
     wide = plant_corners(

@@ -165,7 +165,10 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here, here_in):
         (["", "norm=layernorm model=nano 'x"], "cannot be read: no closing quotation"),
         ([".", "norm=layernorm"], ".: is neither a run folder"),
         (["nowhere", "norm=layernorm"], "no run below ./runs; and it is not a KEY=VALUE"),
-        (["", "norm=layernorm", "--most", "0"], "--most 0: a whole number from 1 to 1000 is wanted"),
+        (
+            ["", "norm=layernorm", "--most", "0"],
+            "--most 0: a whole number from 1 to 1000 is wanted",
+        ),
         (["", "norm=layernorm", "--most", "1001"], "--most 1001: a whole number from 1 to 1000 is"),
         (["", "norm=layernorm", "--effect", "nan"], "nan: a number from 0 is wanted"),
         (["", "norm=layernorm", "--ledger", "corpus.txt"], "corpus.txt: invalid json"),

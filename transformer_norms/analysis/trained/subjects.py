@@ -223,7 +223,7 @@ def stored_dtype(config: Config) -> torch.dtype:
     return torch.float64 if config.trainer.precision == "fp64" else torch.float32
 
 
-# -------------------------------------------------------------------------- ------- checks of words
+# ------------------------------------------------------------------------ checks of typed words
 
 
 def check_keys(typed: Iterable[str], what: str, known: Sequence[str]) -> None:
