@@ -8,16 +8,18 @@
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from transformer_norms.analysis.command import run_analysis, tuned_parser
-from transformer_norms.analysis.norm_swapping import (
-    compose_swapped,
-    is_swap,
-    swap_norms,
-)
 from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, Row, View
 from transformer_norms.analysis.trained.measuring import typed_keys
+from transformer_norms.analysis.trained.subjects import Unmeasured
 from transformer_norms.analysis.trained.tuned_models import (
     BEFORE,
     OF_TUNINGS,
@@ -30,9 +32,23 @@ from transformer_norms.analysis.trained.tuned_models import (
     tuning_rows,
 )
 from transformer_norms.commands.terminal import Parser
+from transformer_norms.config.building import build_model, build_uninitialized
+from transformer_norms.config.compose import recompose
+from transformer_norms.config.overrides import as_typed, parse
+from transformer_norms.config.resolution import NORM_KEYS
+from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, diff, flat
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import plain, value_at
+from transformer_norms.model.placement import read_placement
+from transformer_norms.model.sites import place_of
+from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Tell
+from transformer_norms.training.tensors import stored_tensors
 
+# The keys that say which norm is at which site.
+TYPED = ("norm", *NORM_KEYS, "placement.equation", "placement.where")
+# What follows from them: the norms themselves, and the words that say what was chosen.
+FOLLOWS = ("norm", "norms", "qkv", "choices", "chosen", "warnings", "placement")
 SWAPPED = "swapped"
 ANALYSIS = Analysis(
     "swap",
@@ -107,3 +123,141 @@ def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | st
     yield from tuning_rows(SWAPPED, swapped, control)
     for swap, count in Counter(swaps).items():
         yield {KIND: "norm", "norms": count, **vars(swap)}
+
+
+# -------------------------------------------------------------------------------------- the config
+
+
+def is_swap(word: str) -> bool:
+    """Whether KEY=VALUE says which norm is at which site."""
+    key = word.partition("=")[0]
+    return key in TYPED or key.startswith("norm.")
+
+
+def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
+    """Returns `own` with the norms that are typed. All else that a norm brings stays as `own` has
+    it.
+
+    Raises Unmeasured if anything else would change than the norms that are there.
+    """
+    keys = {pair.key for pair in parse(typed)}
+    config = recompose(own, typed)
+    kept = [*AUTO_ARCHITECTURE, *NORM_KEYS]
+    stays = [
+        as_typed(key, plain(value_at(own, key)))
+        for key in kept
+        if key not in keys and value_at(own, key) != value_at(config, key)
+    ]
+    if own.init != config.init:
+        stays.append(f"init={own.choices['init']}")
+    config = recompose(own, [*typed, *stays]) if stays else config
+    before, after = (flat({k: v for k, v in plain(c).items() if k not in FOLLOWS})
+                     for c in (own, config))  # fmt: skip
+    for key, (was, would_be) in diff(before, after).items():
+        if key not in keys:
+            raise Unmeasured(
+                f"{' '.join(typed)}: {key} would become {would_be}, and it is {was} where the "
+                "weights were trained"
+            )
+    if _without_norms(own) != _without_norms(config):
+        raise Unmeasured(
+            "placement.equation: a swap changes names of norms, and nothing else of the equation"
+        )
+    return config
+
+
+def _without_norms(config: Config) -> list[Any]:
+    """Returns all that a config's placement says but which norms are at its sites."""
+    placement, depth = read_placement(config.placement), config.model.depth
+    plans = [placement.block_plan]
+    for i in range(depth):
+        plans += placement.plans(i, depth).values()
+    said = [placement.topology, placement.connection, placement.weight_constraint]
+    return [*map(plain, (*said, placement.learned))] + [
+        replace(plan, sites={name: replace(site, norm="norm") for name, site in plan.sites.items()})
+        for plan in plans
+    ]
+
+
+# ----------------------------------------------------------------------------------- the weights
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One norm in the place of another. `carried` names its parameters that come from the other
+    one, `started` those at their own start, and `left` parameters of the other that it has no place
+    for."""
+
+    site: str
+    before: str
+    after: str
+    carried: str
+    started: str
+    left: str
+
+
+@torch.no_grad()
+def swap_norms(model: Transformer, config: Config) -> tuple[Transformer, list[Swap]]:
+    """Returns a model of `config` (of `compose_swapped`) with the weights of `model`, and what
+    became of each norm.
+
+    A norm of the same class takes over all parameters of the same shape. One of another class
+    takes the gain, each relative to its start, and the bias. Raises Unmeasured where `config` has
+    a norm that replaces none of the model's.
+    """
+    assert model.config is not None
+    swapped = build_model(config, model.vocab_size)
+    norms, new = dict(model.norms()), dict(swapped.norms())
+    places = [place_of(norm) for norm in norms.values()]
+    named = any(place.norm == "norm" or place.site == "connection" for place in places)
+    if config.norm != model.config.norm and not named:
+        raise Unmeasured("no site has the run's norm; each names its own")
+    if added := [path for path in new if path not in norms]:
+        raise Unmeasured(f"{added[0]}: there is no norm that another one could replace")
+    there = stored_tensors(model)
+    for name, tensor in stored_tensors(swapped).items():
+        if not any(name.startswith(f"{path}.") for path in new):
+            assert there[name].shape == tensor.shape, name
+            tensor.copy_(there[name])
+    starts = dict(build_uninitialized(model.config, model.vocab_size).norms())
+    swaps = [_carry(norm, new.get(path), starts[path]) for path, norm in norms.items()]
+    return swapped.eval(), swaps
+
+
+def _carry(old: nn.Module, new: nn.Module | None, start: nn.Module) -> Swap:
+    """Puts into the new norm what it takes over of the old one, which began as `start`."""
+    held, there = _tensors(old), {} if new is None else _tensors(new)
+    sources: dict[str, str] = {}  # of what is carried over: its name in the old norm
+    for name, tensor in there.items():
+        value, source = _value(name, tensor, old, new, start)
+        if value is not None:
+            tensor.copy_(value)
+            sources[name] = source
+    kind = "none" if new is None else type(new).__name__
+    started = " ".join(name for name in there if name not in sources)
+    left = " ".join(name for name in held if name not in sources.values())
+    site = place_of(old).title
+    return Swap(site, type(old).__name__, kind, " ".join(sources), started, left)
+
+
+def _value(
+    name: str, tensor: Tensor, old: nn.Module, new: nn.Module | None, start: nn.Module
+) -> tuple[Tensor | None, str]:
+    """The value of a norm's parameter that comes from the norm before it, and its name there."""
+    held = _tensors(old)
+    same = name in held and held[name].shape == tensor.shape
+    if same and (type(new) is type(old) or name == "bias"):
+        return held[name], name
+    if name not in ("gain", "offset"):
+        return None, ""
+    source = next((one for one in ("gain", "offset") if one in held), "")
+    if not source or held[source].numel() not in (1, tensor.numel()):
+        return None, ""
+    gain = 1 + held[source] if source == "offset" else held[source]
+    if source == "gain":
+        gain = gain / _tensors(start)["gain"]
+    return (gain - 1 if name == "offset" else gain * tensor), source
+
+
+def _tensors(norm: nn.Module) -> dict[str, Tensor]:
+    return dict(chain(norm.named_parameters(), norm.named_buffers()))
