@@ -12,16 +12,16 @@ from measured import gap_sentences
 from omegaconf import OmegaConf
 
 from transformer_norms import build_model, compose, load
-from transformer_norms.analysis.norm_freezing import (
+from transformer_norms.analysis.norm_removal import (
     FreezingOrder,
     RemovableNorm,
     compose_normless,
     fold_norms,
+    main,
     make_removable,
     norm_stages,
     remove_in_order,
 )
-from transformer_norms.analysis.norm_removal import main
 from transformer_norms.analysis.outcome import of_kind, read_rows
 from transformer_norms.analysis.trained.tuned_models import Tunable, load_tunable, stay, tune
 from transformer_norms.config.building import build_trainer
