@@ -31,9 +31,10 @@ CENTRING = "its centring stays: norms of the same name keep theirs, or their gai
 
 @dataclass(frozen=True)
 class Folded:
-    """A model in float64 that computes what another one does, its norms, and by how much the logits
-    of the two differ, over the largest logit."""
+    """A model in float64 that computes what its `source` does, its norms, and by how much the
+    logits of the two differ, over the largest logit."""
 
+    source: Transformer
     model: Transformer
     folds: list[NormFold]
     rounding: float
@@ -54,7 +55,7 @@ def fold_gains(model: Transformer, tokens: Tensor) -> Folded:
     biases = {name.rpartition(".")[2] for fold in folds if fold.constant for name in fold.into}
     folded = empty_model(folded_config(source, folds, biases), source)
     move(folded, source, folds)
-    return Folded(folded, folds, largest_difference(source, folded, tokens))
+    return Folded(source, folded, folds, largest_difference(source, folded, tokens))
 
 
 @torch.no_grad()

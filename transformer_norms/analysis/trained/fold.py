@@ -173,9 +173,7 @@ def differences(model: Transformer, folded: Folded) -> Row:
     """The differences between logits in float64, and those of the saved model in float32."""
     if stored_dtype(folded.config) == torch.float64:
         return {"rounding": folded.rounding}
-    exact, tokens = copy.deepcopy(model).double().cpu().eval(), probe_tokens(model)
-    before, after = (
-        largest_difference(exact, copy.deepcopy(one).float().cpu().eval(), tokens)
-        for one in (model, folded.model)
-    )
+    rounded = (copy.deepcopy(one).float().cpu().eval() for one in (model, folded.model))
+    tokens = probe_tokens(model)
+    before, after = (largest_difference(folded.source, one, tokens) for one in rounded)
     return {"rounding": folded.rounding, "saved": after, "unfolded": before}
