@@ -5,11 +5,12 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 from transformer_norms.analysis.outcome import Analysis, Outcome
-from transformer_norms.analysis.rendering import check_folder, facts, terminal, write_outcome
+from transformer_norms.analysis.rendering import check_folder, facts, files, terminal
 from transformer_norms.analysis.trained.measuring import Measure, measure_models, read_subjects
 from transformer_norms.analysis.trained.subjects import load_measured
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command, typed_path
 from transformer_norms.progress import Live, Tell
+from transformer_norms.report.writing import write_files
 
 _ENDING = """
 Example:
@@ -80,8 +81,9 @@ def run_analysis(
             check_folder(typed.out)
         with Live() as tell:
             outcome = analyse(typed, tell)
-            paths = [*write_outcome(outcome, typed.out), *outcome.saved]
-        print_line(f"{terminal(outcome)}\n{json.dumps({**facts(outcome), 'files': paths})}")
+            written = write_files(typed.out, files(outcome)) if typed.out else []
+        answer = {**facts(outcome), "files": [*written, *outcome.saved]}
+        print_line(f"{terminal(outcome)}\n{json.dumps(answer)}")
         return 0
 
     return run_command(body, when_stopped)

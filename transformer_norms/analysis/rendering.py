@@ -12,7 +12,6 @@ from transformer_norms.analysis.outcome import (
     DIVERGED,
     MODEL,
     SEED,
-    Analysis,
     Outcome,
     Rows,
     Table,
@@ -25,7 +24,6 @@ from transformer_norms.analysis.outcome import (
 )
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.figures import FONT, figure_bytes, pyplot, style_axes
-from transformer_norms.report.writing import write_files
 from transformer_norms.storage.files import storage_error
 from transformer_norms.text_tables import (
     escape_markdown,
@@ -38,17 +36,6 @@ DIFFERENCES = (
     "Differences are means over paired seeds, with Student's 95 % interval from three seeds on; p "
     "is times the number of differences here."
 )
-
-
-def write_outcome(outcome: Outcome, folder: Path | None) -> list[str]:
-    """Writes NAME.csv, NAME.md and NAME.svg into the folder, if there is one. Returns the paths."""
-    return [] if folder is None else write_files(folder, files(outcome))
-
-
-def write_rows(analysis: Analysis, rows: Rows, folder: Path | None) -> None:
-    """Writes NAME.csv alone into the folder, if there is one."""
-    if folder is not None:
-        write_files(folder, {f"{analysis.name}.csv": csv_of(rows)})
 
 
 def check_folder(folder: Path) -> None:
@@ -70,6 +57,7 @@ def check_new(*folders: Path) -> None:
 
 
 def files(outcome: Outcome) -> dict[str, bytes]:
+    """NAME.csv, NAME.md and NAME.svg."""
     name = outcome.analysis.name
     drawn = {f"{name}.svg": figure(outcome)} if outcome.analysis.panels else {}
     return {f"{name}.csv": csv_of(outcome.rows), f"{name}.md": page(outcome).encode(), **drawn}

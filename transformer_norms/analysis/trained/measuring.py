@@ -21,11 +21,11 @@ from transformer_norms.analysis.outcome import (
     Outcome,
     Row,
     Rows,
+    csv_of,
     ended,
     of_kind,
     shared,
 )
-from transformer_norms.analysis.rendering import write_rows
 from transformer_norms.analysis.trained.subjects import Unmeasured, is_checkpoint
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sweep_record import Values, grouped, label
@@ -36,6 +36,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Tell
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.study import Study
+from transformer_norms.report.writing import write_files
 from transformer_norms.storage.reading import is_there
 
 # Measures one model. Yields its rows, sentences that the outcome shall end with, and folders that
@@ -217,7 +218,8 @@ def measure_models(
         texts[loaded.text_line].append(subject.name)
         for sentence in (one for one in found if isinstance(one, str)):
             sentences[sentence].append(subject.name)
-        write_rows(analysis, rows, typed.out)
+        if typed.out:
+            write_files(typed.out, {f"{analysis.name}.csv": csv_of(rows)})
     return Outcome(
         analysis,
         rows,
