@@ -3,12 +3,9 @@ Nothing here imports what Python has not loaded or loads at once.
 """
 
 import os
+from collections.abc import Mapping
 
 from transformer_norms.errors import ConfigError
-
-TYPE_CHECKING = False  # of typing, whose import takes longer than all of this
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def rank() -> int:
@@ -68,7 +65,7 @@ def check_launch(parallel: str) -> None:
         )
 
 
-def has_agent(environment: "Mapping[str, str]" = os.environ) -> bool:
+def has_agent(environment: Mapping[str, str] = os.environ) -> bool:
     """Returns whether an agent of a W&B sweep started this process, for a run that it names."""
     return bool(environment.get("WANDB_SWEEP_ID") and environment.get("WANDB_RUN_ID"))
 

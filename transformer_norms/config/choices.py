@@ -101,20 +101,13 @@ def _untie(choices: Choices) -> Choices:
 def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Collection[str]) -> Choices:
     """Returns the choices with the values of a recipe, but for the axes that are typed, whose files
     have all their values. The values of architecture belong to the recipe's preset."""
-    name = choices.axes["recipe"]
     about = {f"recipe_{key}": recipe.pop(key, "none") for key in ("source", "unverified")}
-    for node, held in recipe.items():
-        if not isinstance(choices.values.get(node), dict) or not isinstance(held, dict):
-            groups = [key for key, value in choices.values.items() if isinstance(value, dict)]
-            raise ConfigError(f"recipe={name}: {unknown('group of keys', node, groups)}")
     kept = {
         node: held
         for node, held in recipe.items()
         if ("preset" if node == "architecture" else node) not in typed
     }
-    nodes = {node: {**choices.values[node], **held} for node, held in kept.items()}
-    about = {"about": {**choices.values["about"], **about}}
-    return replace(choices, values={**choices.values, **about, **nodes})
+    return replace(choices, values=merge(choices.values, {"about": about, **kept}))
 
 
 def put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
