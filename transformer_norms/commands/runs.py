@@ -123,9 +123,12 @@ def _sort(runs: "DataFrame", key: str, reverse: bool) -> "DataFrame":
     def place(value: Any) -> tuple[int, Any]:
         return (0, value) if isinstance(value, (int, float)) else (1, show(value))
 
-    values = runs[key]
-    having = sorted(values[values.notna()].index, key=lambda at: place(values[at]), reverse=reverse)
-    return runs.loc[[*having, *values[values.isna()].index]]
+    return runs.sort_values(
+        key,
+        key=lambda values: values.map(place, na_action="ignore"),
+        ascending=not reverse,
+        kind="stable",
+    )
 
 
 def _rows(runs: "DataFrame", keys: Sequence[str]) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ LONGEST = 500  # letters of an error that a line shows; its traceback has all
 
 
 def check_plugins(text: str) -> Path | None:
-    """Returns the folder that `plugins=TEXT` names. Raises ConfigError where there is none, or where
-    an option in it has the name of a built-in one."""
+    """Returns the folder that `plugins=TEXT` names. Raises ConfigError where there is none, or
+    where an option in it has the name of a built-in one."""
     if text == "none":
         return None
     if not Path(text).is_dir():  # nor is a link in a circle, which cannot be resolved

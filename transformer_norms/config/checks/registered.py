@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import PydanticUserError
 from torch import nn
 
 from transformer_norms.config.tree import CHOSEN, TRACKING, owner_of
 from transformer_norms.data import CORPORA, TOKENIZERS
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import Values
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.connections import CONNECTIONS
@@ -86,13 +87,16 @@ def check_registered(
     _check_use(f"{key}.type: {name}", thing, use)
     owners = [thing, *([file] if file else [])]
     own = {k: value for k, value in values.items() if k != "type"}
-    checked = check(
-        key, own, *owners, supplied=(*use.supplied, *use.offered), auto=True, spelled=spelled
-    )
+    supplied = (*use.supplied, *use.offered)
+    try:
+        checked = check(key, own, *owners, supplied=supplied, auto=True, spelled=spelled)
+    except (NameError, SyntaxError, PydanticUserError) as error:
+        line = describe_error(error)
+        raise ConfigError(f"{key}.type: {name}: an annotation cannot be read: {line}") from None
     # The project's files state every setting, so a saved config without one has lost it. A plugin's
     # file may leave to its class what has a default there: no config and no identity has it then.
     if str(thing.__module__).startswith(f"{__package__.partition('.')[0]}."):
-        stated = [one for one in parameters(thing) if one not in (*use.supplied, *use.offered)]
+        stated = [one for one in parameters(thing) if one not in supplied]
         if missing := [setting for setting in stated if setting not in own]:
             raise ConfigError(f"{key}.{missing[0]} is missing; wanted are {', '.join(stated)}")
     return {"type": name, **checked}
