@@ -102,7 +102,7 @@ def check_chosen(values: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[
     """Returns the values as the tree takes them, auto included. Raises ConfigError. The settings
     that only a registered class knows stay as they are. `spelled` has numbers as they were typed,
     for keys that turn out to be words."""
-    checked = check("", values, _Chosen, spelled=spelled)
+    checked = check("", values, _CHOSEN_KEYS, spelled=spelled)
     for name, kind in CHOSEN.items():
         if (owner := owner_of(kind)) is None:
             continue
@@ -173,23 +173,17 @@ CHOSEN = {
 }
 
 
-class _Chosen:
-    """The keys of CHOSEN; a node is a group of keys."""
-
-    __signature__ = Signature(
-        [
-            Parameter(
-                name,
-                Parameter.KEYWORD_ONLY,
-                annotation=Mapping[str, Any]
-                if base_of(kind) is Values or is_dataclass(base_of(kind))
-                else kind,
-            )
-            for name, kind in CHOSEN.items()
-        ]
-    )
+def owner_of_keys(kinds: Mapping[str, Any]) -> type:
+    """Returns a class that takes these keys with their annotations; a node is a group of keys."""
+    arguments = []
+    for name, kind in kinds.items():
+        is_group = base_of(kind) is Values or is_dataclass(base_of(kind))
+        annotation = Mapping[str, Any] if is_group else kind
+        arguments.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation))
+    return type("Keys", (), {"__signature__": Signature(arguments)})
 
 
+_CHOSEN_KEYS = owner_of_keys(CHOSEN)
 AUTO_ARCHITECTURE = tuple(key for key in marked(Mark.AUTO) if key.startswith("architecture."))
 # The value of architecture.* where it is auto and nothing brings another one.
 DEFAULTS: dict[str, Any] = {
