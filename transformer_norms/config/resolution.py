@@ -16,7 +16,8 @@ import torch
 from transformer_norms.config.checks.cautions import cautions
 from transformer_norms.config.checks.contradictions import refuse_contradictions
 from transformer_norms.config.checks.formulas import is_of_weights, name_key
-from transformer_norms.config.checks.registered import USES, check_registered
+from transformer_norms.config.checks.registered import USES, check_formula_of, check_registered
+from transformer_norms.config.chosen_files import merge
 from transformer_norms.config.tree import (
     CHOSEN,
     DEFAULTS,
@@ -37,8 +38,6 @@ from transformer_norms.model.settings import InitFile
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.model.sizes import Sizes, formula_values, resolve_sizes
 from transformer_norms.names import NORM_WORDS, options, unknown
-from transformer_norms.norms import NORMS
-from transformer_norms.norms.stated import check_formula, is_fault
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import GROUPS
 from transformer_norms.validation import build, check
@@ -70,13 +69,13 @@ def resolve(
     nodes = dict(chosen)
     for name in (name for name in USES if name in nodes):
         nodes[name] = check_registered(name, name, nodes[name], spelled)
+    check_formula_of("norm", nodes["norm"], typed)
     groups = [("placement", "connection")]
     groups += [("position", "scaling")] if nodes["position"]["type"] == "rope" else []
     for name, key in groups:
         if (given := nodes[name].get(key, "none")) not in ("none", {}):
             checked = check_registered(f"{name}.{key}", key, given, spelled)
             nodes[name] = {**nodes[name], key: checked}
-    _check_formula("norm", nodes["norm"], typed)
     if (activation := nodes["mlp"]["activation"]) not in ACTIVATIONS:
         raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
     resolving = _Resolving(nodes, typed, option)
@@ -195,17 +194,17 @@ class _Resolving:
         try:
             norm = self.option("norm/head" if at_heads else "norm", name)
         except ConfigError:
-            if key.startswith("placement."):
-                reason = unknown("norm", name, ["norm", *options("norm")])
-                raise ConfigError(
-                    f"placement.equation: {reason}; all functions but f are norms"
-                ) from None
             if name in options("norm"):
                 raise  # a norm whose file is wrong
-            names = dict.fromkeys([*NORM_WORDS.get(key, ()), *options("norm")])
-            raise ConfigError(f"{key}={name}: {unknown(key, name, names, 'norm')}") from None
+            if key.startswith("placement."):
+                reason = unknown("norm", name, ["norm", *options("norm")])
+                line = f"placement.equation: {reason}; all functions but f are norms"
+            else:
+                names = dict.fromkeys([*NORM_WORDS.get(key, ()), *options("norm")])
+                line = f"{key}={name}: {unknown(key, name, names, 'norm')}"
+            raise ConfigError(line) from None
         norm = check_registered(f"norms.{name}", "norm", norm)
-        _check_formula(f"norms.{name}", norm, ())
+        check_formula_of(f"norms.{name}", norm, ())
         return norm
 
     def resolve_init(self, name: str) -> str:
@@ -214,16 +213,8 @@ class _Resolving:
         init = dict(self.nodes["init"])
         otherwise = init.pop("otherwise", "")
         if name == "auto":
-            name, typed = str(self.brings.get("init", otherwise)), init
-            try:
-                rule = self.option("init", name)
-                check("init", rule, InitRule, InitFile)
-            except ConfigError as error:
-                if name != otherwise:
-                    raise
-                reason = str(error).removeprefix(f"init={name}: ")
-                raise ConfigError(f"init.otherwise={name}: {reason}") from None
-            init = {**rule, **typed, "std": {**rule["std"], **typed.get("std", {})}}
+            name = str(self.brings.get("init", otherwise))
+            init = merge(self.option("init", name), init)
         check("init", init, InitRule, InitFile)
         brings, std = init.get("brings", {}), init["std"]
         for key in brings:
@@ -355,16 +346,3 @@ def _merge_brings(norm: Nodes, placement: Placement) -> Nodes:
             if key not in known:
                 raise ConfigError(f"{node}.brings: {unknown('choice', key, known)}")
     return {**of_norm, **placement.brings}
-
-
-def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> None:
-    """Compares a norm's formula with what its class computes. A typed value may make another norm
-    of it."""
-    try:
-        if "formula" in norm:
-            check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
-    except ValueError as error:
-        if is_fault(error):
-            raise
-        if isinstance(error, ConfigError) or not any(key.startswith(f"{node}.") for key in typed):
-            raise ConfigError(f"{node}.formula: {error}") from None

@@ -2,7 +2,7 @@
 called as the program does it. A plugin's class is checked here like a built-in one."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.position import POSITIONS, SCALINGS
 from transformer_norms.names import Registry, unknown
 from transformer_norms.norms import NORMS
+from transformer_norms.norms.stated import check_formula, is_fault
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
@@ -142,3 +143,16 @@ def _check_method(key: str, kind: type, method: str, arguments: Sequence[str]) -
         except TypeError as error:
             names = ", ".join(signature.parameters)
             raise ConfigError(f"{key}: {method}({names}) is called as {call}: {error}") from None
+
+
+def check_formula_of(node: str, norm: Mapping[str, Any], typed: Collection[str]) -> None:
+    """Compares a norm's formula with what its class computes. A typed value may make another norm
+    of it."""
+    try:
+        if "formula" in norm:
+            check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
+    except ValueError as error:
+        if is_fault(error):
+            raise
+        if isinstance(error, ConfigError) or not any(key.startswith(f"{node}.") for key in typed):
+            raise ConfigError(f"{node}.formula: {error}") from None
