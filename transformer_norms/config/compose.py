@@ -82,13 +82,12 @@ def complete(
     """Checks and resolves the choices. Torch is imported between the two, for the settings of
     registered classes. `device` stands for the machine's own where the config says auto."""
     spelled = {pair.key: pair.text for pair in typed if isinstance(pair.value, (int, float))}
-    checked = check_chosen(choices.values, spelled)
+    checked = replace(choices, values=check_chosen(choices.values, spelled))
     from transformer_norms.config.resolution import resolve
 
     if folder is not None:
         load(folder)
-    keys = {pair.key for pair in typed}
-    config = resolve(checked, choices.axes, keys, spelled, choices.option, device)
+    config = resolve(checked, {pair.key for pair in typed}, spelled, device)
     if "${" in str(config):  # from a plugin's file
         raise ConfigError("${...} is not allowed; a run's config holds values")
     return config

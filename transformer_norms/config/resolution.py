@@ -1,13 +1,13 @@
-"""Replaces every `auto` by what it comes to. checks/contradictions.py then refuses what contradicts
-itself.
+"""Replaces every `auto` of a config by a value. checks/contradictions.py then refuses what
+contradicts itself.
 
-Typed wins over recipe and recipe over preset (all three stand in the values already), preset over
+Typed wins over recipe and recipe over preset (the values have all three already), preset over
 placement, placement over norm, norm over init, init over none. A separate head of the init wins
-over the preset's tied head (compose.py). Sizes become numbers in model/sizes.py. A formula
+over the preset's tied head (choices.py). Sizes become numbers in model/sizes.py. A formula
 becomes a number when its block is built, threads and replicas when the run starts.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ import torch
 from transformer_norms.config.checks.cautions import cautions
 from transformer_norms.config.checks.contradictions import refuse_contradictions
 from transformer_norms.config.checks.formulas import is_of_weights, name_key
-from transformer_norms.config.checks.registered import USES, check_formula_of, check_registered
+from transformer_norms.config.checks.registered import check_norm, check_parts
+from transformer_norms.config.choices import Choices
 from transformer_norms.config.chosen_files import merge
 from transformer_norms.config.tree import (
     CHOSEN,
@@ -32,7 +33,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula, quotient, substitute
 from transformer_norms.kinds import Mark, Values, freeze
 from transformer_norms.model.initialization import InitRule, deviation_inside
-from transformer_norms.model.mlp import ACTIVATIONS, MLPS
+from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement, head_sites, read_placement
 from transformer_norms.model.settings import InitFile
 from transformer_norms.model.sites import HEAD_SITES
@@ -44,41 +45,25 @@ from transformer_norms.validation import build, check
 
 Nodes = dict[str, Any]
 
-# The keys that name a norm, or say where the run's norm stands.
+# The keys that name a norm, or say where the run's norm is.
 NORM_KEYS = tuple(NORM_WORDS)
 # The keys that a norm or a placement may bring.
 BRINGS = [*NORM_KEYS, "init", *DEFAULTS]
-HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
+HEAD_NORMS = options("norm/head")  # norms for the site head_norm alone
 HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
 
 
 def resolve(
-    chosen: Mapping[str, Any],
-    axes: Mapping[str, str],
-    typed: Collection[str],
-    spelled: Mapping[str, str],
-    option: ReadOption,
-    device: str,
+    choices: Choices, typed: Collection[str], spelled: Mapping[str, str], device: str
 ) -> Config:
     """Returns the complete config of a run. Raises ConfigError where something is out of range or
     contradicts itself.
 
-    `chosen` is what `check_chosen` returned, `axes` are the names of the files chosen, `typed` the
-    keys that the user typed. `device` is what an auto device means, or auto: the machine's.
+    The values of the choices are what `check_chosen` returned, and `typed` the keys that the user
+    typed. `device` is what an auto device means, or auto: the machine's.
     """
-    nodes = dict(chosen)
-    for name in (name for name in USES if name in nodes):
-        nodes[name] = check_registered(name, name, nodes[name], spelled)
-    check_formula_of("norm", nodes["norm"], typed)
-    groups = [("placement", "connection")]
-    groups += [("position", "scaling")] if nodes["position"]["type"] == "rope" else []
-    for name, key in groups:
-        if (given := nodes[name].get(key, "none")) not in ("none", {}):
-            checked = check_registered(f"{name}.{key}", key, given, spelled)
-            nodes[name] = {**nodes[name], key: checked}
-    if (activation := nodes["mlp"]["activation"]) not in ACTIVATIONS:
-        raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
-    resolving = _Resolving(nodes, typed, option)
+    axes, nodes = choices.axes, check_parts(choices.values, typed, spelled)
+    resolving = _Resolving(nodes, typed, choices.option)
     resolving.resolve_sizes()
     resolving.resolve_horizon()
     resolving.resolve_norms()
@@ -89,7 +74,7 @@ def resolve(
     resolving.resolve_device_and_seed(device)
     words = {key: nodes[key] for key in NORM_KEYS}
     nodes["choices"] = {**axes, "init": rule, **words}
-    nodes["chosen"] = {"choices": axes, **chosen}
+    nodes["chosen"] = {"choices": axes, **choices.values}
     for name, node in nodes.items():
         owner: Any = base_of(CHOSEN.get(name, Values))
         frozen = freeze(node)
@@ -106,7 +91,10 @@ class _Resolving:
     def __init__(self, nodes: Nodes, typed: Collection[str], option: ReadOption) -> None:
         self.nodes, self.typed, self.option = nodes, typed, option
         self.placement = _read_placement(nodes["placement"])
-        self.brings = _merge_brings(nodes["norm"], self.placement)
+        of_norm = nodes["norm"].get("brings", {})
+        _check_known("norm.brings", "choice", of_norm, [*BRINGS, "qkv"])
+        _check_known("placement.brings", "choice", self.placement.brings, BRINGS)
+        self.brings = {**of_norm, **self.placement.brings}
 
     def resolve_sizes(self) -> None:
         mlp, position = self.nodes["mlp"], self.nodes["position"]
@@ -144,21 +132,19 @@ class _Resolving:
         nodes = self.nodes
         if nodes["embed"] == "auto":
             nodes["embed"] = self.brings.get("embed", "none")
-        if nodes["final_norm"] == "auto":
+        final = nodes["final_norm"]
+        if final == "auto":
             ends_normed = self.placement.ends_normed(nodes["model"]["depth"])
-            if ends_normed and "final_norm" not in self.placement.brings:
-                nodes["final_norm"] = "none"
-            else:
-                nodes["final_norm"] = self.brings.get("final_norm", "norm")
-        elif nodes["final_norm"] == "always":
-            nodes["final_norm"] = "norm"
+            brings_none = ends_normed and "final_norm" not in self.placement.brings
+            final = "none" if brings_none else self.brings.get("final_norm", "norm")
+        nodes["final_norm"] = "norm" if final == "always" else final
         for key, sites in (("qk_norm", ("q", "k")), ("v_norm", ("v",))):
             nodes[key] = self._resolve_head_norm(key, sites)
         chosen = head_sites(nodes["qk_norm"], nodes["v_norm"])
         nodes["qkv"] = nodes["norm"].get("brings", {}).get("qkv", "norm")
         if nodes["norm"]["type"] == "none" and any(s.norm == "norm" for s in chosen.values()):
             nodes["qkv"] = "rmsnorm"
-        named = [(key, nodes[key]) for key in ("embed", "final_norm", "qkv")]
+        named = [(key, str(nodes[key])) for key in ("embed", "final_norm", "qkv")]
         named += [("v_norm" if at == "v" else "qk_norm", s.norm) for at, s in chosen.items()]
         named += [(f"placement.{site}", norm.norm) for site, norm in self.placement.sites()]
         nodes["norms"] = {}
@@ -169,14 +155,14 @@ class _Resolving:
 
     def _resolve_head_norm(self, key: str, sites: Collection[str]) -> str:
         """Returns the word for the norm at the sites q and k, or v."""
-        word = self.nodes[key]
+        word = str(self.nodes[key])
         if word == "auto":
-            word = self.brings.get(key, "none")
+            word = str(self.brings.get(key, "none"))
         if word not in NORM_WORDS[key][1:]:
             self._read_norm(key, word)  # raises ConfigError where there is no such norm
         own = [site for site, _ in self.placement.sites() if site in HEAD_SITES]
         if word == "none" or not {*own} & {*sites}:
-            return str(word)
+            return word
         if key in self.typed:
             raise ConfigError(
                 f"{key}={word}: this placement sets {', '.join(own)} itself; "
@@ -184,12 +170,8 @@ class _Resolving:
             )
         return "none"
 
-    def _read_norm(self, key: str, name: Any) -> Nodes:
-        """Reads the file of the norm that stands at a key or a site."""
-        if not isinstance(name, str):
-            raise ConfigError(
-                f"{key}: {name!r} is not allowed; it is a word, such as none or a norm"
-            )
+    def _read_norm(self, key: str, name: str) -> Nodes:
+        """Returns the content of the norm that a key or a site names."""
         at_heads = key == "placement.head_norm" and name in HEAD_NORMS
         try:
             norm = self.option("norm/head" if at_heads else "norm", name)
@@ -203,13 +185,11 @@ class _Resolving:
                 names = dict.fromkeys([*NORM_WORDS.get(key, ()), *options("norm")])
                 line = f"{key}={name}: {unknown(key, name, names, 'norm')}"
             raise ConfigError(line) from None
-        norm = check_registered(f"norms.{name}", "norm", norm)
-        check_formula_of(f"norms.{name}", norm, ())
-        return norm
+        return check_norm(f"norms.{name}", norm)
 
     def resolve_init(self, name: str) -> str:
         """Puts the content of an init rule in the place of auto, with what was typed of it, and
-        returns the rule's name. What the rule brings gives way to all other choices."""
+        returns the rule's name. All other choices win over what the rule brings."""
         init = dict(self.nodes["init"])
         otherwise = init.pop("otherwise", "")
         if name == "auto":
@@ -217,9 +197,7 @@ class _Resolving:
             init = merge(self.option("init", name), init)
         check("init", init, InitRule, InitFile)
         brings, std = init.get("brings", {}), init["std"]
-        for key in brings:
-            if key not in (known := [*DEFAULTS, TIED_SCALE]):
-                raise ConfigError(f"init.brings: {unknown('choice', key, known)}")
+        _check_known("init.brings", "choice", brings, [*DEFAULTS, TIED_SCALE])
         self.brings = {**brings, **self.brings}
         if "default" in std:
             std = {role: substitute("default", std["default"], of) for role, of in std.items()}
@@ -232,11 +210,6 @@ class _Resolving:
         nodes, init = self.nodes, self.nodes["init"]
         if init.get("stream", "none") == "none":
             return
-        if nodes["embed"] != "none":
-            raise ConfigError(
-                f"init.stream: embed={nodes['embed']} gives the embedded tokens their size; "
-                "leave one of the two out"
-            )
         if "architecture.embed_scale" in self.typed and init.get("stream_by") == "scale":
             raise ConfigError(
                 "init.stream_by: scale sets architecture.embed_scale; leave one of the two out"
@@ -288,11 +261,9 @@ class _Resolving:
         chosen, of_init = nodes["optimizer"].get("lr_factor"), nodes["init"].get("lr_factor", {})
         if not isinstance(chosen, Mapping):  # a plugin's optimizer
             return
+        _check_known("optimizer.lr_factor", "group", chosen, GROUPS)
+        _check_known("init.lr_factor", "group", of_init, GROUPS)
         factors = {}
-        for name, stated in (("optimizer", chosen), ("init", of_init)):
-            for group in stated:
-                if group not in GROUPS:
-                    raise ConfigError(f"{name}.lr_factor: {unknown('group', group, GROUPS)}")
         for group in GROUPS:
             formula = chosen.get(group, "auto")
             formula = of_init.get(group, 1) if formula == "auto" else formula
@@ -333,16 +304,7 @@ def _read_placement(node: Nodes) -> Placement:
         raise ConfigError("placement: a formula in it is nested too deeply") from None
 
 
-def _merge_brings(norm: Nodes, placement: Placement) -> Nodes:
-    """Returns what the norm and the placement bring. The placement wins."""
-    of_norm = norm.get("brings", {})
-    if not isinstance(of_norm, Mapping):
-        raise ConfigError(f"norm.brings: {of_norm!r} is not allowed; it is a group of keys")
-    for node, brings, known in (
-        ("norm", of_norm, [*BRINGS, "qkv"]),
-        ("placement", placement.brings, BRINGS),
-    ):
-        for key in brings:
-            if key not in known:
-                raise ConfigError(f"{node}.brings: {unknown('choice', key, known)}")
-    return {**of_norm, **placement.brings}
+def _check_known(where: str, kind: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{where}: {unknown(kind, name, known)}")

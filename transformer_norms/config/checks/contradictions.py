@@ -24,6 +24,7 @@ def refuse_contradictions(config: Config) -> None:
     blocks = config.blocks
     for line in (
         *_of_data(config),
+        *_of_embedding(config),
         *_of_attention(config, blocks),
         *_of_values(config, blocks),
         *_of_shared_keys(config, blocks),
@@ -51,6 +52,14 @@ def _of_data(config: Config) -> Iterator[str]:
         yield (
             f"data.test_fraction: {share:g} is not allowed with data.split={split}, whose test "
             "part is as large as val; data.split=tail takes a test part from the end of train"
+        )
+
+
+def _of_embedding(config: Config) -> Iterator[str]:
+    if config.init.get("stream", "none") != "none" and config.embed != "none":
+        yield (
+            f"init.stream: embed={config.embed} gives the embedded tokens their size; leave one of "
+            "the two out"
         )
 
 

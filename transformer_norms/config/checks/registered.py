@@ -15,7 +15,7 @@ from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import Values
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.connections import CONNECTIONS
-from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.mlp import ACTIVATIONS, MLPS
 from transformer_norms.model.position import POSITIONS, SCALINGS
 from transformer_norms.names import Registry, unknown
 from transformer_norms.norms import NORMS
@@ -71,6 +71,46 @@ USES = {
     "schedule": Use(SCHEDULES, ("step", "steps"), by_position=True),
     "tracking": Use(TRACKING),
 }
+
+
+def check_parts(
+    nodes: Mapping[str, Any], typed: Collection[str], spelled: Mapping[str, str]
+) -> dict[str, Any]:
+    """Returns the nodes of a config, where those that registered classes declare are checked.
+    `typed` has the keys that the user typed. Raises ConfigError."""
+    checked = dict(nodes)
+    for name in (name for name in USES if name in nodes):
+        checked[name] = check_registered(name, name, nodes[name], spelled)
+    parts = [("placement", "connection")]
+    parts += [("position", "scaling")] if checked["position"]["type"] == "rope" else []
+    for name, key in parts:
+        if (given := checked[name].get(key, "none")) not in ("none", {}):
+            part = check_registered(f"{name}.{key}", key, given, spelled)
+            checked[name] = {**checked[name], key: part}
+    _check_formula("norm", checked["norm"], any(key.startswith("norm.") for key in typed))
+    if (activation := checked["mlp"]["activation"]) not in ACTIVATIONS:
+        raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
+    return checked
+
+
+def check_norm(key: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the content of a norm's file as its class takes it. Raises ConfigError."""
+    norm = check_registered(key, "norm", content)
+    _check_formula(key, norm)
+    return norm
+
+
+def _check_formula(key: str, norm: Mapping[str, Any], changed: bool = False) -> None:
+    """Compares a norm's formula with what its class computes. A norm that was `changed` by typed
+    values may compute something else."""
+    try:
+        if "formula" in norm:
+            check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
+    except ValueError as error:
+        if is_fault(error):
+            raise
+        if isinstance(error, ConfigError) or not changed:
+            raise ConfigError(f"{key}.formula: {error}") from None
 
 
 def check_registered(
@@ -143,16 +183,3 @@ def _check_method(key: str, kind: type, method: str, arguments: Sequence[str]) -
         except TypeError as error:
             names = ", ".join(signature.parameters)
             raise ConfigError(f"{key}: {method}({names}) is called as {call}: {error}") from None
-
-
-def check_formula_of(node: str, norm: Mapping[str, Any], typed: Collection[str]) -> None:
-    """Compares a norm's formula with what its class computes. A typed value may make another norm
-    of it."""
-    try:
-        if "formula" in norm:
-            check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
-    except ValueError as error:
-        if is_fault(error):
-            raise
-        if isinstance(error, ConfigError) or not any(key.startswith(f"{node}.") for key in typed):
-            raise ConfigError(f"{node}.formula: {error}") from None
