@@ -161,7 +161,7 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here, here_in):
         (["", "trainer.precision=bf16"], "trainer.precision: fp32 of the baseline and bf16 of"),
         (["", "norm=layernorm model=nano 'x"], "cannot be read: no closing quotation"),
         ([".", "norm=layernorm"], ".: is neither a run folder"),
-        (["nowhere", "norm=layernorm"], "no run below ./runs; and it is not a KEY=VALUE"),
+        (["nowhere", "norm=layernorm"], "the nearest are none; and it is not a KEY=VALUE"),
         (["", "norm=layernorm", "--most", "0"], "0: a whole number from 1 is wanted"),
         (["", "norm=layernorm", "--most", "1001"], "--most 1001: a proposal has at most 1000"),
         (["", "norm=layernorm", "--effect", "nan"], "nan: a number from 0 is wanted"),

@@ -1,5 +1,6 @@
 """Finds a run or a study by what a user types: a folder, a file in it, or a part of its name."""
 
+import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -7,7 +8,6 @@ from pathlib import Path
 
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import nearest
 from transformer_norms.storage.reading import is_there
 from transformer_norms.text_tables import printable
 
@@ -15,7 +15,6 @@ RUNS = Path("runs")  # in the current folder
 CONFIG = "config.yaml"
 _OF_A_RUN = (CONFIG, "summary.json")
 _SHOWN = 4  # names in a message
-_ALIKE = 0.7  # quik is alike to quick, and nope not to norm
 
 
 def find_run(text: str | Path, origin: bool = False) -> Path:
@@ -32,7 +31,7 @@ def find_run(text: str | Path, origin: bool = False) -> Path:
     if path is None:
         runs = runs_below()
         begun = [run for run in runs if "-from-" not in run.name]
-        return _find_below(text, "run", *([begun, runs] if origin else [runs]))
+        return _find_below(text, *([begun, runs] if origin else [runs]))
     folder = path if path.is_dir() else path.parent
     if is_run(folder):
         return folder
@@ -50,7 +49,7 @@ def find_study(text: str | Path) -> Path:
     """
     path = _existing(text)
     if path is None:
-        return _find_below(text, "study or run", studies_below(), runs_below())
+        return _find_below(text, studies_below(), runs_below())
     return path if path.is_dir() or path.suffix == ".json" else find_run(path)
 
 
@@ -100,9 +99,10 @@ def _existing(text: str | Path) -> Path | None:
     return path.resolve() if path.is_symlink() and path.is_dir() else path
 
 
-def _find_below(text: str | Path, kind: str, *groups: Sequence[Path]) -> Path:
+def _find_below(text: str | Path, *groups: Sequence[Path]) -> Path:
     """Returns the folder below ./runs that has `text` in its name, of the first group that has
-    one, and the newest of several attempts at one run. Raises ConfigError, with names like it."""
+    one, and the newest of several attempts at one run. Raises ConfigError, with the nearest
+    names."""
     for folders in groups:
         fitting = _folders_with(text, folders)
         # NAME-HASH-2 -> NAME-HASH
@@ -111,19 +111,12 @@ def _find_below(text: str | Path, kind: str, *groups: Sequence[Path]) -> Path:
             raise ConfigError(f"{text}: type more of one name; {len(fitting)} fit: {names}")
         if fitting:
             return max(fitting, key=lambda folder: (len(folder.name), folder.name))
-    folders = list(dict.fromkeys(folder for group in groups for folder in group))
-    none = f"there is no such file or folder, and no run below ./{RUNS}"
-    if not folders:
-        raise ConfigError(f"{text}: {none}")
-    parts = {part for folder in folders for part in re.split("[-/]", _below_runs(folder))}
-    words = re.split("[-/]", str(text))
-    near = [part for word in words for part in nearest(word, parts, cutoff=_ALIKE)]
-    fits = [sum(part in folder.as_posix() for part in near) for folder in folders]
-    similar = [folder for folder, fit in zip(folders, fits, strict=True) if 0 < fit == max(fits)]
-    hint = f"did you mean {_names_text(similar)}? " if similar else ""
-    there = "" if similar else f"; there are {_names_text(folders)}"
-    none = none.replace("no run", f"no {kind}")
-    raise ConfigError(f"{text}: {hint}{none} has that in its name{there}")
+    names = dict.fromkeys(str(folder) for folders in groups for folder in folders)
+    near = difflib.get_close_matches(f"{RUNS}/{text}"[:200], names, _SHOWN, 0.0)
+    raise ConfigError(
+        f"{text}: there is no such file or folder, and no name below ./{RUNS} has that in it; "
+        f"the nearest are {', '.join(map(printable, near)) or 'none'}"
+    )
 
 
 def _folders_with(text: str | Path, folders: Sequence[Path]) -> list[Path]:

@@ -29,14 +29,16 @@ from transformer_norms.validation import check, parameters
 @dataclass(frozen=True)
 class Use:
     """The use of what a registry holds: the arguments that the builder supplies besides the node's
-    own settings, by name or by position, and the methods that are called later, each with its
-    arguments. `offered` arguments are supplied to a class that takes them."""
+    own settings, by name or by position, the methods that are called later, each with its
+    arguments, and the attributes that are read. `offered` arguments are supplied to a class that
+    takes them."""
 
     registry: Registry
     supplied: tuple[str, ...] = ()
     methods: Mapping[str, str] = field(default_factory=dict)
     by_position: bool = False
     offered: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
 
 
 USES = {
@@ -58,11 +60,13 @@ USES = {
         ("width", "mlp_width", "bias", "mid", "up_scale", "gate_scale"),
         {"forward": "x angles cache"},
         offered=("up_norm", "gate_norm"),
+        attributes=("gated",),
     ),
     "connection": Use(
         CONNECTIONS,
         methods={"read": "streams", "write": "streams u", "parts": "streams"},
         offered=("width", "index", "count", "l", "depth", "norm", "sub_layer", "activation"),
+        attributes=("enter", "leave"),
     ),
     "data": Use(CORPORA, (), {"identity": "", "documents": ""}),
     "tokenizer": Use(TOKENIZERS, (), {"identity": "", "fit": "train separated say tell"}),
@@ -146,10 +150,8 @@ def check_registered(
 def _check_use(key: str, thing: Any, use: Use) -> None:
     """Raises ConfigError if the builder cannot supply its arguments, or if a method that the
     program calls is missing or takes other arguments."""
-    if use.registry is MLPS and not hasattr(thing, "gated"):
-        raise ConfigError(f"{key} has no attribute gated, which says whether it has a gate")
-    if use.registry is CONNECTIONS and not (hasattr(thing, "enter") and hasattr(thing, "leave")):
-        raise ConfigError(f"{key} has no attributes enter and leave, such as Copies and Sum")
+    for name in (name for name in use.attributes if not hasattr(thing, name)):
+        raise ConfigError(f"{key} has no attribute {name}")
     if "__call__" in use.methods and not inspect.isclass(thing):
         raise ConfigError(f"{key} is a function; a class is wanted, whose instances are called")
     supplied = [name for name in use.supplied if name != "gate_scale" or thing.gated]
