@@ -12,8 +12,10 @@ from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, folder_of_configs, option_files, options, unknown
 from transformer_norms.storage.reading import read_yaml, real_path
 
-# The axes whose files have keys of several groups, and what else is in such a file.
-ACROSS = {"preset": (), "recipe": ("recipe",)}
+# The axes whose files have keys of several groups, and the keys in such a file.
+_COMMAND = frozenset(marked(Mark.COMMAND))
+_KEYS = [key for key in CHOSEN if key not in _COMMAND]
+ACROSS = {"preset": _KEYS, "recipe": [*_KEYS, "recipe"]}
 _TO_CHOOSE = "a file chooses under 'defaults:', as '- override /norm: layernorm'"
 
 
@@ -111,10 +113,9 @@ def _read_option(
     extended: dict[str, Any] = {}
     choices: dict[str, str] = {}
     defaults = content.pop("defaults", ())
-    known = [*(key for key in CHOSEN if key not in {*marked(Mark.COMMAND)}), *ACROSS.get(axis, ())]
     for key, value in content.items() if axis in ACROSS else ():
-        if key not in known:
-            raise ConfigError(f"{axis}={name}: {unknown('key', key, known)}")
+        if key not in ACROSS[axis]:
+            raise ConfigError(f"{axis}={name}: {unknown('key', key, ACROSS[axis])}")
         if key in AXES and isinstance(value, str):
             raise ConfigError(f"{axis}={name}: '{key}: {value}' chooses nothing; {_TO_CHOOSE}")
     for entry in defaults:
