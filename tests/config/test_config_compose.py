@@ -115,6 +115,11 @@ HYBRID_GPT2 = "preset=gpt2 architecture.bias=false placement=hybrid"
         ("placement=post", "final_norm", "none"),
         ("placement=post final_norm=always", "final_norm", "norm"),
         ("model.heads=8", "model.head_dim", 16),
+        # The start of post, transformer2017, scales the embedded tokens.
+        ("init=scaled placement=post", "architecture.embed_scale", "none"),
+        ("norm=none preset=gpt2", "norm.type", "none"),
+        ("preset=gpt2 norm=none", "choices.norm", "none"),
+        ("preset=gpt2 norm=rmsnorm", "architecture.bias", True),
     ],
 )
 def test_typed_wins_over_the_preset_over_the_placement_over_none(typed, key, value):
@@ -125,26 +130,10 @@ def test_a_placement_wins_over_a_norm_and_a_norm_over_none():
     config = bringing(embed_scale=3, attention_cap=7)
     assert config.architecture.embed_scale == 3
     assert config.architecture.attention_cap == 7
+    assert bringing("placement=post", embed_scale=3).architecture.embed_scale == 3
     both = bringing("placement=qk_cap", embed_scale=3, attention_cap=7)
     assert both.architecture.embed_scale == 3
     assert both.architecture.attention_cap == 50
-
-
-def test_what_a_start_brings_is_overridden_by_the_norm_and_holds_without_one():
-    # The start of post, transformer2017, scales the embedded tokens.
-    assert composed("placement=post").architecture.embed_scale == "sqrt(d)"
-    assert bringing("placement=post", embed_scale=3).architecture.embed_scale == 3
-    assert composed("init=scaled", "placement=post").architecture.embed_scale == "none"
-
-
-@pytest.mark.parametrize("norm", ["none", "rmsnorm"])
-def test_a_norm_typed_beside_a_preset_wins_in_either_order(norm):
-    before = composed(f"norm={norm}", "preset=gpt2")
-    after = composed("preset=gpt2", f"norm={norm}")
-    assert before == after
-    assert before.choices.norm == before.norm.type == norm
-    assert before.choices.position == "learned"
-    assert before.architecture.bias is True
 
 
 # Values

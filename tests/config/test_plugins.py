@@ -95,22 +95,6 @@ def test_a_users_own_norm_and_placement_are_chosen_typed_and_built_like_ours(min
     assert build_model(config, vocab_size=8).blocks[0].attention.out.zeta == 3.0
 
 
-@pytest.mark.parametrize(
-    ("key", "fragments"),
-    [
-        ("norm=mynrm", ["layernorm", "did you mean 'mynorm'"]),
-        ("placement=minne", ["did you mean 'mine'"]),
-        ("norm.zeta=0", ["norm.zeta", "greater than 0"]),
-        ("norm.zeta=abc", ["norm.zeta: 'abc'", "a number"]),
-        ("norm.zeat=1", ["did you mean 'norm.zeta'"]),
-    ],
-)
-def test_a_users_own_options_are_checked_like_ours(key, fragments, mine):
-    typed = [plugins(mine), key] if key.startswith("norm=") else [plugins(mine), "norm=mynorm", key]
-    line = refused(compose, typed)
-    assert [part for part in fragments if part not in line] == []
-
-
 @pytest.mark.goal("X3")
 def test_a_saved_config_never_loads_plugins_and_says_what_to_type(mine, tmp_path):
     config, path = compose([plugins(mine), "norm=mynorm"]), tmp_path / "config.yaml"
@@ -151,12 +135,9 @@ def test_a_broken_plugin_is_one_line_that_says_what_is_wrong(file, text, fragmen
     ],
 )
 def test_a_config_of_plugins_that_is_no_file_is_refused_and_never_waited_for(make, line, tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    circle = refused(compose, [f"plugins={tmp_path}/circle"])
+    assert circle.endswith("circle: there is no such folder")
     (tmp_path / "configs/norm").mkdir(parents=True)
     make(tmp_path / "configs/norm/new.yaml")
     assert line in refused(compose, [f"plugins={tmp_path}", "norm=new"])
-
-
-def test_plugins_that_are_a_link_in_a_circle_are_no_folder(tmp_path):
-    (tmp_path / "circle").symlink_to("circle")
-    line = refused(compose, [f"plugins={tmp_path}/circle"])
-    assert line.endswith("circle: there is no such folder")
