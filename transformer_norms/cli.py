@@ -57,7 +57,7 @@ Trains one run, or goes on with it; with -m or sweep=NAME many runs, and reports
 ./runs/STUDY/RUN. The last line on stdout is JSON. `python train.py` is the same command in a clone.
 """
 _EPILOG = """
-What may stand behind `transformer-norms train`:
+What may follow `transformer-norms train`:
   norm=layernorm placement=post         one run
   -m norm=layernorm,rmsnorm seed=0,1,2  every combination; the first values are
                                         the baseline
@@ -75,7 +75,7 @@ One run in two processes:
 
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs. KEY=VALUE is such as
 model.depth=8 optimizer.lr=1e-3 trainer.steps=500 seed=1 study=mine. embed, final_norm, qk_norm
-and v_norm take auto, none, a norm or a word of their own, such as qk_norm=head. All choices are
+and v_norm take auto, none, a norm or an own word, such as qk_norm=head. All choices are
 listed by: transformer-norms explain --list. Sweeps and launchers are the files of configs/sweep
 and configs/launcher.
 

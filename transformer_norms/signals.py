@@ -25,7 +25,7 @@ AGAIN = 75  # the exit code that says: run the same command again
 # `timeout` and others send a signal to a process and to its group: one wish that comes twice. As
 # torchrun does later, which passes on what its ranks have received.
 ONE_WISH, ONE_WISH_OF_TORCHRUN = 0.1, 10.0  # seconds
-GRACE = 6.0  # seconds for work that has nothing to save to come to its end
+GRACE = 6.0  # seconds for work that has nothing to save to end
 _LOOK_EVERY = 0.1
 _NEVER = float("inf")
 
@@ -44,7 +44,7 @@ class Stopping:
     The process of a command does not end before it has saved where `has_unsaved_steps` is set.
 
     `print_line` prints at once that a signal has come. Inside a sweep's, it is the sweep's that
-    speaks. Raises Preempted on entry where a signal has come to the Stopping round it.
+    speaks. Raises Preempted on entry where a signal has come to the Stopping around it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Watch:
 
     The first signal prints a line. A second one ends the process at once: what is on disk verifies
     at any time. `ends` says whether the first one does too, where no work handles it, or where the
-    work has nothing to save and does not come to its end: so it is in a command, and not in the
+    work has nothing to save and does not end: so it is in a command, and not in the
     process of a notebook. `speaks` is False where another process speaks.
     """
 

@@ -61,7 +61,7 @@ def read_condition(text: str) -> Condition | None:
         return None
     match = _CONDITION.fullmatch(text.strip())
     if match is None or not match[3]:
-        raise ConfigError(f"{text}: is no condition, such as norm=rmsnorm or val_loss=..1.9")
+        raise ConfigError(f"{text}: is not a condition, such as norm=rmsnorm or val_loss=..1.9")
     words = [match[3], *map(str.strip, match[3].split(","))]
     ranges = [ends for ends in map(_range, words) if ends]
     if match[2] in _ORDERS and not (ranges and ranges[0][0] == ranges[0][1]):

@@ -1,4 +1,4 @@
-"""The command `runs`: lists runs by what they chose and what came of it, and compares a few."""
+"""The command `runs`: lists runs by their choices and results, and compares a few."""
 
 import json
 import os

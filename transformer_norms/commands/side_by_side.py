@@ -29,7 +29,7 @@ run below ./runs fits, such as placement=post. Losses are in nats per token. One
 carries no verdict; a report of several seeds does.
 """
 _LETTERS = "ABCDEFGH"
-# What came of a run: the words for a field of its summary, and how its numbers are written.
+# The results of a run: the words for a field of its summary, and the format of its numbers.
 _RESULTS = {
     "val_loss": ("final val loss", ".4f"),
     "best_val_loss": ("best val loss", ".4f"),
@@ -70,7 +70,7 @@ main = command(make_parser, _compare)
 
 
 def find_one(text: str) -> Path:
-    """Returns the run that a name, or a condition that no other run fits, stands for."""
+    """Returns the run of a name, or of a condition that no other run fits."""
     if (condition := read_condition(text)) is None:
         return find_run(text)
     fit = select(run_table(read_runs([RUNS])), [condition])

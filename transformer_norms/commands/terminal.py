@@ -131,7 +131,7 @@ class Formatter(argparse.HelpFormatter):
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, like those of the config. A flag is typed
-    whole: what reads a command beside the parser knows no shortened one."""
+    whole: the other readers of a command know no shortened one."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, "allow_abbrev": False, **more})

@@ -111,7 +111,7 @@ def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Collection[str]
 
 
 def put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
-    """Returns the choices with typed values. A typed equation makes a placement of its own, which
+    """Returns the choices with typed values. A typed equation makes a separate placement, which
     keeps of the chosen file only the learned coefficients and the connection that the equation
     names."""
     pairs = [pair for pair in typed if pair.key not in AXES]
@@ -203,12 +203,12 @@ def _no_such_key(key: str, values: dict[str, Any]) -> str:
     if having := [option for option, held in files.items() if last in held.get(parent, held)][:3]:
         return f"the chosen {parent} has no key '{key}'; those that have it: {', '.join(having)}"
     node = _node_at(values, parent) if parent else None
-    beside = [one for one in node or () if not (parent in AXES and one in _FIXED)]
+    others = [one for one in node or () if not (parent in AXES and one in _FIXED)]
     shown = f"transformer-norms train --cfg job --package {parent} shows all"
-    allowed = f"keys of {parent} are {name_list(beside, shown) or 'none'}"
+    allowed = f"keys of {parent} are {name_list(others, shown) or 'none'}"
     known = [*flat(values), *values, *AXES, "config"]
     same = [one for one in known if one.rpartition(".")[2] == last and one != key][:1]
-    meant = theirs(last) or same or [f"{parent}.{one}" for one in nearest(last, beside)]
+    meant = theirs(last) or same or [f"{parent}.{one}" for one in nearest(last, others)]
     if node is None:
         allowed, meant = f"axes are {', '.join(AXES)}", meant or nearest(key, known)
     return f"{did_you_mean(meant)}there is no key '{key}'; {allowed}"

@@ -58,7 +58,7 @@ def check_option(pair: Typed, folder: Path | None) -> None:
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
         line, more = unknown(pair.key, pair.word, known), ""
         if folder is not None:
-            more = f"; your own stand in {folder}/configs/{pair.key}"
+            more = f"; your own are in {folder}/configs/{pair.key}"
         elif not line.startswith("did you mean"):
             more = "; one of your own needs plugins=FOLDER"
         raise ConfigError(f"{pair}: {line}{more}")

@@ -27,7 +27,7 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     """Returns the config that `python train.py OVERRIDES` would run, checked and resolved.
 
     `config=RUN` starts from a saved run instead of the defaults: its folder, its config.yaml, or a
-    part of its name. So does `continue_from=RUN`. `device` stands for the machine's own where the
+    part of its name. So does `continue_from=RUN`. `device` is used where the
     config says auto. Raises ConfigError, one line.
     """
     keys = {pair.key: pair for pair in parse(overrides)}
@@ -80,7 +80,7 @@ def complete(
     choices: Choices, typed: Collection[Typed], folder: Path | None = None, device: str = "auto"
 ) -> Config:
     """Checks and resolves the choices. Torch is imported between the two, for the settings of
-    registered classes. `device` stands for the machine's own where the config says auto."""
+    registered classes. `device` is used where the config says auto."""
     spelled = {pair.key: pair.text for pair in typed if isinstance(pair.value, (int, float))}
     checked = replace(choices, values=check_chosen(choices.values, spelled))
     from transformer_norms.config.resolution import resolve

@@ -67,7 +67,7 @@ def split(text: str, sign: str = ",") -> list[str]:
 
 
 def read_value(text: str) -> Any:
-    """Returns the value that a text stands for."""
+    """Returns the value of a text."""
     text = text.strip()
     if re.fullmatch(_QUOTED, text):  # with half of the backslashes before a quote or the end
         ends = r"(\\+)(['\"]|$)"
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 def parse(overrides: Iterable[str]) -> list[Typed]:
-    """Returns the typed pairs. Raises ConfigError for a text that is no KEY=VALUE, for several
+    """Returns the typed pairs. Raises ConfigError for a text that is not KEY=VALUE, for several
     values, for `+`, `~` and `${...}`, and for a key that is typed twice."""
     if isinstance(overrides, (str, Mapping)):
         such = [overrides if isinstance(overrides, str) else "norm=rmsnorm"]
@@ -133,8 +133,8 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
 
 def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
     """Returns the key and the texts of the values of KEY=A,B, KEY=choice(A,B) or KEY=range(A,B).
-    They are None where a function of Hydra's lists no values. Raises ConfigError for what is no
-    such text."""
+    They are None where a function of Hydra's lists no values. Raises ConfigError for any
+    other text."""
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no KEY=VALUE")
     if text.startswith(f"{SEPARATOR}="):

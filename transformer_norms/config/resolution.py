@@ -159,7 +159,7 @@ class _Resolving:
         if word == "auto":
             word = str(self.brings.get(key, "none"))
         if word not in NORM_WORDS[key][1:]:
-            self._read_norm(key, word)  # raises ConfigError where there is no such norm
+            self._read_norm(key, word)  # raises ConfigError for an unknown norm
         own = [site for site, _ in self.placement.sites() if site in HEAD_SITES]
         if word == "none" or not {*own} & {*sites}:
             return word

@@ -1,4 +1,4 @@
-"""The config.yaml of a run: what was chosen, auto included, and under `resolved` what came of it.
+"""The config.yaml of a run: what was chosen, auto included, and under `resolved` the values.
 
 Reading it gives values only, whoever wrote it: no tags, aliases or `${`, of bounded size and depth.
 """
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved run: the names of its axes, the nodes as they were chosen, and what came of them."""
+    """A saved run: the names of its axes, the nodes as they were chosen, and as resolved."""
 
     axes: dict[str, str]
     chosen: dict[str, Any]

@@ -119,10 +119,10 @@ def base_of(kind: Any) -> Any:
 
 
 def owner_of(kind: Any) -> Any:
-    """Returns the class that declares the keys of a node, all of them or those beside the settings
+    """Returns the class that declares the keys of a node, all of them or those besides the settings
     of a registered class. Returns None for a node whose keys a registered class declares alone."""
-    beside = [mark for mark in marks_of(kind) if isclass(mark)]
-    return beside[0] if beside else base_of(kind) if is_dataclass(base_of(kind)) else None
+    classes = [mark for mark in marks_of(kind) if isclass(mark)]
+    return classes[0] if classes else base_of(kind) if is_dataclass(base_of(kind)) else None
 
 
 def marked(mark: Mark, owner: Any = Config) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Warnings about strange choices, one sentence each. The program trains whatever the user types,
+"""Warnings about strange choices, one sentence each. The program trains what the user types,
 and the record, `explain` and the report repeat the warnings."""
 
 from collections.abc import Iterator

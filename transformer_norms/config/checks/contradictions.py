@@ -207,7 +207,7 @@ def _of_trainer(config: Config) -> Iterator[str]:
 
 
 def _check_widths(config: Config, blocks: list[BlockChoices]) -> None:
-    """Raises ConfigError if a norm cannot be built at the width of a site where it stands."""
+    """Raises ConfigError if a norm cannot be built at the width of its site."""
     placement, norms = read_placement(config.placement), {"norm": config.norm, **config.norms}
     sites = [*placement.sites(), ("embed", Site(config.embed)), ("final", Site(config.final_norm))]
     sites += attention_sites(SubLayerPlan(), config).items()

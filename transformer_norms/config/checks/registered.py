@@ -164,7 +164,7 @@ def _check_use(key: str, thing: Any, use: Use) -> None:
     if missing := [name for name in supplied if name not in names and not takes_rest]:
         raise ConfigError(
             f"{key} takes no argument {missing[0]}; it is built with {', '.join(supplied)}, and "
-            "**rest may stand for those that it does not need"
+            "**rest may take those that it does not need"
         )
     if inspect.isclass(thing):  # of a function's result the methods are not known
         for method, names_in_call in use.methods.items():
