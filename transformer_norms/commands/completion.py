@@ -59,7 +59,7 @@ def _add_commands(parser: Parser, commands: Mapping[str, Command], words: list[s
             inner.add_argument("overrides", nargs="*", metavar="RUN | KEY=VALUE")
             inner.add_argument("--out")
         else:
-            inner = command.make_parser()
+            inner = command.load().make_parser()
             places.choices[name] = inner
         _set_completers(inner)
 
