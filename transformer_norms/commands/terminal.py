@@ -10,14 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, NoReturn
 
-from transformer_norms import processes
+from transformer_norms import __version__, processes
 from transformer_norms.config.plugins import plugin_error
 from transformer_norms.errors import ConfigError, InputError, StorageError
 from transformer_norms.names import nearest, suggestion
@@ -96,15 +96,8 @@ def print_line(text: str) -> None:
 
 
 def version_text() -> str:
-    """Returns our version and torch's. It imports neither."""
-    return ", ".join(f"{name} {_version(name)}" for name in (PROGRAM, "torch"))
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(not installed)"
+    """Returns our version and torch's. It does not import torch."""
+    return f"{PROGRAM} {__version__}, torch {version('torch')}"
 
 
 def typed_path(text: str) -> Path:

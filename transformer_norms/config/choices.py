@@ -53,12 +53,6 @@ class Choices:
     axes: dict[str, str]
     option: ReadOption
 
-    def choose(self, axis: str, name: str) -> "Choices":
-        """Returns the choices with another option of an axis."""
-        values = {**self.values, axis: self.option(axis, name)}
-        axes = {**self.axes, axis: name} if axis in AXES_OF_A_RUN else self.axes
-        return replace(self, values=values, axes=axes)
-
 
 def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
     """Returns the defaults with what was typed. Checks the names, without torch."""

@@ -97,22 +97,22 @@ def _choices_of(saved: Saved, typed: Collection[Typed], folder: Path | None) -> 
     """Returns a saved run's choices with what was typed. An option that the saved run used has the
     content that it had then."""
     read = option_reader(folder)
-    of_a_command: dict[str, Any] = {"plugins": "none", "again": False, "continue_from": "none"}
-    of_a_command["parallel"] = {"type": "none"}
-    choices = Choices({**copy.deepcopy(saved.chosen), **of_a_command}, dict(saved.axes), read)
+    values, axes = copy.deepcopy(saved.chosen), dict(saved.axes)
+    values |= {"plugins": "none", "again": False, "continue_from": "none"}  # of a command
+    values |= {"parallel": {"type": "none"}}
     for pair in (pair for pair in typed if pair.key in AXES):
-        if pair.key not in CHOSEN:
-            if (held := saved.axes.get(pair.key)) == pair.word:
-                continue
+        if pair.key in CHOSEN:
+            check_option(pair, folder)
+            values[pair.key] = read(pair.key, pair.word)
+            axes |= {pair.key: pair.word} if pair.key in axes else {}
+        elif (held := saved.axes.get(pair.key)) != pair.word:
             its = f" (its {pair.key} is {held})" if held else ""
             raise ConfigError(f"{pair}: {pair.key} goes with no saved run{its}; name the axes")
-        check_option(pair, folder)
-        choices = choices.choose(pair.key, pair.word)
 
     def option(axis: str, name: str) -> dict[str, Any]:
         return saved.content(axis, name) or read(axis, name)
 
-    return put_typed(replace(choices, option=option), typed)
+    return put_typed(Choices(values, axes, option), typed)
 
 
 def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
