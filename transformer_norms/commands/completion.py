@@ -80,21 +80,16 @@ def complete_words(prefix: str, action: Action, parsed_args: Namespace, **_: Any
     key, equals, value = prefix.partition("=")
     if equals:
         done, comma, _last = value.rpartition(",")
-        typed = f"{key}={done}{comma}"
-        return [f"{typed}{choice}" for choice in _values(key, value)]
+        return [f"{key}={done}{comma}{choice}" for choice in _values(key, value)]
     words: list[str] = []
     if re.search(_OF_KEYS, kind):
-        names = [*_defaults(_pairs(parsed_args)), *AXES, *_OF_RUNS]
+        lists = [one for one in vars(parsed_args).values() if isinstance(one, list)]
+        typed = [str(word) for words in lists for word in words if "=" in str(word)]
+        names = [*_defaults(dict(word.split("=", 1) for word in typed)), *AXES, *_OF_RUNS]
         words += [f"{name}=" for name in dict.fromkeys(names)]
     if "FOLDER" in kind:
         words += _names(studies_below(), prefix)
     return words + (_names(runs_below(), prefix) if re.search(_OF_FOLDERS, kind) else [])
-
-
-def _pairs(parsed_args: Namespace) -> dict[str, str]:
-    """The KEY=VALUEs that the line has already."""
-    lists = [value for value in vars(parsed_args).values() if isinstance(value, list)]
-    return dict(str(word).split("=", 1) for words in lists for word in words if "=" in str(word))
 
 
 def _values(key: str, value: str) -> list[str]:

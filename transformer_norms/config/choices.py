@@ -105,11 +105,16 @@ def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Collection[str]
 
 
 def put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
-    """Returns the choices with typed values. A typed equation makes a separate placement, which
-    keeps of the chosen file only the learned coefficients and the connection that the equation
-    names."""
+    """Returns the choices with typed values. Typed steps are in the place of a file's tokens. A
+    typed equation makes a separate placement, which keeps of the chosen file only the learned
+    coefficients and the connection that the equation names."""
     pairs = [pair for pair in typed if pair.key not in AXES]
-    values, axes = place(_one_horizon(choices.values, pairs), typed), dict(choices.axes)
+    horizons = {pair.key: pair for pair in pairs if pair.key in HORIZONS and pair.value != "auto"}
+    if len(horizons) > 1:
+        both = " and ".join(map(str, horizons.values()))
+        raise ConfigError(f"{both}: both are the horizon; type one")
+    steps_alone = {"trainer": {"tokens": "auto"}} if HORIZONS[0] in horizons else {}
+    values, axes = place(merge(choices.values, steps_alone), typed), dict(choices.axes)
     own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
     if "equation" in own:
         placement = {key: item for key, item in values["placement"].items() if key in own}
@@ -123,19 +128,6 @@ def put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
             placement["connection"] = values["placement"]["connection"]
         values["placement"], axes["placement"] = placement, show(placement["equation"])
     return replace(choices, values=values, axes=axes)
-
-
-def _one_horizon(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
-    """Returns the values without tokens of a file where steps are typed. Raises ConfigError where
-    both are typed."""
-    said = {pair.key: pair for pair in typed if pair.key in HORIZONS and pair.value != "auto"}
-    if len(said) > 1:
-        raise ConfigError(
-            f"{' and '.join(map(str, said.values()))}: both are the horizon; type one"
-        )
-    if HORIZONS[0] in said:
-        values = {**values, "trainer": {**values["trainer"], "tokens": "auto"}}
-    return values
 
 
 # ------------------------------------------------------------------------- values in their places

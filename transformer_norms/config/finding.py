@@ -107,8 +107,8 @@ def _find_below(text: str | Path, *groups: Sequence[Path]) -> Path:
         fitting = _folders_with(text, folders)
         # NAME-HASH-2 -> NAME-HASH
         if len({re.sub(r"(-[0-9a-f]{8})-\d{1,7}$", r"\1", str(folder)) for folder in fitting}) > 1:
-            names = _names_text(fitting)
-            raise ConfigError(f"{text}: type more of one name; {len(fitting)} fit: {names}")
+            fit = f"{len(fitting)} fit: {_names_text(fitting)}"
+            raise ConfigError(f"{text}: type more of one name; {fit}")
         if fitting:
             return max(fitting, key=lambda folder: (len(folder.name), folder.name))
     names = dict.fromkeys(str(folder) for folders in groups for folder in folders)
@@ -126,15 +126,10 @@ def _folders_with(text: str | Path, folders: Sequence[Path]) -> list[Path]:
     if not part:
         return []
     return (
-        [folder for folder in folders if part in (folder.name, _below_runs(folder))]
+        [folder for folder in folders if part in (folder.name, str(folder.relative_to(RUNS)))]
         or [folder for folder in folders if part in folder.name]
         or [folder for folder in folders if part in folder.as_posix()]
     )
-
-
-def _below_runs(folder: Path) -> str:
-    """runs/quick/NAME -> quick/NAME"""
-    return folder.relative_to(RUNS).as_posix()
 
 
 def _names_text(folders: Sequence[Path]) -> str:

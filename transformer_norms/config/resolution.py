@@ -34,7 +34,7 @@ from transformer_norms.formula import Formula, quotient, substitute
 from transformer_norms.kinds import Mark, Values, freeze
 from transformer_norms.model.initialization import InitRule, deviation_inside
 from transformer_norms.model.mlp import MLPS
-from transformer_norms.model.placement import Placement, head_sites, read_placement
+from transformer_norms.model.placement import head_sites, read_placement
 from transformer_norms.model.settings import InitFile
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.model.sizes import Sizes, formula_values, resolve_sizes
@@ -49,7 +49,6 @@ Nodes = dict[str, Any]
 NORM_KEYS = tuple(NORM_WORDS)
 # The keys that a norm or a placement may bring.
 BRINGS = [*NORM_KEYS, "init", *DEFAULTS]
-HEAD_NORMS = options("norm/head")  # norms for the site head_norm alone
 HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
 
 
@@ -72,8 +71,7 @@ def resolve(
     resolving.resolve_stream()
     resolving.resolve_rates()
     resolving.resolve_device_and_seed(device)
-    words = {key: nodes[key] for key in NORM_KEYS}
-    nodes["choices"] = {**axes, "init": rule, **words}
+    nodes["choices"] = {**axes, "init": rule, **{key: nodes[key] for key in NORM_KEYS}}
     nodes["chosen"] = {"choices": axes, **choices.values}
     for name, node in nodes.items():
         owner: Any = base_of(CHOSEN.get(name, Values))
@@ -90,21 +88,24 @@ class _Resolving:
 
     def __init__(self, nodes: Nodes, typed: Collection[str], option: ReadOption) -> None:
         self.nodes, self.typed, self.option = nodes, typed, option
-        self.placement = _read_placement(nodes["placement"])
+        try:
+            self.placement = read_placement(nodes["placement"])
+        except (ValueError, TypeError) as error:  # TypeError: a word where a group is wanted
+            raise ConfigError(f"placement.{error}") from None
+        except (RecursionError, MemoryError):
+            raise ConfigError("placement: a formula in it is nested too deeply") from None
         of_norm = nodes["norm"].get("brings", {})
         _check_known("norm.brings", "choice", of_norm, [*BRINGS, "qkv"])
         _check_known("placement.brings", "choice", self.placement.brings, BRINGS)
         self.brings = {**of_norm, **self.placement.brings}
 
     def resolve_sizes(self) -> None:
-        mlp, position = self.nodes["mlp"], self.nodes["position"]
+        nodes = self.nodes
+        in_part = nodes["architecture"]["rope_dim"] != "none"
+        rotary = nodes["position"]["type"] == "rope" and not in_part
+        gated = MLPS[nodes["mlp"]["type"]].gated
         try:
-            self.nodes["model"] = resolve_sizes(
-                self.nodes["model"],
-                gated=MLPS[mlp["type"]].gated,
-                rotary=position["type"] == "rope"
-                and self.nodes["architecture"]["rope_dim"] == "none",
-            )
+            nodes["model"] = resolve_sizes(nodes["model"], gated=gated, rotary=rotary)
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
@@ -172,7 +173,7 @@ class _Resolving:
 
     def _read_norm(self, key: str, name: str) -> Nodes:
         """Returns the content of the norm that a key or a site names."""
-        at_heads = key == "placement.head_norm" and name in HEAD_NORMS
+        at_heads = key == "placement.head_norm" and name in options("norm/head")
         try:
             norm = self.option("norm/head" if at_heads else "norm", name)
         except ConfigError:
@@ -281,8 +282,7 @@ class _Resolving:
                 device = "cuda" if has_cuda else "cpu"
             nodes["trainer"] = {**nodes["trainer"], "device": device}
         elif nodes["trainer"]["device"] == "cuda" and not has_cuda and device == "auto":
-            line = "trainer.device: cuda is not available on this machine; allowed is cpu"
-            raise ConfigError(line)
+            raise ConfigError("trainer.device: cuda is not available here; allowed is cpu")
         if nodes["data"]["seed"] == "auto":
             nodes["data"] = {**nodes["data"], "seed": nodes["seed"]}
 
@@ -293,15 +293,6 @@ class _Resolving:
         names = [nodes["qkv"] if name == "norm" else name for name in norms]
         contents = {"norm": nodes["norm"], "none": {"type": "none"}, **nodes["norms"]}
         return any(contents[name]["type"] == "l2norm" for name in names)
-
-
-def _read_placement(node: Nodes) -> Placement:
-    try:
-        return read_placement(node)
-    except (ValueError, TypeError) as error:  # TypeError: a word where a group of keys is wanted
-        raise ConfigError(f"placement.{error}") from None
-    except (RecursionError, MemoryError):
-        raise ConfigError("placement: a formula in it is nested too deeply") from None
 
 
 def _check_known(where: str, kind: str, names: Iterable[str], known: Sequence[str]) -> None:
