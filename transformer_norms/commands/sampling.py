@@ -91,14 +91,14 @@ def sample(
 ) -> str:
     """Returns the prompt and its continuation, up to the end of a document, from a run folder.
     `options` are those of `generate`. Raises ConfigError for one out of its range."""
-    options = check("", {"tokens": tokens, **options}, Options)
+    checked = check("", {"tokens": tokens, **options}, Options)
     words = tokenizer(folder)
     start = words.encode(prompt).tolist()
     if not start:
         start = [words.end] if words.end is not None else words.encode("\n").tolist()[:1] or [0]
     model = load(folder, plugins)
     ids = list(start) if prompt else []
-    for chosen in generate(model, torch.tensor(start), **options):
+    for chosen in generate(model, torch.tensor(start), **checked):
         if chosen == words.end:
             break
         ids.append(chosen)

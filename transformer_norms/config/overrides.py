@@ -123,7 +123,12 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
         if parts is None or is_several(text):
             a_list = f" (a list is {key}=[A,B])" if "." in key else ""
             raise ConfigError(f"{text}: several values are a sweep; type -m before them{a_list}")
-        value = _read(key, parts[0])
+        value: Any = parts[0]
+        if key != SEPARATOR or value[:1] in ("'", '"'):
+            try:
+                value = option_name(key, read_value(value))
+            except (ValueError, RecursionError):  # endless digits, brackets
+                raise ConfigError(f"{key}={value}: cannot be read") from None
         if key in typed and typed[key].value != value:
             raise ConfigError(f"{key} is typed twice: {typed[key]} and {text}")
         _refuse_unusable(key, value, text)
@@ -169,16 +174,6 @@ def is_several(text: str) -> bool:
     key, _, value = text.partition("=")
     many = len(split(value)) > 1 or FUNCTION.fullmatch(value)
     return key != SEPARATOR and bool(many or re.fullmatch(r"seed=\d+\.\.\d+", text))
-
-
-def _read(key: str, text: Any) -> Any:
-    """Returns the value of a key. An option that is typed as its file has its name."""
-    if key == SEPARATOR and str(text)[:1] not in ("'", '"'):
-        return text
-    try:
-        return option_name(key, read_value(str(text)))
-    except (ValueError, RecursionError):  # endless digits, brackets
-        raise ConfigError(f"{key}={text}: cannot be read") from None
 
 
 def meant_setting(text: str) -> str:
