@@ -107,10 +107,7 @@ def _run(arguments: Sequence[str]) -> int:
             raise ConfigError("--cfg job: shows one config, and this is a sweep of many")
         return _print_config(typed.overrides, typed.package or "")
     if many and processes.launched():
-        raise ConfigError(
-            "torchrun starts one run in many processes, and this is a sweep; start it with python "
-            "(launcher=pool runs several runs at a time, launcher=slurm on a cluster)"
-        )
+        raise ConfigError("torchrun starts one run, and this is a sweep; start it with python")
     if many and processes.has_agent():
         raise ConfigError("an agent of a W&B sweep starts single runs, and this is a sweep of ours")
     if typed.power:
@@ -156,9 +153,7 @@ def _train(overrides: Sequence[str]) -> dict[str, Any]:
 def _print_power(overrides: Sequence[str], many: bool) -> int:
     """Prints what numbers of seeds of a sweep can find, and starts nothing."""
     if not many:
-        raise ConfigError(
-            f"{POWER}: says what the seeds of a sweep can find; type sweep=NAME or -m"
-        )
+        raise ConfigError(f"{POWER}: is about the seeds of a sweep; type sweep=NAME or -m")
     from transformer_norms.sweep.power_table import power_table
 
     for line in power_table(overrides):

@@ -59,10 +59,7 @@ def launched() -> bool:
 def check_launch(parallel: str) -> None:
     """Raises ConfigError where torchrun started a run that is not parallel."""
     if parallel == "none" and launched():
-        raise ConfigError(
-            f"parallel=none: torchrun started {count()} process{'es' * (count() > 1)} for this "
-            "run; type parallel=ddp or parallel=fsdp, or start it with python"
-        )
+        raise ConfigError("parallel=none: torchrun started this run; type parallel=ddp or fsdp")
 
 
 def has_agent(environment: Mapping[str, str] = os.environ) -> bool:

@@ -97,10 +97,7 @@ def check_key(key: str, typed: str, table: "DataFrame") -> None:
     last = key.rpartition(".")[2]
     near = [one for one in known if one.rpartition(".")[2] == last][:1] or nearest(key, known)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(
-        f"{typed}: {hint}no run has the key {key}; keys are those of its config (norm, "
-        "model.depth, ...) and of its summary (status, step, val_loss, ...)"
-    )
+    raise ConfigError(f"{typed}: {hint}no run has the key {key} in its config or its summary")
 
 
 def read_runs(folders: Sequence[Path]) -> list[SavedRun]:

@@ -123,10 +123,8 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
         differing = diff(flat(saved.resolved), flat(saved_of(config).resolved))
         for key, (stated, computed) in differing.items():
             if key.partition(".")[0] not in _OF_A_COMMAND:
-                raise ConfigError(
-                    f"{key}: resolved says {stated!r}, and the choices give {computed!r}. To "
-                    f"change a saved run leave the file as it is and type: config=FILE {key}=VALUE"
-                )
+                said = f"resolved says {stated!r}, and the choices give {computed!r}"
+                raise ConfigError(f"{key}: {said}; leave the file as it is and type {key}=VALUE")
     except ConfigError as error:
         made_with = saved.chosen["plugins"]
         needs_plugins = made_with != "none" and not folder

@@ -112,10 +112,7 @@ def read_launcher(command: Iterable[str]) -> PoolSettings | SlurmSettings:
     for pair in (pair for pair in pairs if pair.key in ("launcher", "parallel")):
         check_option(pair, None)
         if pair.key == "parallel" and pair.word != "none":
-            raise ConfigError(
-                f"{pair}: is for one run under torchrun; each run of a sweep is one process "
-                "(launcher=pool runs several at a time)"
-            )
+            raise ConfigError(f"{pair}: is for one run under torchrun; a sweep has launcher=pool")
     name = next((pair.word for pair in pairs if pair.key == "launcher"), "basic")
     values = place({"launcher": option_content("launcher", name)}, pairs)["launcher"]
     if name == "basic":
@@ -126,7 +123,5 @@ def read_launcher(command: Iterable[str]) -> PoolSettings | SlurmSettings:
 
 def _refuse_two_numbers(workers: int | str, per_gpu: int) -> None:
     if workers != "auto" and per_gpu > 1:
-        raise ValueError(
-            f"launcher.workers={workers}: launcher.per_gpu={per_gpu} says already how many workers "
-            "there are; type one of the two"
-        )
+        say_both = f"launcher.workers={workers}: launcher.per_gpu={per_gpu} says how many, too"
+        raise ValueError(f"{say_both}; type one of the two")

@@ -131,7 +131,5 @@ def _position(config: Config) -> NoPosition:
         value = getattr(config.architecture, key)
         elsewhere[f"architecture.{key}: {as_number(value)}"] = value != "none"
     for choice in (choice for choice, needed in elsewhere.items() if needed):
-        raise ConfigError(
-            f"{choice} is not allowed in a block alone, which has neither earlier blocks nor tokens"
-        )
+        raise ConfigError(f"{choice} is not allowed in a block alone, which is given x alone")
     return position

@@ -165,10 +165,8 @@ class _Resolving:
         if word == "none" or not {*own} & {*sites}:
             return word
         if key in self.typed:
-            raise ConfigError(
-                f"{key}={word}: this placement sets {', '.join(own)} itself; "
-                f"leave {key} out or choose another placement"
-            )
+            itself = f"this placement sets {', '.join(own)} itself"
+            raise ConfigError(f"{key}={word}: {itself}; choose another placement")
         return "none"
 
     def _read_norm(self, key: str, name: str) -> Nodes:
@@ -212,9 +210,7 @@ class _Resolving:
         if init.get("stream", "none") == "none":
             return
         if "architecture.embed_scale" in self.typed and init.get("stream_by") == "scale":
-            raise ConfigError(
-                "init.stream_by: scale sets architecture.embed_scale; leave one of the two out"
-            )
+            raise ConfigError("init.stream_by: scale sets architecture.embed_scale, too")
         std, scale = init["std"], nodes["architecture"]["embed_scale"]
         cut = deviation_inside(init["truncate"])
         if init.get("stream_by", "table") == "table":
@@ -248,8 +244,8 @@ class _Resolving:
         scale = str(architecture["attention_scale"]).replace(" ", "")
         if unit_length and scale == DEFAULTS["attention_scale"]:
             raise ConfigError(
-                "architecture.attention_scale: 1/sqrt(dh) is not allowed where queries and keys "
-                "have length 1 (l2norm): no logit could pass it; leave it out for a learned scale"
+                "architecture.attention_scale: 1/sqrt(dh) is too small for queries and keys of "
+                "length 1 (l2norm); leave it out for a learned scale"
             )
 
     def resolve_rates(self) -> None:

@@ -23,9 +23,7 @@ from transformer_norms.validation import check, parameters
 
 def _folder_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", text):
-        raise ValueError(
-            "a name of up to 100 letters, digits and . _ - that does not start with . or -"
-        )
+        raise ValueError("a name has up to 100 letters, digits, . _ -, and begins without . or -")
     return text
 
 

@@ -162,10 +162,8 @@ def _check_use(key: str, thing: Any, use: Use) -> None:
     names = [one.name for one in arguments]
     takes_rest = any(one.kind is one.VAR_KEYWORD for one in arguments)
     if missing := [name for name in supplied if name not in names and not takes_rest]:
-        raise ConfigError(
-            f"{key} takes no argument {missing[0]}; it is built with {', '.join(supplied)}, and "
-            "**rest may take those that it does not need"
-        )
+        built = f"it is built with {', '.join(supplied)} (**rest takes those without a use)"
+        raise ConfigError(f"{key} takes no argument {missing[0]}; {built}")
     if inspect.isclass(thing):  # of a function's result the methods are not known
         for method, names_in_call in use.methods.items():
             _check_method(key, thing, method, names_in_call.split())
