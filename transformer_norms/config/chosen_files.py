@@ -56,12 +56,10 @@ def check_option(pair: Typed, folder: Path | None) -> None:
         raise ConfigError(f"{pair}: several are a sweep; type -m {names}")
     known = options(pair.key, folder)
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
-        line, more = unknown(pair.key, pair.word, known), ""
-        if folder is not None:
-            more = f"; your own are in {folder}/configs/{pair.key}"
-        elif not line.startswith("did you mean"):
-            more = "; one of your own needs plugins=FOLDER"
-        raise ConfigError(f"{pair}: {line}{more}")
+        line = unknown(pair.key, pair.word, known)
+        if folder is None and not line.startswith("did you mean"):
+            line += "; one of your own needs plugins=FOLDER"
+        raise ConfigError(f"{pair}: {line}")
 
 
 def check_names(overrides: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from traceback import format_exception, walk_tb
 
 from transformer_norms.errors import BEGAN, ConfigError, StorageError, describe_error, hide_secrets
 from transformer_norms.names import AXES, PLUGIN, nearest, options, unknown
+from transformer_norms.text_tables import shorten
 
 LONGEST = 500  # letters of an error that a line shows; its traceback has all
 
@@ -79,8 +80,6 @@ def plugin_error(error: BaseException) -> ConfigError | None:
         kept = f"; its traceback is in {file}"
     frame, line = own[-1]
     where = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
-    message = describe_error(error)
-    message = message if len(message) <= LONGEST else f"{message[: LONGEST - 3]}..."
-    known = ConfigError(f"{where}: {message}{kept}")
+    known = ConfigError(f"{where}: {shorten(describe_error(error), LONGEST)}{kept}")
     known.exit_code = 1 if BEGAN in getattr(error, "__notes__", ()) else 2
     return known
