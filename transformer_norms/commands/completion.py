@@ -67,9 +67,6 @@ def _add_commands(parser: Parser, commands: Mapping[str, Command], words: list[s
 def _set_completers(parser: Parser) -> None:
     """Gives each argument of settings, runs or studies its completer. Files are what is left."""
     for action in parser._actions:
-        for inner in action.choices.values() if isinstance(action.choices, dict) else ():
-            if isinstance(inner, Parser):  # the commands of tracking
-                _set_completers(inner)
         if re.search(f"{_OF_KEYS}|{_OF_FOLDERS}", str(action.metavar)):
             action.completer = complete_words  # type: ignore[attr-defined]
 

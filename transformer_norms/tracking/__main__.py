@@ -22,11 +22,11 @@ Exit codes: 0 done, 1 something was not mirrored, 2 wrong input or a damaged run
 
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} tracking", description=__doc__, epilog=_EPILOG)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    late = commands.add_parser("sync", help="write run folders or studies whole")
-    late.add_argument("folders", nargs="+", metavar="FOLDER", help="a run or a study")
-    late.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
-    late.add_argument("--model", action="store_true", help="keep each trained model there, too")
+    add = parser.add_argument
+    add("command", choices=["sync"], metavar="COMMAND", help="sync writes folders whole")
+    add("folders", nargs="+", metavar="FOLDER", help="a run or a study")
+    add("--mode", choices=["auto", "online", "offline"], default="auto", help="(default: auto)")
+    add("--model", action="store_true", help="keep each trained model there, too")
     return parser
 
 

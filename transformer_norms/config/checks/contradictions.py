@@ -195,10 +195,8 @@ def _check_widths(config: Config, blocks: list[BlockChoices]) -> None:
         try:
             for width in widths:
                 check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)
-        except ValueError as error:
-            if is_fault(error):  # it ends its own run alone
-                continue
+        except Exception as error:
+            if not isinstance(error, ValueError) or is_fault(error):
+                continue  # a fault of a plugin ends its own run alone
             key = "norm." if word == "norm" else f"norm={word}: "
             raise ConfigError(f"{key}{error} (at {name})") from None
-        except Exception:  # no refusal but a fault of a plugin, which ends its own run alone
-            continue
