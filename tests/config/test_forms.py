@@ -69,7 +69,7 @@ def test_a_file_of_another_form_is_refused_in_one_line_that_names_it(tmp_path):
 
 
 @pytest.mark.goal("K3")
-def test_a_config_is_written_with_a_form_and_refused_without_one(tmp_path):
+def test_a_config_without_a_form_is_refused_and_a_config_is_written_with_one(tmp_path):
     file = make_run(tmp_path, config_of(), 2.3) / "config.yaml"
     file.write_text(file.read_text().replace(f"form: {FORM}\n", ""))
     with pytest.raises(ConfigError, match=r"its form is None; this version reads form 1 alone"):

@@ -47,7 +47,7 @@ number of the summary:
   val_loss=..1.9             at most 1.9; 1.5..1.9 and 1.5.. are ranges, too
   model.depth=4..            at least 4
   "val_loss<1.9"             < <= > >= need quotes: to the shell < is a file
-A choice that was auto counts as what it came to. Examples:
+A choice that was auto counts as its resolved value. Examples:
   {PROGRAM} runs main norm=rmsnorm --sort when
   {PROGRAM} runs trainer.steps=2500 val_loss=..1.9 --json
   {PROGRAM} runs compare layernorm placement=post

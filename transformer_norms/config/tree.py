@@ -69,7 +69,7 @@ class About:
 class Config(ModelConfig):
     """The config that `compose` returns. Every value is resolved, except trainer.threads,
     trainer.replicas and tracking.mode, which depend on the machine. `chosen` has the same keys as
-    they were chosen, auto included, `choices` the name that each axis came to, `warnings` one
+    they were chosen, auto included. `choices` has the name of each axis, and `warnings` have one
     sentence each."""
 
     choices: Annotated[Values, Mark.ASIDE, Mark.DERIVED]
