@@ -208,7 +208,7 @@ CHANGES += " final_norm=always final_norm=rmsnorm init=gpt2 seed=5 qk_norm=head"
 def test_what_is_typed_beside_a_saved_config_is_what_would_be_typed_beside_the_first_command(
     own, typed, saved
 ):
-    """With config=FILE, and with a config that is no file. A chosen option is as its file says."""
+    """With config=FILE, and with a config that has no file. A chosen option is as its file says."""
     config, file = saved(*own.split())
     again, keys = composed(file, *typed.split()), re.findall(r"(\S+?)=", typed)
     left = [text for text in own.split() if not {text.split("=")[0], text.split(".")[0]} & {*keys}]

@@ -47,7 +47,7 @@ def hybridnorm(width: int, heads: int, mlp: int) -> int:
 
 
 def llama(width: int, depth: int, mlp: int) -> int:
-    """Two norms a block and one at the end, a head of its own."""
+    """Two norms a block and one at the end, an own head."""
     return gated(width, depth, mlp) + (2 * depth + 1) * width + 2 * 32000 * width
 
 

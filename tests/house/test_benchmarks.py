@@ -1,4 +1,4 @@
-"""What benchmarks/ times is what it says; how long it takes is no claim of a test."""
+"""Each benchmark times what it says. No test claims how long that takes."""
 
 import json
 import sys

@@ -65,7 +65,7 @@ def offline_records(study):
 
 
 def rows_of(folder):
-    """Returns the rows that W&B shall have: null stands for a number that was not finite."""
+    """Returns the rows that W&B shall have: null is a number that was not finite."""
     return [
         {key: value for key, value in row.items() if value is not None and key != "nonfinite"}
         for row in read_metrics(folder / "metrics.jsonl")
