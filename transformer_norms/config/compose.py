@@ -1,6 +1,8 @@
-"""The config door: what was typed becomes one validated config, or one line that says why not.
+"""Makes one checked config from the words of a command, or refuses them in one line.
 
-A user needs `compose(["norm=rmsnorm", "placement=pre"])` only. Hydra is not a part of it.
+overrides.py reads the words. choices.py puts the chosen files and the words together. tree.py
+checks keys, types and ranges. resolution.py replaces each `auto` by a value. Hydra is not a part
+of it. A user needs `compose(["norm=rmsnorm", "placement=pre"])` only.
 """
 
 import copy
@@ -27,8 +29,8 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     """Returns the config that `python train.py OVERRIDES` would run, checked and resolved.
 
     `config=RUN` starts from a saved run instead of the defaults: its folder, its config.yaml, or a
-    part of its name. So does `continue_from=RUN`. `device` is used where the
-    config says auto. Raises ConfigError, one line.
+    part of its name. So does `continue_from=RUN`. `device` is used where the config says auto.
+    Raises ConfigError, one line.
     """
     keys = {pair.key: pair for pair in parse(overrides)}
     file = _saved_file(keys)
