@@ -41,7 +41,8 @@ def load(folder: Path) -> None:
         if name in sys.modules:
             continue
         spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:
