@@ -3,7 +3,6 @@ Nothing here imports what Python has not loaded or loads at once.
 """
 
 import os
-from collections.abc import Mapping
 
 from transformer_norms.errors import ConfigError
 
@@ -62,9 +61,9 @@ def check_launch(parallel: str) -> None:
         raise ConfigError("parallel=none: torchrun started this run; type parallel=ddp or fsdp")
 
 
-def has_agent(environment: Mapping[str, str] = os.environ) -> bool:
+def has_agent() -> bool:
     """Returns whether an agent of a W&B sweep started this process, for a run that it names."""
-    return bool(environment.get("WANDB_SWEEP_ID") and environment.get("WANDB_RUN_ID"))
+    return bool(os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"))
 
 
 def hold_stream_numbers() -> None:

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.choices import Choices, choose, put_typed
-from transformer_norms.config.chosen_files import check_option, option_reader
+from transformer_norms.config.chosen_files import OF_A_COMMAND, check_option, option_reader
 from transformer_norms.config.finding import CONFIG, find_config, find_run
 from transformer_norms.config.overrides import Typed, as_typed, parse
 from transformer_norms.config.plugins import check_plugins, load
 from transformer_norms.config.saved import Saved, read_saved, saved_of
-from transformer_norms.config.tree import CHOSEN, Config, check_chosen, diff, flat, marked
+from transformer_norms.config.tree import CHOSEN, Config, check_chosen, diff, flat
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, AXES_OF_A_RUN
-
-_OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
 
 
 def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
@@ -48,23 +45,20 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
 
 
 def recompose(
-    config: Config,
-    overrides: Iterable[str] = (),
-    choices: Mapping[str, Any] = {},
-    norms: Mapping[str, Mapping[str, Any]] = {},
+    config: Config, overrides: Iterable[str] = (), choices: Mapping[str, Any] = {}
 ) -> Config:
     """Returns the config with other choices, as `compose` does with config=RUN and `overrides` for
     a run of this config, which need not be a file. `choices` has whole nodes, and for an axis the
-    pair of a name and its node. A norm of `norms` has the content there. Raises ConfigError, one
-    line."""
+    pair of a name and its node. Raises ConfigError, one line."""
     plugins = [] if config.plugins == "none" else [as_typed("plugins", config.plugins)]
     typed = parse([*plugins, *overrides])
     folder, saved = check_plugins(config.plugins), saved_of(config)
-    of_axes = {name: choices[name] for name in choices if name in AXES_OF_A_RUN}
-    axes = {**saved.axes, **{axis: name for axis, (name, _) in of_axes.items()}}
-    chosen = {**saved.chosen, **choices, **{axis: node for axis, (_, node) in of_axes.items()}}
-    resolved = {**saved.resolved, "norms": {**saved.resolved["norms"], **norms}}
-    return complete(_choices_of(Saved(axes, chosen, resolved), typed, folder), typed, folder)
+    named = {axis: choices[axis] for axis in choices.keys() & {*AXES_OF_A_RUN}}
+    axes = saved.axes | {axis: name for axis, (name, _) in named.items()}
+    chosen = {**saved.chosen, **choices, **{axis: node for axis, (_, node) in named.items()}}
+    return complete(
+        _choices_of(replace(saved, axes=axes, chosen=chosen), typed, folder), typed, folder
+    )
 
 
 def _saved_file(keys: dict[str, Typed]) -> Typed | None:
@@ -124,7 +118,7 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
         config = complete(_choices_of(saved, [], folder), [], folder, device)
         differing = diff(flat(saved.resolved), flat(saved_of(config).resolved))
         for key, (stated, computed) in differing.items():
-            if key.partition(".")[0] not in _OF_A_COMMAND:
+            if key.partition(".")[0] not in OF_A_COMMAND:
                 said = f"resolved says {stated!r}, and the choices give {computed!r}"
                 raise ConfigError(f"{key}: {said}; leave the file as it is and type {key}=VALUE")
     except ConfigError as error:
