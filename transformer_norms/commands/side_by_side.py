@@ -42,7 +42,6 @@ _RESULTS = {
     "tokens_per_second": ("tokens/s", ",.0f"),
     "peak_memory": ("peak memory, bytes", ",d"),
 }
-_LOSSES = ("val_loss", "best_val_loss", "test_loss")
 
 
 def make_parser() -> Parser:
@@ -129,7 +128,7 @@ def _difference(name: str, values: Sequence[float | None]) -> str:
     first, second = values
     if first is None or second is None or first == second:
         return ""
-    if name in _LOSSES:
+    if name.endswith("_loss"):
         return f"{second - first:+.4f}"
     return f"{second / first - 1:+.1%}" if first else ""
 
