@@ -2,19 +2,16 @@
 
 import os
 import sys
+from collections.abc import Sequence
 
 from transformer_norms import processes, signals
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # A signal ends these with the code 75, which says: the same command goes on. Others have nothing to
 # go on with, and end by the signal as any program does.
 STOPPED_WITH_75 = ("train", "data", "judge")
 
 
-def main(arguments: "Sequence[str] | None" = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command that the arguments name and returns its exit code. Without arguments, it
     runs the command of this process."""
     if arguments is None:
@@ -32,7 +29,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         return 130
 
 
-def run_process(arguments: "Sequence[str]") -> int:
+def run_process(arguments: Sequence[str]) -> int:
     """Runs the command for which this process was started. Signals are answered from here on, to
     its end."""
     processes.hold_stream_numbers()  # before any file is opened

@@ -57,7 +57,7 @@ Trains one run, or goes on with it; with -m or sweep=NAME many runs, and reports
 ./runs/STUDY/RUN. The last line on stdout is JSON. `python train.py` is the same command in a clone.
 """
 _EPILOG = """
-What may stand behind `transformer-norms train`:
+What may follow `transformer-norms train`:
   norm=layernorm placement=post         one run
   -m norm=layernorm,rmsnorm seed=0,1,2  every combination; the first values are
                                         the baseline
@@ -75,7 +75,7 @@ One run in two processes:
 
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs. KEY=VALUE is such as
 model.depth=8 optimizer.lr=1e-3 trainer.steps=500 seed=1 study=mine. embed, final_norm, qk_norm
-and v_norm take auto, none, a norm or a word of their own, such as qk_norm=head. All choices are
+and v_norm take auto, none, a norm or an own word, such as qk_norm=head. All choices are
 listed by: transformer-norms explain --list. Sweeps and launchers are the files of configs/sweep
 and configs/launcher.
 
@@ -107,10 +107,7 @@ def _run(arguments: Sequence[str]) -> int:
             raise ConfigError("--cfg job: shows one config, and this is a sweep of many")
         return _print_config(typed.overrides, typed.package or "")
     if many and processes.launched():
-        raise ConfigError(
-            "torchrun starts one run in many processes, and this is a sweep; start it with python "
-            "(launcher=pool runs several runs at a time, launcher=slurm on a cluster)"
-        )
+        raise ConfigError("torchrun starts one run, and this is a sweep; start it with python")
     if many and processes.has_agent():
         raise ConfigError("an agent of a W&B sweep starts single runs, and this is a sweep of ours")
     if typed.power:
@@ -156,9 +153,7 @@ def _train(overrides: Sequence[str]) -> dict[str, Any]:
 def _print_power(overrides: Sequence[str], many: bool) -> int:
     """Prints what numbers of seeds of a sweep can find, and starts nothing."""
     if not many:
-        raise ConfigError(
-            f"{POWER}: says what the seeds of a sweep can find; type sweep=NAME or -m"
-        )
+        raise ConfigError(f"{POWER}: is about the seeds of a sweep; type sweep=NAME or -m")
     from transformer_norms.sweep.power_table import power_table
 
     for line in power_table(overrides):

@@ -53,7 +53,7 @@ class Registry(dict[str, Any]):
 def parameters(owner: Callable[..., Any]) -> Mapping[str, Parameter]:
     """Returns the arguments of a class or function, by name, without `**rest`. A deep model asks
     for those of a norm once a site."""
-    arguments = inspect.signature(owner).parameters
+    arguments = inspect.signature(owner, eval_str=True).parameters
     return {name: one for name, one in arguments.items() if one.kind is not Parameter.VAR_KEYWORD}
 
 

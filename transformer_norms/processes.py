@@ -6,10 +6,6 @@ import os
 
 from transformer_norms.errors import ConfigError
 
-TYPE_CHECKING = False  # of typing, whose import takes longer than all of this
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 def rank() -> int:
     """Returns the number of this process among those that train one run; 0 for a process alone."""
@@ -62,15 +58,12 @@ def launched() -> bool:
 def check_launch(parallel: str) -> None:
     """Raises ConfigError where torchrun started a run that is not parallel."""
     if parallel == "none" and launched():
-        raise ConfigError(
-            f"parallel=none: torchrun started {count()} process{'es' * (count() > 1)} for this "
-            "run; type parallel=ddp or parallel=fsdp, or start it with python"
-        )
+        raise ConfigError("parallel=none: torchrun started this run; type parallel=ddp or fsdp")
 
 
-def has_agent(environment: "Mapping[str, str]" = os.environ) -> bool:
+def has_agent() -> bool:
     """Returns whether an agent of a W&B sweep started this process, for a run that it names."""
-    return bool(environment.get("WANDB_SWEEP_ID") and environment.get("WANDB_RUN_ID"))
+    return bool(os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"))
 
 
 def hold_stream_numbers() -> None:

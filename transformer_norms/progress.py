@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from transformer_norms import processes
 from transformer_norms.text_tables import printable
@@ -92,15 +92,6 @@ class Screen:
             self._drawing.stop()
 
 
-class News(NamedTuple):
-    """How far some work is; a `total` of 0 is unknown, and `more` is anything else to say."""
-
-    what: str
-    done: float
-    total: float
-    more: str
-
-
 class Live:
     """Shows, during a `with`, the news that it is called with.
 
@@ -109,7 +100,8 @@ class Live:
 
     def __init__(self, stays: bool = False) -> None:
         self.stays = stays
-        self.news = News("", 0.0, 0.0, "")
+        # The phrase, how much is done, of how much (0 if unknown), and anything else to say.
+        self.news = "", 0.0, 0.0, ""
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._show, daemon=True)
 
@@ -122,24 +114,24 @@ class Live:
         self.thread.join()
 
     def __call__(self, what: str, done: float, total: float, more: str = "") -> None:
-        self.news = News(what, done, total, more)  # in one step, since the thread reads it
+        self.news = what, done, total, more  # in one step, since the thread reads it
 
     def _show(self) -> None:
         if self.over.wait(QUIET) or processes.rank() > 0:
             return
-        while not self.news.what:  # the work has not said anything yet
+        while not self.news[0]:  # the work has not said anything yet
             if self.over.wait(_LOOK_EVERY):
                 return
         screen, bar = Screen(self.stays), _make_bar()
         pause = _LOOK_EVERY if screen.is_terminal else PLAIN_EVERY
         ends = False
         while not ends:
-            task = _update(bar, self.news)
+            task = _update(bar, *self.news)
             screen.draw(bar)
             if not screen.is_terminal:
                 screen.say("  ".join(filter(None, [task.description, task.fields["more"]])))
             ends = self.over.wait(pause)
-        _update(bar, self.news)
+        _update(bar, *self.news)
         screen.draw(bar)
         screen.close()
 
@@ -159,16 +151,15 @@ def _make_bar() -> "Progress":
     return bar
 
 
-def _update(bar: "Progress", news: News) -> "Task":
+def _update(bar: "Progress", what: str, done: float, total: float, more: str) -> "Task":
     """Puts the news into the only task of `bar`, and the time left at this speed."""
     task = bar.tasks[0]
-    if task.fields["what"] != news.what:  # other work has another speed
-        bar.reset(task.id, what=news.what)
-    task.total = news.total or None  # which `update` would take for no news
-    bar.update(task.id, completed=news.done, description=news.what.format(news.done, news.total))
-    left = task.time_remaining
-    more = [news.more, "" if left is None else f"{clock(left)} left"]
-    bar.update(task.id, more="  ".join(filter(None, more)))
+    if task.fields["what"] != what:  # other work has another speed
+        bar.reset(task.id, what=what)
+    task.total = total or None  # which `update` would take for no news
+    bar.update(task.id, completed=done, description=what.format(done, total))
+    left = "" if task.time_remaining is None else f"{clock(task.time_remaining)} left"
+    bar.update(task.id, more="  ".join(filter(None, [more, left])))
     return task
 
 

@@ -13,23 +13,19 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from select import select
+from types import FrameType
 
 from transformer_norms.processes import launched, rank
-
-TYPE_CHECKING = False  # of typing, whose import takes longer than all of this
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 AGAIN = 75  # the exit code that says: run the same command again
 # `timeout` and others send a signal to a process and to its group: one wish that comes twice. As
 # torchrun does later, which passes on what its ranks have received.
 ONE_WISH, ONE_WISH_OF_TORCHRUN = 0.1, 10.0  # seconds
-GRACE = 6.0  # seconds for work that has nothing to save to come to its end
+GRACE = 6.0  # seconds for work that has nothing to save to end
 _LOOK_EVERY = 0.1
 _NEVER = float("inf")
 
@@ -47,14 +43,14 @@ class Stopping:
     """While entered, a signal sets `stop_requested`, or raises Preempted until `deferring` is set.
     The process of a command does not end before it has saved where `has_unsaved_steps` is set.
 
-    `say` prints at once that a signal has come. Inside a sweep's, it is the sweep's that speaks.
-    Raises Preempted on entry where a signal has come to the Stopping round it.
+    `print_line` prints at once that a signal has come. Inside a sweep's, it is the sweep's that
+    speaks. Raises Preempted on entry where a signal has come to the Stopping around it.
     """
 
     def __init__(
-        self, say: "Callable[[str], object] | None" = None, what: str = "this run stops"
+        self, print_line: Callable[[str], object] | None = None, what: str = "this run stops"
     ) -> None:
-        self._say, self.what = say, what
+        self._print_line, self.what = print_line, what
         self.stop_requested = False
         self.deferring = self.has_unsaved_steps = False
         self._raised = False
@@ -82,21 +78,15 @@ class Stopping:
                 _watch.close()
                 _watch = None
 
-    def line(self, name: str) -> str:
-        """Returns the line that says that the signal of this name has come."""
-        what = self._outermost.what
-        if self.deferring:
-            return f"{name}: {what} with a checkpoint; once more ends it at once"
-        return f"{name}: {what}; the same command goes on"
-
-    def say(self, line: str) -> None:
+    def say(self, name: str) -> None:
+        """Says that the signal of this name has come. The outermost work speaks."""
         from transformer_norms.progress import say
 
-        (self._outermost._say or say)(line)
-
-    @property
-    def _outermost(self) -> "Stopping":
-        return _works[0] if _works else self
+        outermost = _works[0] if _works else self
+        end = "; the same command goes on"
+        if self.deferring:
+            end = " with a checkpoint; once more ends it at once"
+        (outermost._print_line or say)(f"{name}: {outermost.what}{end}")
 
 
 _works: list[Stopping] = []  # that are entered, the inner ones last
@@ -112,7 +102,7 @@ class Watch:
 
     The first signal prints a line. A second one ends the process at once: what is on disk verifies
     at any time. `ends` says whether the first one does too, where no work handles it, or where the
-    work has nothing to save and does not come to its end: so it is in a command, and not in the
+    work has nothing to save and does not end: so it is in a command, and not in the
     process of a notebook. `speaks` is False where another process speaks.
     """
 
@@ -169,14 +159,14 @@ class Watch:
         name = signal.Signals(number).name
         if work is not None:
             work.stop_requested = True
-            _thread.start_new_thread(self._say, (work.say, work.line(name)))
+            _thread.start_new_thread(self._say, (work, name))
         elif self.ends:
             self._leave(f"{name}: stopped; the same command goes on")
 
-    def _say(self, say: "Callable[[str], None]", line: str) -> None:
+    def _say(self, work: Stopping, name: str) -> None:
         """In a separate thread: the terminal may be gone, and a reader may be stuck."""
         with suppress(OSError, ValueError):
-            say(line)
+            work.say(name)
         self._said.release()
 
     def _end_idle(self) -> None:
@@ -197,7 +187,7 @@ class Watch:
 _watch: Watch | None = None
 
 
-def _handle(number: int, frame: "FrameType | None") -> None:
+def _handle(number: int, frame: FrameType | None) -> None:
     """Stops the work. The thread hears of the signal as well, also where no work is entered."""
     work = current_work()
     if work is None:
@@ -233,7 +223,7 @@ def handled_signals() -> list[signal.Signals]:
     return [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
 
 
-def _must_not_fail(frame: "FrameType | None") -> bool:
+def _must_not_fail(frame: FrameType | None) -> bool:
     """Whether an exception would be lost here, or leave half a module behind: in an import, and
     where Python frees an object. `stop_requested` is looked at later, and a command ends in any
     case."""
@@ -246,7 +236,7 @@ def _must_not_fail(frame: "FrameType | None") -> bool:
 
 
 @contextmanager
-def withhold_signals() -> "Iterator[None]":
+def withhold_signals() -> Iterator[None]:
     """Processes that are started during this `with` are born with the signals blocked: Ctrl-C and
     Slurm reach all processes, and these are to outlive the work of their parent. They let through
     (`let_through`) what they can answer, once they can."""

@@ -62,24 +62,22 @@ def guard_streams() -> None:
     hold_stream_numbers()
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):
-            setattr(sys, name, _guarded(number, name, stream))
-
-
-def _guarded(number: int, name: str, stream: Any) -> io.TextIOWrapper:
-    if stream is None:  # it was closed when Python started, and the number may be another file's
-        number = os.open(os.devnull, os.O_WRONLY)
-    else:
-        with suppress(OSError):
-            stream.flush()
-    descriptor = _Descriptor(number, "w", closefd=False)
-    return _Lines(
-        io.BufferedWriter(descriptor),
-        encoding=stream.encoding if stream else "utf-8",
-        errors=SPELLING,
-        line_buffering=name == "stderr" or descriptor.isatty(),
-        write_through=getattr(stream, "write_through", False),
-    )
+        if stream is not getattr(sys, f"__{name}__"):
+            continue
+        if stream is None:  # it was closed when Python started; the number may be another file's
+            number = os.open(os.devnull, os.O_WRONLY)
+        else:
+            with suppress(OSError):
+                stream.flush()
+        descriptor = _Descriptor(number, "w", closefd=False)
+        guarded = _Lines(
+            io.BufferedWriter(descriptor),
+            encoding=stream.encoding if stream else "utf-8",
+            errors=SPELLING,
+            line_buffering=name == "stderr" or descriptor.isatty(),
+            write_through=getattr(stream, "write_through", False),
+        )
+        setattr(sys, name, guarded)
 
 
 def refusal_of(stream: Any) -> OSError | None:

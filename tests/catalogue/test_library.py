@@ -184,7 +184,7 @@ def test_the_weights_of_a_block_are_those_of_the_model_with_that_equation():
         ("x + b * f(x)", {}, "there is no name 'b'"),
         ("x + f(x)", {"heads": 3}, "model.heads: 3 heads do not divide model.width, 16"),
         ("x + f(x)", {"norm": "layrnorm"}, "there is no norm 'layrnorm'.*layernorm"),
-        ("x + f(x)", {"position": "learned"}, "position=learned: .* rope and none"),
+        ("x + f(x)", {"position": "learned"}, "position=learned is not allowed in a block alone"),
         ("x + f(x)", {"depth": 2, "index": 2}, "index=2: depth=2 has the blocks 0 to 1"),
     ],
 )

@@ -116,14 +116,6 @@ def test_a_function_that_takes_a_config_refuses_anything_else_in_one_line(takes,
     assert refused(inspect.unwrap(takes), {"norm": "dyt"}, *more) == line
 
 
-def test_a_missing_key_is_answered_with_the_keys_that_are_required(tmp_path):
-    file = tmp_path / "configs" / "init" / "mine.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("std: {default: 0.02}\notherwise: scaled\n")
-    line = refused(compose, [f"plugins={tmp_path}", "init=mine"])
-    assert line == "init.truncate is missing; wanted are std, truncate"
-
-
 HOSTILE_NAMES = [
     *STUDIES, "../x", "../../../../tmp/x", "x/../../y", "./x", "x/.", "//x", "~", "~/x", "$HOME",
     "`id`", "$(id)", "x;id", "x|id", "x&id", "*", "?", "[a]", "{a,b}", "x\n", "\nx", "x\x00.yaml",

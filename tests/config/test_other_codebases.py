@@ -4,7 +4,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
@@ -21,42 +20,33 @@ COLUMN = "our word"
 WITHOUT_A_WORD = ("not built", "nothing to type")
 
 
-class Row(NamedTuple):
-    """A row of a table: what is looked up, our words for it, its source."""
-
-    flag: str
-    word: str
-    source: str
-
-    def commands(self) -> list[str]:
-        return re.findall(r"`([^`]+)`", self.word)
-
-
-def rows_of(page: str) -> Iterator[Row]:
-    """Yields the rows of all tables, each of which has a column of our words and a source."""
+def rows_of(page: str) -> Iterator[tuple[str, list[str], str]]:
+    """Yields of each row of the tables our words for a flag, the commands in them, and the
+    source."""
     for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
         header, _, *rows = (
             [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
         )
         (column,) = (number for number, name in enumerate(header) if name.startswith(COLUMN))
         for row in rows:
-            yield Row(row[0], row[column], row[header.index("source")])
+            word = row[column]
+            yield word, re.findall(r"`([^`]+)`", word), row[header.index("source")]
 
 
 ROWS = list(rows_of(PAGE.read_text()))
 
 
 def test_every_command_that_the_page_gives_composes():
-    commands = {command for row in ROWS for command in row.commands()}
-    assert len(commands) > 100
-    for command in commands:  # an error names what of the command was refused
+    every = {command for _, commands, _ in ROWS for command in commands}
+    assert len(every) > 100
+    for command in every:  # an error names what of the command was refused
         compose(shlex.split(command))
 
 
 def test_every_flag_has_a_word_or_is_said_to_have_none_and_has_a_source():
-    for row in ROWS:
-        assert row.commands() or row.word.startswith(WITHOUT_A_WORD), row
-        assert re.search(r"\d", row.source) or row.source.startswith("blog"), row
+    for word, commands, source in ROWS:
+        assert commands or word.startswith(WITHOUT_A_WORD), word
+        assert re.search(r"\d", source) or source.startswith("blog"), word
 
 
 def test_the_readme_leads_to_the_page():

@@ -23,10 +23,11 @@ def combined(*typed, norm="rmsnorm", placement="pre", **words):
     choices, pairs = _base(typed), parse(typed)
     for key, word in {"norm": norm, "placement": placement, **words}.items():
         pairs.append(Typed(key, word, word))
-        if key in choices.axes:
-            choices = choices.choose(key, word)
-        else:
-            choices = replace(choices, values={**choices.values, key: word})
+        chosen = {key: word} if key in choices.axes else {}
+        content = choices.option(key, word) if chosen else word
+        choices = replace(
+            choices, values={**choices.values, key: content}, axes={**choices.axes, **chosen}
+        )
     if norm == "batchnorm":
         choices.values["norm"]["allow_noncausal"] = True
     return complete(choices, pairs)

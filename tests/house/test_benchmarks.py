@@ -1,4 +1,4 @@
-"""What benchmarks/ times is what it says; how long it takes is no claim of a test."""
+"""Each benchmark times what it says. No test claims how long that takes."""
 
 import json
 import sys
@@ -9,6 +9,7 @@ from statistics import median
 
 import checkpoint
 import fresh
+import gpu
 import growth
 import memory
 import norms
@@ -282,6 +283,12 @@ def test_every_option_is_a_variant_of_one_axis():
         *((command, "--rounds 1", "at least 2") for command in (memory, startup)),
         (memory, "--checkpointing= norm=nosuch", "nosuch"),
         (startup, "norm=nosuch", "nosuch"),
+        (gpu, "--device cpu --tiny", "--out DIR: is needed"),
+        (gpu, "--out full --device cpu --tiny", "--out full: holds numbers"),
+        (gpu, "--out new --only step --device cpu --tiny", "did you mean 'steps'?"),
+        (gpu, "--out new --budget 5 --device cpu --tiny", "--budget 5: seconds above"),
+        (gpu, "--out new --device cpu", "a CPU takes hours for these sizes; add --tiny"),
+        (gpu, "--out new", "--device cuda: there is no GPU; --device cpu --tiny rehearses"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_refused(tmp_path, monkeypatch, capfd, benchmark, typed, said):
@@ -290,10 +297,13 @@ def test_what_cannot_be_measured_is_refused(tmp_path, monkeypatch, capfd, benchm
         monkeypatch.setattr(module, "subprocess", None)
     usual = {name: axis._replace(usual="1") for name, axis in growth.AXES.items()}
     monkeypatch.setattr(growth, "AXES", usual)
-    out = [] if "--out" in typed else ["--out", "x.json"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    Path("full").mkdir()
+    Path("full/numbers.jsonl").touch()
+    out = [] if "--out" in typed or benchmark is gpu else ["--out", "x.json"]
     assert benchmark.main([*typed.split(), *out]) == 2
     printed = capfd.readouterr()
     (line,) = printed.err.splitlines()
     assert said in line
     assert printed.out == ""
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "numbers.jsonl"]

@@ -208,29 +208,6 @@ def test_a_section_without_time_is_left_out_and_said(tmp_path, monkeypatch):
     assert record["sections"] == {"late": {"ended": "left out for lack of time"}}
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("--device cpu --tiny", "--out DIR: is needed"),
-        ("--out full --device cpu --tiny", "--out full: holds numbers"),
-        ("--out new --only step --device cpu --tiny", "did you mean 'steps'?"),
-        ("--out new --budget 5 --device cpu --tiny", "--budget 5: seconds above"),
-        ("--out new --device cpu", "--device cpu: a CPU takes hours for these sizes; add --tiny"),
-        ("--out new", "--device cuda: there is no GPU; --device cpu --tiny rehearses"),
-    ],
-)
-def test_what_cannot_be_measured_on_a_gpu_is_refused(tmp_path, monkeypatch, capsys, typed, said):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    Path("full").mkdir()
-    Path("full/numbers.jsonl").touch()
-    assert gpu.main(typed.split()) == 2
-    printed = capsys.readouterr()
-    (line,) = printed.err.splitlines()
-    assert said in line
-    assert not Path("new").exists()
-
-
 @pytest.mark.nightly
 def test_a_rehearsal_on_a_cpu_finishes_every_section_without_an_error(tmp_path):
     (tmp_path / "wandb.py").write_text("raise SystemExit('wandb was imported')")

@@ -149,5 +149,7 @@ def test_a_block_alone_has_no_earlier_block_and_no_tokens():
     own = ["architecture.kv_from_block=0"]
     with pytest.raises(ConfigError, match="kv_from_block: 0 is not allowed in a block alone"):
         Block("x + f(norm(x))", 64, 4, depth=2, index=1, settings=own)
-    with pytest.raises(ConfigError, match="placement=gemma4_inputs: each block has an input"):
+    with pytest.raises(
+        ConfigError, match="placement=gemma4_inputs is not allowed in a block alone"
+    ):
         Block("gemma4_inputs", width=16, heads=2)

@@ -65,7 +65,8 @@ def test_conditions_say_which_runs_are_listed_and_a_key_in_which_order(study, ca
         ("valloss=1", "did you mean val_loss?"),
         ("status<finished", "< wants a number"),
         ("val_loss", "a condition is val_loss=VALUE"),  # the shell has taken the rest of <1.9
-        ("val_loss=", "is no condition"),
+        ("val_loss=", "is not a condition"),
+        ("val_loss=abc", "val_loss=abc: a number is expected, as in val_loss=2, val_loss=..2 or"),
         ("--sort=placemnt", "--sort placemnt: did you mean placement?"),
         ("--sorted", "--sort"),
     ],

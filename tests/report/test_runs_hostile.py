@@ -189,7 +189,7 @@ HOSTILE = {
     ),
     "half a config": (
         put("config.yaml", b"form: 1\nchoices: {}\nseed: 0\n"),
-        "is no saved run",
+        "is missing; wanted are norm, placement",
     ),
     "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
     "no record": (

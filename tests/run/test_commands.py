@@ -66,15 +66,15 @@ def _all_commands():
 def test_help_fits_into_80_columns_and_names_every_flag(name, command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as ended:
-        command.make_parser().parse_args(["--help"])
+        command.load().make_parser().parse_args(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     usage = " ".join(text.partition("\n\n")[0].split())
     assert usage.startswith("usage: transformer-norms ")
     assert f" {name} " in usage
-    assert command.make_parser().epilog
-    for flag in command.make_parser().flags:
+    assert command.load().make_parser().epilog
+    for flag in command.load().make_parser().flags:
         assert re.search(rf"(?<![\w-]){flag}(?![\w-])", text)
 
 
@@ -83,7 +83,7 @@ def test_the_path_of_a_flag_may_begin_with_the_home_folder(monkeypatch):
     paths = [
         action
         for _, command in _all_commands()
-        for action in command.make_parser()._actions
+        for action in command.load().make_parser()._actions
         if action.metavar in ("DIR", "FILE", "OUT") or "--plugins" in action.option_strings
     ]
     assert len(paths) > 8

@@ -261,7 +261,7 @@ def test_the_micro_batches_are_the_least_that_all_share():
     [
         (["-m", "norm=rmsnorm,layernorm", "parallel=ddp"], "start it with python"),
         (["sweep=quick"], "start it with python"),
-        ([], "type parallel=ddp or parallel=fsdp"),
+        ([], "type parallel=ddp or fsdp"),
     ],
 )
 def test_torchrun_is_for_one_run_that_is_parallel(typed, said, monkeypatch, capsys, here):  # noqa: F811

@@ -127,7 +127,7 @@ def test_declared_contrasts_are_what_the_seeds_have_to_find():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (TYPED, "--power: says what the seeds of a sweep can find; type sweep=NAME or -m"),
+        (TYPED, "--power: is about the seeds of a sweep; type sweep=NAME or -m"),
         (["-m", *TYPED], "--power: this sweep compares nothing: it has one variant"),
         (["sweep=placement"], "sweep=placement: did you mean 'placements'? there is no"),
         *((["sweep=quick", text], f"{text}: ")

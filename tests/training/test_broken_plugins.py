@@ -64,6 +64,8 @@ BROKEN = {
         module(init="self.up = torch.nn.Linear(width, mlp_width)",
                body="return self.up(x)", **UNGATED),
         "Broken returns [2, 12, 256]; wanted is [2, 12, 64]"),
+    "norm with an annotation that nothing defines": ("norm", module("width, gain: 'Rat' = 1"),
+        "norm.type: broken: an annotation cannot be read: NameError: name 'Rat' is not defined"),
     "norm with two streams": ("norm", module("width", forward="x, y"),
         "forward(self, x, y) is called as forward(x): missing a required argument: 'y'"),
     "norm whose width has no position": ("norm", module("*, width"),

@@ -59,7 +59,7 @@ def _add_commands(parser: Parser, commands: Mapping[str, Command], words: list[s
             inner.add_argument("overrides", nargs="*", metavar="RUN | KEY=VALUE")
             inner.add_argument("--out")
         else:
-            inner = command.make_parser()
+            inner = command.load().make_parser()
             places.choices[name] = inner
         _set_completers(inner)
 
@@ -67,9 +67,6 @@ def _add_commands(parser: Parser, commands: Mapping[str, Command], words: list[s
 def _set_completers(parser: Parser) -> None:
     """Gives each argument of settings, runs or studies its completer. Files are what is left."""
     for action in parser._actions:
-        for inner in action.choices.values() if isinstance(action.choices, dict) else ():
-            if isinstance(inner, Parser):  # the commands of tracking
-                _set_completers(inner)
         if re.search(f"{_OF_KEYS}|{_OF_FOLDERS}", str(action.metavar)):
             action.completer = complete_words  # type: ignore[attr-defined]
 
@@ -80,21 +77,16 @@ def complete_words(prefix: str, action: Action, parsed_args: Namespace, **_: Any
     key, equals, value = prefix.partition("=")
     if equals:
         done, comma, _last = value.rpartition(",")
-        typed = f"{key}={done}{comma}"
-        return [f"{typed}{choice}" for choice in _values(key, value)]
+        return [f"{key}={done}{comma}{choice}" for choice in _values(key, value)]
     words: list[str] = []
     if re.search(_OF_KEYS, kind):
-        names = [*_defaults(_pairs(parsed_args)), *AXES, *_OF_RUNS]
+        lists = [one for one in vars(parsed_args).values() if isinstance(one, list)]
+        typed = [str(word) for words in lists for word in words if "=" in str(word)]
+        names = [*_defaults(dict(word.split("=", 1) for word in typed)), *AXES, *_OF_RUNS]
         words += [f"{name}=" for name in dict.fromkeys(names)]
     if "FOLDER" in kind:
         words += _names(studies_below(), prefix)
     return words + (_names(runs_below(), prefix) if re.search(_OF_FOLDERS, kind) else [])
-
-
-def _pairs(parsed_args: Namespace) -> dict[str, str]:
-    """The KEY=VALUEs that the line has already."""
-    lists = [value for value in vars(parsed_args).values() if isinstance(value, list)]
-    return dict(str(word).split("=", 1) for words in lists for word in words if "=" in str(word))
 
 
 def _values(key: str, value: str) -> list[str]:

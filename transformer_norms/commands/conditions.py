@@ -4,6 +4,7 @@ val_loss=..1.9  'model.depth>=4'."""
 import operator
 import re
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 LISTED = 6  # damaged folders, or keys, in a message
 _CONDITION = re.compile(r"([\w.]+?)\s*(<=|>=|!=|=|<|>)\s*(.*)", re.DOTALL)
-_RANGE = re.compile(r"([-+.\deE]*?)\.\.([-+.\deE]*)")
 _ORDERS: dict[str, Callable[[Any, float], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -28,26 +28,29 @@ _ORDERS: dict[str, Callable[[Any, float], Any]] = {
 
 
 class Condition(NamedTuple):
-    """KEY, one of = != < <= > >=, and what a run's value of KEY is compared with."""
+    """KEY, one of = != < <= > >=, and what a run's value of KEY is compared with: words, and ranges
+    of numbers such as 3..20, ..1.9 and 1e-3.., ends included. 2 is the range 2..2."""
 
     key: str
     sign: str
-    wanted: str
+    words: list[str]
+    ranges: list[tuple[float, float]]
     typed: str
 
     def fits(self, values: "Series") -> "Series":
-        """Returns whether each value is as wanted: a word, a number, one of several between commas,
-        or within a range such as 3..20, ..1.9 and 1e-3.. (ends included). An unknown loss is
-        neither below nor above a number."""
-        numbers = values.where(values.map(type).isin((int, float))).astype(float)
+        """Returns whether each value is as wanted. An unknown loss is neither below nor above a
+        number. Raises ConfigError where a word is wanted of numbers."""
+        numeric = values.map(type).isin((int, float))
+        of_numbers = numeric.any() and (numeric | values.isna()).all()
+        if of_numbers and not (self.ranges or "none" in self.words):
+            such = f"{self.key}=2, {self.key}=..2 or {self.key}=none"
+            raise ConfigError(f"{self.typed}: a number is expected, as in {such}")
+        numbers = values.where(numeric).astype(float)
         if self.sign in _ORDERS:
-            return _ORDERS[self.sign](numbers, float(self.wanted))
-        listed = [self.wanted, *map(str.strip, self.wanted.split(","))]
-        wanted = [number for number in map(_number, listed) if number is not None]
-        fit = values.map(_word).isin(listed) | (numbers.isin(wanted) & numbers.notna())
-        if (ends := _RANGE.fullmatch(self.wanted)) and ends[0] != "..":
-            low, high = _number(ends[1] or "-inf"), _number(ends[2] or "inf")
-            fit |= numbers.between(low, high) if None not in (low, high) else False
+            return _ORDERS[self.sign](numbers, self.ranges[0][0])
+        fit = values.map(lambda value: "none" if value is None else show(value)).isin(self.words)
+        for low, high in self.ranges:
+            fit |= numbers.between(low, high)
         return fit if self.sign == "=" else ~fit
 
 
@@ -58,20 +61,32 @@ def read_condition(text: str) -> Condition | None:
         return None
     match = _CONDITION.fullmatch(text.strip())
     if match is None or not match[3]:
-        raise ConfigError(f"{text}: is no condition, such as norm=rmsnorm or val_loss=..1.9")
-    condition = Condition(match[1], match[2], match[3], text)
-    if condition.sign in _ORDERS and _number(condition.wanted) is None:
-        raise ConfigError(f"{text}: {condition.sign} wants a number behind it")
-    return condition
+        raise ConfigError(f"{text}: is not a condition, such as norm=rmsnorm or val_loss=..1.9")
+    words = [match[3], *map(str.strip, match[3].split(","))]
+    ranges = [ends for ends in map(_range, words) if ends]
+    if match[2] in _ORDERS and not (ranges and ranges[0][0] == ranges[0][1]):
+        raise ConfigError(f"{text}: {match[2]} wants a number after it")
+    return Condition(match[1], match[2], words, ranges, text)
+
+
+def _range(text: str) -> tuple[float, float] | None:
+    low, dots, high = text.partition("..")
+    try:
+        if not dots:
+            return float(low), float(low)
+        return (float(low or "-inf"), float(high or "inf")) if low or high else None
+    except ValueError:
+        return None
 
 
 def select(table: "DataFrame", conditions: Sequence[Condition]) -> "DataFrame":
     """Returns the runs that fit all conditions. Raises ConfigError for a key that no run has."""
     for condition in conditions:
         check_key(condition.key, condition.typed, table)
-    for condition in conditions if len(table) else ():
-        table = table[condition.fits(table[condition.key])]
-    return table
+    if table.empty:
+        return table
+    fits = [condition.fits(table[condition.key]) for condition in conditions]
+    return table[reduce(operator.and_, fits)] if fits else table
 
 
 def check_key(key: str, typed: str, table: "DataFrame") -> None:
@@ -82,21 +97,7 @@ def check_key(key: str, typed: str, table: "DataFrame") -> None:
     last = key.rpartition(".")[2]
     near = [one for one in known if one.rpartition(".")[2] == last][:1] or nearest(key, known)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(
-        f"{typed}: {hint}no run has the key {key}; keys are those of its config (norm, "
-        "model.depth, ...) and of its summary (status, step, val_loss, ...)"
-    )
-
-
-def _word(value: Any) -> str:
-    return "none" if value is None else show(value)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    raise ConfigError(f"{typed}: {hint}no run has the key {key} in its config or its summary")
 
 
 def read_runs(folders: Sequence[Path]) -> list[SavedRun]:

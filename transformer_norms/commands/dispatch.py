@@ -23,16 +23,8 @@ class Command(NamedTuple):
     about: str
     parts: Mapping[str, "Command"] = {}
 
-    def run(self, arguments: Sequence[str]) -> int:
-        code: int = self._module.main(arguments)
-        return code
-
-    def make_parser(self) -> Parser:
-        parser: Parser = self._module.make_parser()
-        return parser
-
-    @property
-    def _module(self) -> Any:
+    def load(self) -> Any:
+        """Imports the module."""
         return import_module(f"transformer_norms.{self.module}")
 
 
@@ -78,7 +70,8 @@ def _run(program: str, commands: Mapping[str, Command], arguments: Sequence[str]
     name = parser.parse_args(arguments[:1]).command  # which answers --help and --version, too
     if commands[name].parts:
         return _run(f"{program} {name}", commands[name].parts, arguments[1:])
-    return commands[name].run(arguments[1:])
+    code: int = commands[name].load().main(arguments[1:])
+    return code
 
 
 def _make_parser(program: str, commands: Mapping[str, Command]) -> Parser:

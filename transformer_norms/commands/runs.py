@@ -1,4 +1,4 @@
-"""The command `runs`: lists runs by what they chose and what came of it, and compares a few."""
+"""The command `runs`: lists runs by their choices and results, and compares a few."""
 
 import json
 import os
@@ -47,7 +47,7 @@ number of the summary:
   val_loss=..1.9             at most 1.9; 1.5..1.9 and 1.5.. are ranges, too
   model.depth=4..            at least 4
   "val_loss<1.9"             < <= > >= need quotes: to the shell < is a file
-A choice that was auto counts as what it came to. Examples:
+A choice that was auto counts as its resolved value. Examples:
   {PROGRAM} runs main norm=rmsnorm --sort when
   {PROGRAM} runs trainer.steps=2500 val_loss=..1.9 --json
   {PROGRAM} runs compare layernorm placement=post
@@ -123,9 +123,12 @@ def _sort(runs: "DataFrame", key: str, reverse: bool) -> "DataFrame":
     def place(value: Any) -> tuple[int, Any]:
         return (0, value) if isinstance(value, (int, float)) else (1, show(value))
 
-    values = runs[key]
-    having = sorted(values[values.notna()].index, key=lambda at: place(values[at]), reverse=reverse)
-    return runs.loc[[*having, *values[values.isna()].index]]
+    return runs.sort_values(
+        key,
+        key=lambda values: values.map(place, na_action="ignore"),
+        ascending=not reverse,
+        kind="stable",
+    )
 
 
 def _rows(runs: "DataFrame", keys: Sequence[str]) -> list[dict[str, Any]]:

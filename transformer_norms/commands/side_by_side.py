@@ -29,7 +29,7 @@ run below ./runs fits, such as placement=post. Losses are in nats per token. One
 carries no verdict; a report of several seeds does.
 """
 _LETTERS = "ABCDEFGH"
-# What came of a run: the words for a field of its summary, and how its numbers are written.
+# The results of a run: the words for a field of its summary, and the format of its numbers.
 _RESULTS = {
     "val_loss": ("final val loss", ".4f"),
     "best_val_loss": ("best val loss", ".4f"),
@@ -42,7 +42,6 @@ _RESULTS = {
     "tokens_per_second": ("tokens/s", ",.0f"),
     "peak_memory": ("peak memory, bytes", ",d"),
 }
-_LOSSES = ("val_loss", "best_val_loss", "test_loss")
 
 
 def make_parser() -> Parser:
@@ -53,10 +52,7 @@ def make_parser() -> Parser:
 
 def _compare(typed: Namespace) -> int:
     if not 2 <= len(typed.runs) <= len(_LETTERS):
-        raise ConfigError(
-            f"{' '.join(typed.runs)}: name 2 to {len(_LETTERS)} runs, such as {PROGRAM} runs "
-            "compare norm=rmsnorm norm=layernorm"
-        )
+        raise ConfigError(f"{' '.join(typed.runs)}: name 2 to {len(_LETTERS)} runs")
     runs = [SavedRun(find_one(text)) for text in typed.runs]
     folders = [run.folder.resolve() for run in runs]
     if twice := [folder for folder in folders if folders.count(folder) > 1]:
@@ -70,7 +66,7 @@ main = command(make_parser, _compare)
 
 
 def find_one(text: str) -> Path:
-    """Returns the run that a name, or a condition that no other run fits, stands for."""
+    """Returns the run of a name, or of a condition that no other run fits."""
     if (condition := read_condition(text)) is None:
         return find_run(text)
     fit = select(run_table(read_runs([RUNS])), [condition])
@@ -132,7 +128,7 @@ def _difference(name: str, values: Sequence[float | None]) -> str:
     first, second = values
     if first is None or second is None or first == second:
         return ""
-    if name in _LOSSES:
+    if name.endswith("_loss"):
         return f"{second - first:+.4f}"
     return f"{second / first - 1:+.1%}" if first else ""
 

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import groupby
 from math import inf, nan
 from pathlib import Path
@@ -18,7 +18,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, NoReturn
 
-from transformer_norms import processes
+from transformer_norms import __version__, processes
 from transformer_norms.config.plugins import plugin_error
 from transformer_norms.errors import ConfigError, InputError, StorageError
 from transformer_norms.names import nearest, suggestion
@@ -97,15 +97,8 @@ def print_line(text: str) -> None:
 
 
 def version_text() -> str:
-    """Returns our version and torch's. It imports neither."""
-    return ", ".join(f"{name} {_version(name)}" for name in (PROGRAM, "torch"))
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(not installed)"
+    """Returns our version and torch's. It does not import torch."""
+    return f"{PROGRAM} {__version__}, torch {version('torch')}"
 
 
 def typed_path(text: str) -> Path:
@@ -149,7 +142,7 @@ class Formatter(argparse.HelpFormatter):
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, like those of the config. A flag is typed
-    whole: what reads a command beside the parser knows no shortened one."""
+    whole: the other readers of a command know no shortened one."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, "allow_abbrev": False, **more})

@@ -16,7 +16,7 @@ from transformer_norms.config.chosen_files import (
     option_reader,
 )
 from transformer_norms.config.overrides import HORIZONS, Typed
-from transformer_norms.config.tree import CHOSEN, TIED_SCALE, ReadOption
+from transformer_norms.config.tree import CHOSEN, TIED_SCALE, ReadOption, flat
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.model.placement import Placement
@@ -52,12 +52,6 @@ class Choices:
     values: dict[str, Any]
     axes: dict[str, str]
     option: ReadOption
-
-    def choose(self, axis: str, name: str) -> "Choices":
-        """Returns the choices with another option of an axis."""
-        values = {**self.values, axis: self.option(axis, name)}
-        axes = {**self.axes, axis: name} if axis in AXES_OF_A_RUN else self.axes
-        return replace(self, values=values, axes=axes)
 
 
 def choose(typed: Collection[Typed], folder: Path | None) -> Choices:
@@ -101,28 +95,26 @@ def _untie(choices: Choices) -> Choices:
 def _put_recipe(choices: Choices, recipe: dict[str, Any], typed: Collection[str]) -> Choices:
     """Returns the choices with the values of a recipe, but for the axes that are typed, whose files
     have all their values. The values of architecture belong to the recipe's preset."""
-    name = choices.axes["recipe"]
     about = {f"recipe_{key}": recipe.pop(key, "none") for key in ("source", "unverified")}
-    for node, held in recipe.items():
-        if not isinstance(choices.values.get(node), dict) or not isinstance(held, dict):
-            groups = [key for key, value in choices.values.items() if isinstance(value, dict)]
-            raise ConfigError(f"recipe={name}: {unknown('group of keys', node, groups)}")
     kept = {
         node: held
         for node, held in recipe.items()
         if ("preset" if node == "architecture" else node) not in typed
     }
-    nodes = {node: {**choices.values[node], **held} for node, held in kept.items()}
-    about = {"about": {**choices.values["about"], **about}}
-    return replace(choices, values={**choices.values, **about, **nodes})
+    return replace(choices, values=merge(choices.values, {"about": about, **kept}))
 
 
 def put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
-    """Returns the choices with typed values. A typed equation makes a placement of its own, which
-    keeps of the chosen file only the learned coefficients and the connection that the equation
-    names."""
+    """Returns the choices with typed values. Typed steps are in the place of a file's tokens. A
+    typed equation makes a separate placement, which keeps of the chosen file only the learned
+    coefficients and the connection that the equation names."""
     pairs = [pair for pair in typed if pair.key not in AXES]
-    values, axes = place(_one_horizon(choices.values, pairs), typed), dict(choices.axes)
+    horizons = {pair.key: pair for pair in pairs if pair.key in HORIZONS and pair.value != "auto"}
+    if len(horizons) > 1:
+        both = " and ".join(map(str, horizons.values()))
+        raise ConfigError(f"{both}: both are the horizon; type one")
+    steps_alone = {"trainer": {"tokens": "auto"}} if HORIZONS[0] in horizons else {}
+    values, axes = place(merge(choices.values, steps_alone), typed), dict(choices.axes)
     own = {pair.key.split(".")[1] for pair in pairs if pair.key.startswith("placement.")}
     if "equation" in own:
         placement = {key: item for key, item in values["placement"].items() if key in own}
@@ -138,26 +130,12 @@ def put_typed(choices: Choices, typed: Collection[Typed]) -> Choices:
     return replace(choices, values=values, axes=axes)
 
 
-def _one_horizon(values: dict[str, Any], typed: Iterable[Typed]) -> dict[str, Any]:
-    """Returns the values without tokens of a file where steps are typed. Raises ConfigError where
-    both are typed."""
-    said = {pair.key: pair for pair in typed if pair.key in HORIZONS and pair.value != "auto"}
-    if len(said) > 1:
-        raise ConfigError(
-            f"{' and '.join(map(str, said.values()))}: both are the horizon; type one"
-        )
-    if HORIZONS[0] in said:
-        values = {**values, "trainer": {**values["trainer"], "tokens": "auto"}}
-    return values
-
-
 # ------------------------------------------------------------------------- values in their places
 
 
 def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
     """Returns the values with each KEY=VALUE in its place; those of axes have theirs already.
-    Raises ConfigError for a key that there is not."""
-    options_typed = {pair.key: pair for pair in pairs if pair.key in AXES}
+    Raises ConfigError for a key that does not exist."""
     placed = copy.deepcopy(values)
     for pair in (pair for pair in pairs if pair.key not in AXES):
         if pair.key.split(".")[0].split("/")[0] == "hydra":
@@ -166,7 +144,7 @@ def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
         above, _, last = pair.key.rpartition(".")
         node = _node_at(placed, above)
         if (node is None or last not in node) and not _is_optional(axis, own):
-            raise ConfigError(_no_such_key(pair, placed, options_typed))
+            raise ConfigError(f"{pair}: {_no_such_key(pair.key, placed)}")
         if axis == "about" or (axis in AXES and own in _FIXED):
             if axis == "about":
                 axis = "recipe" if own.startswith("recipe") else "preset"
@@ -198,30 +176,25 @@ def _is_optional(axis: str, own: str) -> bool:
     return axis == "placement" and own in parameters(Placement)
 
 
-def _no_such_key(pair: Typed, values: dict[str, Any], chosen: Mapping[str, Typed]) -> str:
-    """Returns what to say of a key that there is not, where the user typed the options `chosen`."""
-    parent, _, last = pair.key.rpartition(".")
+def _no_such_key(key: str, values: dict[str, Any]) -> str:
+    """Returns what to say of a key that does not exist: which options of its axis have it, else the
+    nearest key."""
+    parent, _, last = key.rpartition(".")
     if parent == "init.std":
-        return f"{pair}: {unknown('role', last, _STD)}"
-    names = options(parent) if parent in AXES else []
-    files = {name: option_content(parent, name) for name in names}
-    if having := [name for name, held in files.items() if last in held.get(parent, held)][:3]:
-        near = f"type {parent}={having[0]} too; " if len(having) == 1 else ""
-        near = "" if parent in chosen else near
-        lacks = f"{chosen[parent]} has no key" if parent in chosen else "there is no key"
-        has = f"{parent}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it"
-        return f"{pair}: {near}{lacks} '{pair.key}'; {has}"
-    fixed, allowed = _FIXED if parent in AXES else (), f"axes are {', '.join(AXES)}"
+        return unknown("role", last, _STD)
+    files = {
+        f"{parent}={name}": option_content(parent, name)
+        for name in (options(parent) if parent in AXES else ())
+    }
+    if having := [option for option, held in files.items() if last in held.get(parent, held)][:3]:
+        return f"the chosen {parent} has no key '{key}'; those that have it: {', '.join(having)}"
     node = _node_at(values, parent) if parent else None
-    beside = [key for key in node or () if key not in fixed]
-    if node is not None:
-        shown = f"transformer-norms train --cfg job --package {parent} shows all"
-        listed = name_list(beside, shown)
-        allowed = f"keys of {parent} are {listed}" if listed else f"{parent} has no keys"
-    inner = {key: node if isinstance(node, dict) else {} for key, node in values.items()}
-    known = [one for key in inner for one in (key, *(f"{key}.{own}" for own in inner[key]))]
-    known += [*AXES, "config"]
-    same = [key for key in known if key.rpartition(".")[2] == last and key != pair.key][:1]
-    meant = theirs(last) or same or [f"{parent}.{key}" for key in nearest(last, beside)]
-    meant = meant or ([] if node is not None else nearest(pair.key, known))
-    return f"{pair}: {did_you_mean(meant)}there is no key '{pair.key}'; {allowed}"
+    others = [one for one in node or () if not (parent in AXES and one in _FIXED)]
+    shown = f"transformer-norms train --cfg job --package {parent} shows all"
+    allowed = f"keys of {parent} are {name_list(others, shown) or 'none'}"
+    known = [*flat(values), *values, *AXES, "config"]
+    same = [one for one in known if one.rpartition(".")[2] == last and one != key][:1]
+    meant = theirs(last) or same or [f"{parent}.{one}" for one in nearest(last, others)]
+    if node is None:
+        allowed, meant = f"axes are {', '.join(AXES)}", meant or nearest(key, known)
+    return f"{did_you_mean(meant)}there is no key '{key}'; {allowed}"

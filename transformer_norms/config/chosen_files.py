@@ -5,11 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.overrides import Typed, parse
-from transformer_norms.config.plugins import ACROSS, TO_CHOOSE, check_plugins
-from transformer_norms.config.tree import CHOSEN, ReadOption, flat
+from transformer_norms.config.plugins import check_plugins
+from transformer_norms.config.tree import CHOSEN, ReadOption, flat, marked
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, folder_of_configs, option_files, options, unknown
 from transformer_norms.storage.reading import read_yaml, real_path
+
+OF_A_COMMAND = frozenset(marked(Mark.COMMAND))  # the keys that no file and no saved run sets
+# The axes whose files have keys of several groups, and the keys in such a file.
+_KEYS = [key for key in CHOSEN if key not in OF_A_COMMAND]
+ACROSS = {"preset": _KEYS, "recipe": [*_KEYS, "recipe"]}
+_TO_CHOOSE = "a file chooses under 'defaults:', as '- override /norm: layernorm'"
 
 
 def option_content(axis: str, name: str, folder: Path | None = None) -> dict[str, Any]:
@@ -20,6 +27,8 @@ def option_content(axis: str, name: str, folder: Path | None = None) -> dict[str
 def read_config_file(file: Path) -> dict[str, Any]:
     """Returns the keys of a file of configs/. Raises ConfigError where it is not YAML."""
     content = read_yaml(real_path(file), values_only=False)
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"{file}: a list is not allowed; it should be keys")
     return {str(key): value for key, value in (content or {}).items()}
 
 
@@ -47,12 +56,10 @@ def check_option(pair: Typed, folder: Path | None) -> None:
         raise ConfigError(f"{pair}: several are a sweep; type -m {names}")
     known = options(pair.key, folder)
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
-        line, more = unknown(pair.key, pair.word, known), ""
-        if folder is not None:
-            more = f"; your own stand in {folder}/configs/{pair.key}"
-        elif not line.startswith("did you mean"):
-            more = "; one of your own needs plugins=FOLDER"
-        raise ConfigError(f"{pair}: {line}{more}")
+        line = unknown(pair.key, pair.word, known)
+        if folder is None and not line.startswith("did you mean"):
+            line += "; one of your own needs plugins=FOLDER"
+        raise ConfigError(f"{pair}: {line}")
 
 
 def check_names(overrides: Iterable[str]) -> None:
@@ -103,13 +110,20 @@ def _read_option(
     content = option_content(axis, name, folder)
     extended: dict[str, Any] = {}
     choices: dict[str, str] = {}
-    for entry in content.pop("defaults", ()):
+    defaults = content.pop("defaults", ())
+    for key, value in content.items() if axis in ACROSS else ():
+        if key not in ACROSS[axis]:
+            raise ConfigError(f"{axis}={name}: {unknown('key', key, ACROSS[axis])}")
+        if key in AXES and isinstance(value, str):
+            raise ConfigError(f"{axis}={name}: '{key}: {value}' chooses nothing; {_TO_CHOOSE}")
+    for entry in defaults:
         if isinstance(entry, str) and entry != "_self_":
             below, further = _read_option(axis, entry, folder, (*above, name))
             extended, choices = merge(extended, below), {**further, **choices}
         for key, word in entry.items() if isinstance(entry, dict) else ():
             chosen = key.removeprefix("override /")
-            if chosen == key or chosen not in AXES:
-                raise ConfigError(f"{axis}={name}: defaults: '{key}' chooses nothing; {TO_CHOOSE}")
+            if chosen == key or chosen not in AXES or axis not in ACROSS:
+                rule = _TO_CHOOSE if axis in ACROSS else f"a file of {axis} has keys of {axis} only"
+                raise ConfigError(f"{axis}={name}: defaults: '{key}' chooses nothing; {rule}")
             choices = {**choices, chosen: str(word)}
     return merge(extended, content), choices

@@ -1,6 +1,8 @@
-"""The config door: what was typed becomes one validated config, or one line that says why not.
+"""Makes one checked config from the words of a command, or refuses them in one line.
 
-A user needs `compose(["norm=rmsnorm", "placement=pre"])` only. Hydra is not a part of it.
+overrides.py reads the words. choices.py puts the chosen files and the words together. tree.py
+checks keys, types and ranges. resolution.py replaces each `auto` by a value. Hydra is not a part
+of it. A user needs `compose(["norm=rmsnorm", "placement=pre"])` only.
 """
 
 import copy
@@ -10,25 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.choices import Choices, choose, put_typed
-from transformer_norms.config.chosen_files import check_option, option_reader
+from transformer_norms.config.chosen_files import OF_A_COMMAND, check_option, option_reader
 from transformer_norms.config.finding import CONFIG, find_config, find_run
 from transformer_norms.config.overrides import Typed, as_typed, parse
 from transformer_norms.config.plugins import check_plugins, load
 from transformer_norms.config.saved import Saved, read_saved, saved_of
-from transformer_norms.config.tree import CHOSEN, Config, check_chosen, diff, flat, marked
+from transformer_norms.config.tree import CHOSEN, Config, check_chosen, diff, flat
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, AXES_OF_A_RUN
-
-_OF_A_COMMAND = frozenset(marked(Mark.COMMAND))
 
 
 def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     """Returns the config that `python train.py OVERRIDES` would run, checked and resolved.
 
     `config=RUN` starts from a saved run instead of the defaults: its folder, its config.yaml, or a
-    part of its name. So does `continue_from=RUN`. `device` stands for the machine's own where the
-    config says auto. Raises ConfigError, one line.
+    part of its name. So does `continue_from=RUN`. `device` is used where the config says auto.
+    Raises ConfigError, one line.
     """
     keys = {pair.key: pair for pair in parse(overrides)}
     file = _saved_file(keys)
@@ -46,23 +45,20 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
 
 
 def recompose(
-    config: Config,
-    overrides: Iterable[str] = (),
-    choices: Mapping[str, Any] = {},
-    norms: Mapping[str, Mapping[str, Any]] = {},
+    config: Config, overrides: Iterable[str] = (), choices: Mapping[str, Any] = {}
 ) -> Config:
     """Returns the config with other choices, as `compose` does with config=RUN and `overrides` for
     a run of this config, which need not be a file. `choices` has whole nodes, and for an axis the
-    pair of a name and its node. A norm of `norms` has the content there. Raises ConfigError, one
-    line."""
+    pair of a name and its node. Raises ConfigError, one line."""
     plugins = [] if config.plugins == "none" else [as_typed("plugins", config.plugins)]
     typed = parse([*plugins, *overrides])
     folder, saved = check_plugins(config.plugins), saved_of(config)
-    of_axes = {name: choices[name] for name in choices if name in AXES_OF_A_RUN}
-    axes = {**saved.axes, **{axis: name for axis, (name, _) in of_axes.items()}}
-    chosen = {**saved.chosen, **choices, **{axis: node for axis, (_, node) in of_axes.items()}}
-    resolved = {**saved.resolved, "norms": {**saved.resolved["norms"], **norms}}
-    return complete(_choices_of(Saved(axes, chosen, resolved), typed, folder), typed, folder)
+    named = {axis: choices[axis] for axis in choices.keys() & {*AXES_OF_A_RUN}}
+    axes = saved.axes | {axis: name for axis, (name, _) in named.items()}
+    chosen = {**saved.chosen, **choices, **{axis: node for axis, (_, node) in named.items()}}
+    return complete(
+        _choices_of(replace(saved, axes=axes, chosen=chosen), typed, folder), typed, folder
+    )
 
 
 def _saved_file(keys: dict[str, Typed]) -> Typed | None:
@@ -80,15 +76,14 @@ def complete(
     choices: Choices, typed: Collection[Typed], folder: Path | None = None, device: str = "auto"
 ) -> Config:
     """Checks and resolves the choices. Torch is imported between the two, for the settings of
-    registered classes. `device` stands for the machine's own where the config says auto."""
+    registered classes. `device` is used where the config says auto."""
     spelled = {pair.key: pair.text for pair in typed if isinstance(pair.value, (int, float))}
-    checked = check_chosen(choices.values, spelled)
+    checked = replace(choices, values=check_chosen(choices.values, spelled))
     from transformer_norms.config.resolution import resolve
 
     if folder is not None:
         load(folder)
-    keys = {pair.key for pair in typed}
-    config = resolve(checked, choices.axes, keys, spelled, choices.option, device)
+    config = resolve(checked, {pair.key for pair in typed}, spelled, device)
     if "${" in str(config):  # from a plugin's file
         raise ConfigError("${...} is not allowed; a run's config holds values")
     return config
@@ -98,22 +93,22 @@ def _choices_of(saved: Saved, typed: Collection[Typed], folder: Path | None) -> 
     """Returns a saved run's choices with what was typed. An option that the saved run used has the
     content that it had then."""
     read = option_reader(folder)
-    of_a_command: dict[str, Any] = {"plugins": "none", "again": False, "continue_from": "none"}
-    of_a_command["parallel"] = {"type": "none"}
-    choices = Choices({**copy.deepcopy(saved.chosen), **of_a_command}, dict(saved.axes), read)
+    values, axes = copy.deepcopy(saved.chosen), dict(saved.axes)
+    values |= {"plugins": "none", "again": False, "continue_from": "none"}  # of a command
+    values |= {"parallel": {"type": "none"}}
     for pair in (pair for pair in typed if pair.key in AXES):
-        if pair.key not in CHOSEN:
-            if (held := saved.axes.get(pair.key)) == pair.word:
-                continue
+        if pair.key in CHOSEN:
+            check_option(pair, folder)
+            values[pair.key] = read(pair.key, pair.word)
+            axes |= {pair.key: pair.word} if pair.key in axes else {}
+        elif (held := saved.axes.get(pair.key)) != pair.word:
             its = f" (its {pair.key} is {held})" if held else ""
             raise ConfigError(f"{pair}: {pair.key} goes with no saved run{its}; name the axes")
-        check_option(pair, folder)
-        choices = choices.choose(pair.key, pair.word)
 
     def option(axis: str, name: str) -> dict[str, Any]:
         return saved.content(axis, name) or read(axis, name)
 
-    return put_typed(replace(choices, option=option), typed)
+    return put_typed(Choices(values, axes, option), typed)
 
 
 def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
@@ -123,11 +118,9 @@ def _check_unedited(file: str, saved: Saved, folder: Path | None) -> None:
         config = complete(_choices_of(saved, [], folder), [], folder, device)
         differing = diff(flat(saved.resolved), flat(saved_of(config).resolved))
         for key, (stated, computed) in differing.items():
-            if key.partition(".")[0] not in _OF_A_COMMAND:
-                raise ConfigError(
-                    f"{key}: resolved says {stated!r}, and the choices give {computed!r}. To "
-                    f"change a saved run leave the file as it is and type: config=FILE {key}=VALUE"
-                )
+            if key.partition(".")[0] not in OF_A_COMMAND:
+                said = f"resolved says {stated!r}, and the choices give {computed!r}"
+                raise ConfigError(f"{key}: {said}; leave the file as it is and type {key}=VALUE")
     except ConfigError as error:
         made_with = saved.chosen["plugins"]
         needs_plugins = made_with != "none" and not folder

@@ -1,13 +1,13 @@
 """Finds a run or a study by what a user types: a folder, a file in it, or a part of its name."""
 
+import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import nearest
 from transformer_norms.storage.reading import is_there
 from transformer_norms.text_tables import printable
 
@@ -15,7 +15,6 @@ RUNS = Path("runs")  # in the current folder
 CONFIG = "config.yaml"
 _OF_A_RUN = (CONFIG, "summary.json")
 _SHOWN = 4  # names in a message
-_ALIKE = 0.7  # quik is alike to quick, and nope not to norm
 
 
 def find_run(text: str | Path, origin: bool = False) -> Path:
@@ -30,10 +29,9 @@ def find_run(text: str | Path, origin: bool = False) -> Path:
     """
     path = _existing(text)
     if path is None:
-        runs = _folders_with(text, runs_below())
-        if origin:
-            runs = [run for run in runs if "-from-" not in run.name] or runs
-        return _the_one(text, runs) or _refuse(text, "run", runs_below())
+        runs = runs_below()
+        begun = [run for run in runs if "-from-" not in run.name]
+        return _find_below(text, *([begun, runs] if origin else [runs]))
     folder = path if path.is_dir() else path.parent
     if is_run(folder):
         return folder
@@ -51,11 +49,7 @@ def find_study(text: str | Path) -> Path:
     """
     path = _existing(text)
     if path is None:
-        studies, runs = studies_below(), runs_below()
-        named = _the_one(text, _folders_with(text, studies)) or _the_one(
-            text, _folders_with(text, runs)
-        )
-        return named or _refuse(text, "study or run", [*studies, *runs])
+        return _find_below(text, studies_below(), runs_below())
     return path if path.is_dir() or path.suffix == ".json" else find_run(path)
 
 
@@ -69,8 +63,6 @@ def find_config(text: str | Path) -> Path:
 def with_runs(words: Iterable[str]) -> list[str]:
     """Returns KEY=VALUEs, where a word without `=` has named a run: it becomes config=RUN. Raises
     ConfigError, one line, where it names none."""
-    from transformer_norms.config.overrides import as_typed  # brings Hydra
-
     try:
         return [
             word if "=" in word else as_typed("config", str(find_run(word) / CONFIG))
@@ -81,22 +73,21 @@ def with_runs(words: Iterable[str]) -> list[str]:
 
 
 def is_run(folder: Path) -> bool:
-    # Nothing that another user's folder does not let anybody see is a run.
     return any(is_there(folder / name) for name in _OF_A_RUN)
 
 
 def runs_in(study: Path) -> list[Path]:
-    return [folder for folder in _folders(study) if is_run(folder)]
+    return [folder for folder in sorted(study.glob("*")) if folder.is_dir() and is_run(folder)]
 
 
 def studies_below() -> list[Path]:
     """Returns the folders of runs below ./runs, by name."""
-    return [folder for folder in _folders(RUNS) if not is_run(folder) and runs_in(folder)]
+    return [study for study in sorted(RUNS.glob("*")) if not is_run(study) and runs_in(study)]
 
 
 def runs_below() -> list[Path]:
     """Returns the folders of the runs of all studies below ./runs, by name."""
-    return [run for study in _folders(RUNS) for run in runs_in(study)]
+    return [run for study in sorted(RUNS.glob("*")) for run in runs_in(study)]
 
 
 def _existing(text: str | Path) -> Path | None:
@@ -108,58 +99,39 @@ def _existing(text: str | Path) -> Path | None:
     return path.resolve() if path.is_symlink() and path.is_dir() else path
 
 
-def _folders(home: Path) -> list[Path]:
-    try:
-        with os.scandir(home) as entries:
-            return sorted(home / entry.name for entry in entries if entry.is_dir())
-    except OSError:
-        return []
+def _find_below(text: str | Path, *groups: Sequence[Path]) -> Path:
+    """Returns the folder below ./runs that has `text` in its name, of the first group that has
+    one, and the newest of several attempts at one run. Raises ConfigError, with the nearest
+    names."""
+    for folders in groups:
+        fitting = _folders_with(text, folders)
+        # NAME-HASH-2 -> NAME-HASH
+        if len({re.sub(r"(-[0-9a-f]{8})-\d{1,7}$", r"\1", str(folder)) for folder in fitting}) > 1:
+            fit = f"{len(fitting)} fit: {_names_text(fitting)}"
+            raise ConfigError(f"{text}: type more of one name; {fit}")
+        if fitting:
+            return max(fitting, key=lambda folder: (len(folder.name), folder.name))
+    names = dict.fromkeys(str(folder) for folders in groups for folder in folders)
+    near = difflib.get_close_matches(f"{RUNS}/{text}"[:200], names, _SHOWN, 0.0)
+    raise ConfigError(
+        f"{text}: there is no such file or folder, and no name below ./{RUNS} has that in it; "
+        f"the nearest are {', '.join(map(printable, near)) or 'none'}"
+    )
 
 
-def _folders_with(text: str | Path, folders: list[Path]) -> list[Path]:
+def _folders_with(text: str | Path, folders: Sequence[Path]) -> list[Path]:
     """Returns the folders that have `text` for a name, else those with it in their names, else
     those with it in their paths."""
     part = str(text).rstrip("/")
     if not part:
         return []
     return (
-        [folder for folder in folders if part in (folder.name, _below_runs(folder))]
+        [folder for folder in folders if part in (folder.name, str(folder.relative_to(RUNS)))]
         or [folder for folder in folders if part in folder.name]
         or [folder for folder in folders if part in folder.as_posix()]
     )
 
 
-def _below_runs(folder: Path) -> str:
-    """runs/quick/NAME -> quick/NAME"""
-    return folder.relative_to(RUNS).as_posix()
-
-
-def _the_one(text: str | Path, folders: list[Path]) -> Path | None:
-    """Returns the only one of the folders, the newest of several attempts at one run, or None
-    where there is no folder."""
-    # NAME-HASH-2 -> NAME-HASH
-    if len({re.sub(r"(-[0-9a-f]{8})-\d{1,7}$", r"\1", str(folder)) for folder in folders}) > 1:
-        raise ConfigError(
-            f"{text}: type more of one name; {len(folders)} fit: {_names_text(folders)}"
-        )
-    return max(folders, key=lambda folder: (len(folder.name), folder.name), default=None)
-
-
-def _refuse(text: str | Path, kind: str, folders: list[Path]) -> NoReturn:
-    """Raises ConfigError, with what has a name like that."""
-    if not folders:
-        raise ConfigError(f"{text}: there is no such file or folder, and no run below ./{RUNS}")
-    parts = {part for folder in folders for part in re.split("[-/]", _below_runs(folder))}
-    words = re.split("[-/]", str(text))
-    near = [part for word in words for part in nearest(word, parts, cutoff=_ALIKE)]
-    fits = [sum(part in folder.as_posix() for part in near) for folder in folders]
-    similar = [folder for folder, fit in zip(folders, fits, strict=True) if 0 < fit == max(fits)]
-    hint = f"did you mean {_names_text(similar)}? " if similar else ""
-    there = "" if similar else f"; there are {_names_text(folders)}"
-    none = f"there is no such file or folder, and no {kind} below ./{RUNS}"
-    raise ConfigError(f"{text}: {hint}{none} has that in its name{there}")
-
-
-def _names_text(folders: list[Path]) -> str:
+def _names_text(folders: Sequence[Path]) -> str:
     names = ", ".join(printable(folder) for folder in folders[:_SHOWN])
     return f"{names} and {len(folders) - _SHOWN} more" if len(folders) > _SHOWN else names

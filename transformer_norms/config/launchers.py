@@ -17,12 +17,14 @@ from transformer_norms.validation import build
 LAUNCHERS = Registry("launcher")
 WITHOUT_A_GPU = 2  # workers
 
-# Options of sbatch that are keys of the launcher, or that it sets itself.
+# Options of sbatch that a sweep does not take.
 _KEYS = {
     "partition": "partition", "time": "time", "gpus-per-node": "gpus", "cpus-per-task": "cpus",
     "mem": "memory", "array": "pilots",
 }  # fmt: skip
 _OURS = ("output", "error", "open-mode", "nodes", "ntasks", "ntasks-per-node", "requeue", "wrap")
+_TAKEN = {name: f"the key launcher.{key}" for name, key in _KEYS.items()}
+_TAKEN |= dict.fromkeys(_OURS, "set by the launcher itself")
 
 Workers = Annotated[Integer, Field(ge=1, le=1024)]
 Stacked = Nothing | Annotated[Integer, Field(ge=2, le=1024)]  # runs
@@ -33,10 +35,8 @@ Gigabytes = Annotated[Number, Field(gt=0, le=1e6)]
 
 def _options_of_sbatch(text: str) -> str:
     for name in read_options(text):
-        if name in _KEYS:
-            raise ValueError(f"--{name} is the key launcher.{_KEYS[name]}")
-        if name in _OURS:
-            raise ValueError(f"--{name} is set by the launcher itself")
+        if name in _TAKEN:
+            raise ValueError(f"--{name} is {_TAKEN[name]}")
     return text
 
 
@@ -112,10 +112,7 @@ def read_launcher(command: Iterable[str]) -> PoolSettings | SlurmSettings:
     for pair in (pair for pair in pairs if pair.key in ("launcher", "parallel")):
         check_option(pair, None)
         if pair.key == "parallel" and pair.word != "none":
-            raise ConfigError(
-                f"{pair}: is for one run under torchrun; each run of a sweep is one process "
-                "(launcher=pool runs several at a time)"
-            )
+            raise ConfigError(f"{pair}: is for one run under torchrun; a sweep has launcher=pool")
     name = next((pair.word for pair in pairs if pair.key == "launcher"), "basic")
     values = place({"launcher": option_content("launcher", name)}, pairs)["launcher"]
     if name == "basic":
@@ -126,7 +123,5 @@ def read_launcher(command: Iterable[str]) -> PoolSettings | SlurmSettings:
 
 def _refuse_two_numbers(workers: int | str, per_gpu: int) -> None:
     if workers != "auto" and per_gpu > 1:
-        raise ValueError(
-            f"launcher.workers={workers}: launcher.per_gpu={per_gpu} says already how many workers "
-            "there are; type one of the two"
-        )
+        say_both = f"launcher.workers={workers}: launcher.per_gpu={per_gpu} says how many, too"
+        raise ValueError(f"{say_both}; type one of the two")

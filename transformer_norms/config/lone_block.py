@@ -59,7 +59,7 @@ class Block(nn.Module):
             {"equation": ..., "learned": ..., "where": ...}              a placement's YAML, read
         `norm` is a name such as "layernorm", or anything that is called as norm(width), such as
         torch.nn.LayerNorm. `mlp` and `position` are names. `settings` are further KEY=VALUE of
-        `compose`, such as "model.kv_heads=2". Whatever is left out is what `python train.py` takes.
+        `compose`, such as "model.kv_heads=2". All else is what `python train.py` takes.
         `learned` and `where` are those of a placement's YAML.
 
         The weights are drawn as `build_model` draws them, by the placement's own rule of
@@ -75,7 +75,7 @@ class Block(nn.Module):
             "model.heads": heads,
             "model.depth": depth,
             "seed": seed,
-            **_placement(equation, learned=learned, where=where),
+            **_placement(equation, {"learned": learned, "where": where}),
         }
         typed = [as_typed(key, plain(item)) for key, item in chosen.items() if item is not None]
         config = compose([*typed, *settings], device="cpu")
@@ -105,10 +105,10 @@ class Block(nn.Module):
         return cast(Tensor, self.leave(streams))
 
 
-def _placement(equation: Equation, **beside: Any) -> dict[str, Any]:
-    """Returns the keys that an equation, a placement's name or its YAML stands for, and those that
-    were given beside it."""
-    given = {key: item for key, item in beside.items() if item is not None}
+def _placement(equation: Equation, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys for an equation, a placement's name or its YAML, and for what was given
+    with it."""
+    given = {key: item for key, item in more.items() if item is not None}
     if isinstance(equation, Mapping) and "equation" in equation:
         about = ("source", "unverified")  # which no one types
         given = {key: item for key, item in equation.items() if key not in about} | given
@@ -119,23 +119,17 @@ def _placement(equation: Equation, **beside: Any) -> dict[str, Any]:
 
 
 def _position(config: Config) -> NoPosition:
-    """Returns what tells tokens where they are. Raises ConfigError where a block alone cannot be
-    built, since its config has inputs from elsewhere in a model."""
-    position = build_position(config)
-    if type(position).forward is not NoPosition.forward:
-        raise ConfigError(
-            f"position={config.choices['position']}: it is added to the embedded tokens, which a "
-            "block alone does not see; rope and none stand in a block"
-        )
+    """Returns what gives tokens their positions. Raises ConfigError for a choice whose input comes
+    from elsewhere in a model."""
+    position, choices = build_position(config), config.choices
+    connection = read_placement(config.placement).connection
+    elsewhere = {
+        f"position={choices.position}": type(position).forward is not NoPosition.forward,
+        f"placement={choices.placement}": connection.get("inputs"),
+    }
     for key in GIVEN:
-        if (value := getattr(config.architecture, key)) != "none":
-            raise ConfigError(
-                f"architecture.{key}: {as_number(value)} is not allowed in a block alone, which "
-                "has neither earlier blocks nor tokens"
-            )
-    if read_placement(config.placement).connection.get("inputs"):
-        raise ConfigError(
-            f"placement={config.choices['placement']}: each block has an input that is made of "
-            "tokens, which a block alone does not see"
-        )
+        value = getattr(config.architecture, key)
+        elsewhere[f"architecture.{key}: {as_number(value)}"] = value != "none"
+    for choice in (choice for choice, needed in elsewhere.items() if needed):
+        raise ConfigError(f"{choice} is not allowed in a block alone, which is given x alone")
     return position

@@ -67,7 +67,7 @@ def split(text: str, sign: str = ",") -> list[str]:
 
 
 def read_value(text: str) -> Any:
-    """Returns the value that a text stands for."""
+    """Returns the value of a text."""
     text = text.strip()
     if re.fullmatch(_QUOTED, text):  # with half of the backslashes before a quote or the end
         ends = r"(\\+)(['\"]|$)"
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 def parse(overrides: Iterable[str]) -> list[Typed]:
-    """Returns the typed pairs. Raises ConfigError for a text that is no KEY=VALUE, for several
+    """Returns the typed pairs. Raises ConfigError for a text that is not KEY=VALUE, for several
     values, for `+`, `~` and `${...}`, and for a key that is typed twice."""
     if isinstance(overrides, (str, Mapping)):
         such = [overrides if isinstance(overrides, str) else "norm=rmsnorm"]
@@ -123,7 +123,12 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
         if parts is None or is_several(text):
             a_list = f" (a list is {key}=[A,B])" if "." in key else ""
             raise ConfigError(f"{text}: several values are a sweep; type -m before them{a_list}")
-        value = _read(key, parts[0])
+        value: Any = parts[0]
+        if key != SEPARATOR or value[:1] in ("'", '"'):
+            try:
+                value = option_name(key, read_value(value))
+            except (ValueError, RecursionError):  # endless digits, brackets
+                raise ConfigError(f"{key}={value}: cannot be read") from None
         if key in typed and typed[key].value != value:
             raise ConfigError(f"{key} is typed twice: {typed[key]} and {text}")
         _refuse_unusable(key, value, text)
@@ -133,8 +138,8 @@ def parse(overrides: Iterable[str]) -> list[Typed]:
 
 def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
     """Returns the key and the texts of the values of KEY=A,B, KEY=choice(A,B) or KEY=range(A,B).
-    They are None where a function of Hydra's lists no values. Raises ConfigError for what is no
-    such text."""
+    They are None where a function of Hydra's lists no values. Raises ConfigError for any
+    other text."""
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no KEY=VALUE")
     if text.startswith(f"{SEPARATOR}="):
@@ -169,16 +174,6 @@ def is_several(text: str) -> bool:
     key, _, value = text.partition("=")
     many = len(split(value)) > 1 or FUNCTION.fullmatch(value)
     return key != SEPARATOR and bool(many or re.fullmatch(r"seed=\d+\.\.\d+", text))
-
-
-def _read(key: str, text: Any) -> Any:
-    """Returns the value of a key. An option that is typed as its file has its name."""
-    if key == SEPARATOR and str(text)[:1] not in ("'", '"'):
-        return text
-    try:
-        return option_name(key, read_value(str(text)))
-    except (ValueError, RecursionError):  # endless digits, brackets
-        raise ConfigError(f"{key}={text}: cannot be read") from None
 
 
 def meant_setting(text: str) -> str:

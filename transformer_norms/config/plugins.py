@@ -6,23 +6,17 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from traceback import format_exception, walk_tb
-from typing import Any
 
-from transformer_norms.config.tree import CHOSEN, marked
 from transformer_norms.errors import BEGAN, ConfigError, StorageError, describe_error, hide_secrets
-from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, PLUGIN, nearest, options, unknown
-from transformer_norms.storage.reading import LONGEST_YAML, parse_yaml, read_bytes, real_path
+from transformer_norms.text_tables import shorten
 
-# The axes whose files have keys of several groups, and the keys in them that no run has.
-ACROSS = {"preset": [], "recipe": ["recipe"]}
 LONGEST = 500  # letters of an error that a line shows; its traceback has all
-TO_CHOOSE = "a file chooses under 'defaults:', as '- override /norm: layernorm'"
 
 
 def check_plugins(text: str) -> Path | None:
-    """Returns the folder that `plugins=TEXT` names. Raises ConfigError where an option in it has
-    the name of a built-in one, or says what AXIS=NAME would not choose."""
+    """Returns the folder that `plugins=TEXT` names. Raises ConfigError where there is none, or
+    where an option in it has the name of a built-in one."""
     if text == "none":
         return None
     if not Path(text).is_dir():  # nor is a link in a circle, which cannot be resolved
@@ -32,36 +26,11 @@ def check_plugins(text: str) -> Path | None:
         raise ConfigError(f"plugins={text}: it holds neither configs/ nor a Python file")
     for file in sorted((folder / "configs").glob("*/*.yaml")):
         axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
-        if axis in AXES:
-            data, where = read_bytes(real_path(file), LONGEST_YAML), f"{where}/{file.name}"
-            content = parse_yaml(data, where, values_only=False)
-            if fault := fault_of(axis, file.stem, data.decode("utf-8", "replace"), content):
-                raise ConfigError(f"{where}: {fault}")
-        elif nearest(axis, AXES, cutoff=0.7):  # a misspelled axis
+        if axis in AXES and file.stem in options(axis):
+            raise ConfigError(f"{where}: {axis}={file.stem} is ours; name it otherwise")
+        if axis not in AXES and nearest(axis, AXES, cutoff=0.7):  # a misspelled axis
             raise ConfigError(f"{where}: {unknown('axis', axis, AXES)}")
     return folder
-
-
-def fault_of(axis: str, name: str, text: str, content: Any) -> str | None:
-    """Returns what in an option's file AXIS=NAME would not choose, and what to write instead."""
-    if text.startswith("\ufeff"):
-        return "it begins with a byte order mark; save it as UTF-8 without one"
-    if not isinstance(content, dict | None):
-        return "a list is not allowed; it should be keys"
-    if name in options(axis):
-        return f"{axis}={name} is ours; name it otherwise"
-    content = content or {}
-    if axis not in ACROSS:
-        choices = [one for one in content.get("defaults") or () if not isinstance(one, str)]
-        keys = f"a file of {axis} has keys of {axis} only; a preset has those of several groups"
-        return f"{choices[0]}: {keys}" if choices else None
-    of_run = [key for key in CHOSEN if key not in {*marked(Mark.COMMAND)}]
-    for key, value in content.items():
-        if key not in (known := ["defaults", *of_run, *ACROSS[axis]]):
-            return unknown("key", key, known)
-        if key in AXES and isinstance(value, str):
-            return f"'{key}: {value}' chooses nothing; {TO_CHOOSE}"
-    return None
 
 
 def load(folder: Path) -> None:
@@ -111,8 +80,6 @@ def plugin_error(error: BaseException) -> ConfigError | None:
         kept = f"; its traceback is in {file}"
     frame, line = own[-1]
     where = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
-    message = describe_error(error)
-    message = message if len(message) <= LONGEST else f"{message[: LONGEST - 3]}..."
-    known = ConfigError(f"{where}: {message}{kept}")
+    known = ConfigError(f"{where}: {shorten(describe_error(error), LONGEST)}{kept}")
     known.exit_code = 1 if BEGAN in getattr(error, "__notes__", ()) else 2
     return known

@@ -1,13 +1,13 @@
-"""Replaces every `auto` by what it comes to. checks/contradictions.py then refuses what contradicts
-itself.
+"""Replaces every `auto` of a config by a value. checks/contradictions.py then refuses what
+contradicts itself.
 
-Typed wins over recipe and recipe over preset (all three stand in the values already), preset over
+Typed wins over recipe and recipe over preset (the values have all three already), preset over
 placement, placement over norm, norm over init, init over none. A separate head of the init wins
-over the preset's tied head (compose.py). Sizes become numbers in model/sizes.py. A formula
+over the preset's tied head (choices.py). Sizes become numbers in model/sizes.py. A formula
 becomes a number when its block is built, threads and replicas when the run starts.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
 
@@ -16,7 +16,9 @@ import torch
 from transformer_norms.config.checks.cautions import cautions
 from transformer_norms.config.checks.contradictions import refuse_contradictions
 from transformer_norms.config.checks.formulas import is_of_weights, name_key
-from transformer_norms.config.checks.registered import USES, check_registered
+from transformer_norms.config.checks.registered import check_norm, check_parts
+from transformer_norms.config.choices import Choices
+from transformer_norms.config.chosen_files import merge
 from transformer_norms.config.tree import (
     CHOSEN,
     DEFAULTS,
@@ -31,55 +33,36 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula, quotient, substitute
 from transformer_norms.kinds import Mark, Values, freeze
 from transformer_norms.model.initialization import InitRule, deviation_inside
-from transformer_norms.model.mlp import ACTIVATIONS, MLPS
-from transformer_norms.model.placement import Placement, head_sites, read_placement
+from transformer_norms.model.mlp import MLPS
+from transformer_norms.model.placement import head_sites, read_placement
 from transformer_norms.model.settings import InitFile
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.model.sizes import Sizes, formula_values, resolve_sizes
 from transformer_norms.names import NORM_WORDS, options, unknown
-from transformer_norms.norms import NORMS
-from transformer_norms.norms.stated import check_formula, is_fault
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import GROUPS
 from transformer_norms.validation import build, check
 
 Nodes = dict[str, Any]
 
-# The keys that name a norm, or say where the run's norm stands.
+# The keys that name a norm, or say where the run's norm is.
 NORM_KEYS = tuple(NORM_WORDS)
 # The keys that a norm or a placement may bring.
 BRINGS = [*NORM_KEYS, "init", *DEFAULTS]
-HEAD_NORMS = options("norm/head")  # norms that stand at the site head_norm alone
 HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
 
 
 def resolve(
-    chosen: Mapping[str, Any],
-    axes: Mapping[str, str],
-    typed: Collection[str],
-    spelled: Mapping[str, str],
-    option: ReadOption,
-    device: str,
+    choices: Choices, typed: Collection[str], spelled: Mapping[str, str], device: str
 ) -> Config:
     """Returns the complete config of a run. Raises ConfigError where something is out of range or
     contradicts itself.
 
-    `chosen` is what `check_chosen` returned, `axes` are the names of the files chosen, `typed` the
-    keys that the user typed. `device` is what an auto device means, or auto: the machine's.
+    The values of the choices are what `check_chosen` returned, and `typed` the keys that the user
+    typed. `device` is what an auto device means, or auto: the machine's.
     """
-    nodes = dict(chosen)
-    for name in (name for name in USES if name in nodes):
-        nodes[name] = check_registered(name, name, nodes[name], spelled)
-    groups = [("placement", "connection")]
-    groups += [("position", "scaling")] if nodes["position"]["type"] == "rope" else []
-    for name, key in groups:
-        if (given := nodes[name].get(key, "none")) not in ("none", {}):
-            checked = check_registered(f"{name}.{key}", key, given, spelled)
-            nodes[name] = {**nodes[name], key: checked}
-    _check_formula("norm", nodes["norm"], typed)
-    if (activation := nodes["mlp"]["activation"]) not in ACTIVATIONS:
-        raise ConfigError(f"mlp.activation: {unknown('activation', activation, ACTIVATIONS)}")
-    resolving = _Resolving(nodes, typed, option)
+    axes, nodes = choices.axes, check_parts(choices.values, typed, spelled)
+    resolving = _Resolving(nodes, typed, choices.option)
     resolving.resolve_sizes()
     resolving.resolve_horizon()
     resolving.resolve_norms()
@@ -88,9 +71,8 @@ def resolve(
     resolving.resolve_stream()
     resolving.resolve_rates()
     resolving.resolve_device_and_seed(device)
-    words = {key: nodes[key] for key in NORM_KEYS}
-    nodes["choices"] = {**axes, "init": rule, **words}
-    nodes["chosen"] = {"choices": axes, **chosen}
+    nodes["choices"] = {**axes, "init": rule, **{key: nodes[key] for key in NORM_KEYS}}
+    nodes["chosen"] = {"choices": axes, **choices.values}
     for name, node in nodes.items():
         owner: Any = base_of(CHOSEN.get(name, Values))
         frozen = freeze(node)
@@ -106,18 +88,24 @@ class _Resolving:
 
     def __init__(self, nodes: Nodes, typed: Collection[str], option: ReadOption) -> None:
         self.nodes, self.typed, self.option = nodes, typed, option
-        self.placement = _read_placement(nodes["placement"])
-        self.brings = _merge_brings(nodes["norm"], self.placement)
+        try:
+            self.placement = read_placement(nodes["placement"])
+        except (ValueError, TypeError) as error:  # TypeError: a word where a group is wanted
+            raise ConfigError(f"placement.{error}") from None
+        except (RecursionError, MemoryError):
+            raise ConfigError("placement: a formula in it is nested too deeply") from None
+        of_norm = nodes["norm"].get("brings", {})
+        _check_known("norm.brings", "choice", of_norm, [*BRINGS, "qkv"])
+        _check_known("placement.brings", "choice", self.placement.brings, BRINGS)
+        self.brings = {**of_norm, **self.placement.brings}
 
     def resolve_sizes(self) -> None:
-        mlp, position = self.nodes["mlp"], self.nodes["position"]
+        nodes = self.nodes
+        in_part = nodes["architecture"]["rope_dim"] != "none"
+        rotary = nodes["position"]["type"] == "rope" and not in_part
+        gated = MLPS[nodes["mlp"]["type"]].gated
         try:
-            self.nodes["model"] = resolve_sizes(
-                self.nodes["model"],
-                gated=MLPS[mlp["type"]].gated,
-                rotary=position["type"] == "rope"
-                and self.nodes["architecture"]["rope_dim"] == "none",
-            )
+            nodes["model"] = resolve_sizes(nodes["model"], gated=gated, rotary=rotary)
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
@@ -145,21 +133,19 @@ class _Resolving:
         nodes = self.nodes
         if nodes["embed"] == "auto":
             nodes["embed"] = self.brings.get("embed", "none")
-        if nodes["final_norm"] == "auto":
+        final = nodes["final_norm"]
+        if final == "auto":
             ends_normed = self.placement.ends_normed(nodes["model"]["depth"])
-            if ends_normed and "final_norm" not in self.placement.brings:
-                nodes["final_norm"] = "none"
-            else:
-                nodes["final_norm"] = self.brings.get("final_norm", "norm")
-        elif nodes["final_norm"] == "always":
-            nodes["final_norm"] = "norm"
+            brings_none = ends_normed and "final_norm" not in self.placement.brings
+            final = "none" if brings_none else self.brings.get("final_norm", "norm")
+        nodes["final_norm"] = "norm" if final == "always" else final
         for key, sites in (("qk_norm", ("q", "k")), ("v_norm", ("v",))):
             nodes[key] = self._resolve_head_norm(key, sites)
         chosen = head_sites(nodes["qk_norm"], nodes["v_norm"])
         nodes["qkv"] = nodes["norm"].get("brings", {}).get("qkv", "norm")
         if nodes["norm"]["type"] == "none" and any(s.norm == "norm" for s in chosen.values()):
             nodes["qkv"] = "rmsnorm"
-        named = [(key, nodes[key]) for key in ("embed", "final_norm", "qkv")]
+        named = [(key, str(nodes[key])) for key in ("embed", "final_norm", "qkv")]
         named += [("v_norm" if at == "v" else "qk_norm", s.norm) for at, s in chosen.items()]
         named += [(f"placement.{site}", norm.norm) for site, norm in self.placement.sites()]
         nodes["norms"] = {}
@@ -170,65 +156,47 @@ class _Resolving:
 
     def _resolve_head_norm(self, key: str, sites: Collection[str]) -> str:
         """Returns the word for the norm at the sites q and k, or v."""
-        word = self.nodes[key]
+        word = str(self.nodes[key])
         if word == "auto":
-            word = self.brings.get(key, "none")
+            word = str(self.brings.get(key, "none"))
         if word not in NORM_WORDS[key][1:]:
-            self._read_norm(key, word)  # raises ConfigError where there is no such norm
+            self._read_norm(key, word)  # raises ConfigError for an unknown norm
         own = [site for site, _ in self.placement.sites() if site in HEAD_SITES]
         if word == "none" or not {*own} & {*sites}:
-            return str(word)
+            return word
         if key in self.typed:
-            raise ConfigError(
-                f"{key}={word}: this placement sets {', '.join(own)} itself; "
-                f"leave {key} out or choose another placement"
-            )
+            itself = f"this placement sets {', '.join(own)} itself"
+            raise ConfigError(f"{key}={word}: {itself}; choose another placement")
         return "none"
 
-    def _read_norm(self, key: str, name: Any) -> Nodes:
-        """Reads the file of the norm that stands at a key or a site."""
-        if not isinstance(name, str):
-            raise ConfigError(
-                f"{key}: {name!r} is not allowed; it is a word, such as none or a norm"
-            )
-        at_heads = key == "placement.head_norm" and name in HEAD_NORMS
+    def _read_norm(self, key: str, name: str) -> Nodes:
+        """Returns the content of the norm that a key or a site names."""
+        at_heads = key == "placement.head_norm" and name in options("norm/head")
         try:
             norm = self.option("norm/head" if at_heads else "norm", name)
         except ConfigError:
-            if key.startswith("placement."):
-                reason = unknown("norm", name, ["norm", *options("norm")])
-                raise ConfigError(
-                    f"placement.equation: {reason}; all functions but f are norms"
-                ) from None
             if name in options("norm"):
                 raise  # a norm whose file is wrong
-            names = dict.fromkeys([*NORM_WORDS.get(key, ()), *options("norm")])
-            raise ConfigError(f"{key}={name}: {unknown(key, name, names, 'norm')}") from None
-        norm = check_registered(f"norms.{name}", "norm", norm)
-        _check_formula(f"norms.{name}", norm, ())
-        return norm
+            if key.startswith("placement."):
+                reason = unknown("norm", name, ["norm", *options("norm")])
+                line = f"placement.equation: {reason}; all functions but f are norms"
+            else:
+                names = dict.fromkeys([*NORM_WORDS.get(key, ()), *options("norm")])
+                line = f"{key}={name}: {unknown(key, name, names, 'norm')}"
+            raise ConfigError(line) from None
+        return check_norm(f"norms.{name}", norm)
 
     def resolve_init(self, name: str) -> str:
         """Puts the content of an init rule in the place of auto, with what was typed of it, and
-        returns the rule's name. What the rule brings gives way to all other choices."""
+        returns the rule's name. All other choices win over what the rule brings."""
         init = dict(self.nodes["init"])
         otherwise = init.pop("otherwise", "")
         if name == "auto":
-            name, typed = str(self.brings.get("init", otherwise)), init
-            try:
-                rule = self.option("init", name)
-                check("init", rule, InitRule, InitFile)
-            except ConfigError as error:
-                if name != otherwise:
-                    raise
-                reason = str(error).removeprefix(f"init={name}: ")
-                raise ConfigError(f"init.otherwise={name}: {reason}") from None
-            init = {**rule, **typed, "std": {**rule["std"], **typed.get("std", {})}}
+            name = str(self.brings.get("init", otherwise))
+            init = merge(self.option("init", name), init)
         check("init", init, InitRule, InitFile)
         brings, std = init.get("brings", {}), init["std"]
-        for key in brings:
-            if key not in (known := [*DEFAULTS, TIED_SCALE]):
-                raise ConfigError(f"init.brings: {unknown('choice', key, known)}")
+        _check_known("init.brings", "choice", brings, [*DEFAULTS, TIED_SCALE])
         self.brings = {**brings, **self.brings}
         if "default" in std:
             std = {role: substitute("default", std["default"], of) for role, of in std.items()}
@@ -241,15 +209,8 @@ class _Resolving:
         nodes, init = self.nodes, self.nodes["init"]
         if init.get("stream", "none") == "none":
             return
-        if nodes["embed"] != "none":
-            raise ConfigError(
-                f"init.stream: embed={nodes['embed']} gives the embedded tokens their size; "
-                "leave one of the two out"
-            )
         if "architecture.embed_scale" in self.typed and init.get("stream_by") == "scale":
-            raise ConfigError(
-                "init.stream_by: scale sets architecture.embed_scale; leave one of the two out"
-            )
+            raise ConfigError("init.stream_by: scale sets architecture.embed_scale, too")
         std, scale = init["std"], nodes["architecture"]["embed_scale"]
         cut = deviation_inside(init["truncate"])
         if init.get("stream_by", "table") == "table":
@@ -283,8 +244,8 @@ class _Resolving:
         scale = str(architecture["attention_scale"]).replace(" ", "")
         if unit_length and scale == DEFAULTS["attention_scale"]:
             raise ConfigError(
-                "architecture.attention_scale: 1/sqrt(dh) is not allowed where queries and keys "
-                "have length 1 (l2norm): no logit could pass it; leave it out for a learned scale"
+                "architecture.attention_scale: 1/sqrt(dh) is too small for queries and keys of "
+                "length 1 (l2norm); leave it out for a learned scale"
             )
 
     def resolve_rates(self) -> None:
@@ -297,11 +258,9 @@ class _Resolving:
         chosen, of_init = nodes["optimizer"].get("lr_factor"), nodes["init"].get("lr_factor", {})
         if not isinstance(chosen, Mapping):  # a plugin's optimizer
             return
+        _check_known("optimizer.lr_factor", "group", chosen, GROUPS)
+        _check_known("init.lr_factor", "group", of_init, GROUPS)
         factors = {}
-        for name, stated in (("optimizer", chosen), ("init", of_init)):
-            for group in stated:
-                if group not in GROUPS:
-                    raise ConfigError(f"{name}.lr_factor: {unknown('group', group, GROUPS)}")
         for group in GROUPS:
             formula = chosen.get(group, "auto")
             formula = of_init.get(group, 1) if formula == "auto" else formula
@@ -319,8 +278,7 @@ class _Resolving:
                 device = "cuda" if has_cuda else "cpu"
             nodes["trainer"] = {**nodes["trainer"], "device": device}
         elif nodes["trainer"]["device"] == "cuda" and not has_cuda and device == "auto":
-            line = "trainer.device: cuda is not available on this machine; allowed is cpu"
-            raise ConfigError(line)
+            raise ConfigError("trainer.device: cuda is not available here; allowed is cpu")
         if nodes["data"]["seed"] == "auto":
             nodes["data"] = {**nodes["data"], "seed": nodes["seed"]}
 
@@ -333,38 +291,7 @@ class _Resolving:
         return any(contents[name]["type"] == "l2norm" for name in names)
 
 
-def _read_placement(node: Nodes) -> Placement:
-    try:
-        return read_placement(node)
-    except (ValueError, TypeError) as error:  # TypeError: a word where a group of keys is wanted
-        raise ConfigError(f"placement.{error}") from None
-    except (RecursionError, MemoryError):
-        raise ConfigError("placement: a formula in it is nested too deeply") from None
-
-
-def _merge_brings(norm: Nodes, placement: Placement) -> Nodes:
-    """Returns what the norm and the placement bring. The placement wins."""
-    of_norm = norm.get("brings", {})
-    if not isinstance(of_norm, Mapping):
-        raise ConfigError(f"norm.brings: {of_norm!r} is not allowed; it is a group of keys")
-    for node, brings, known in (
-        ("norm", of_norm, [*BRINGS, "qkv"]),
-        ("placement", placement.brings, BRINGS),
-    ):
-        for key in brings:
-            if key not in known:
-                raise ConfigError(f"{node}.brings: {unknown('choice', key, known)}")
-    return {**of_norm, **placement.brings}
-
-
-def _check_formula(node: str, norm: Nodes, typed: Collection[str]) -> None:
-    """Compares a norm's formula with what its class computes. A typed value may make another norm
-    of it."""
-    try:
-        if "formula" in norm:
-            check_formula(norm["type"], norm["formula"], NORMS.maker(norm).keywords)
-    except ValueError as error:
-        if is_fault(error):
-            raise
-        if isinstance(error, ConfigError) or not any(key.startswith(f"{node}.") for key in typed):
-            raise ConfigError(f"{node}.formula: {error}") from None
+def _check_known(where: str, kind: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{where}: {unknown(kind, name, known)}")

@@ -1,9 +1,10 @@
-"""The config.yaml of a run: what was chosen, auto included, and under `resolved` what came of it.
+"""The config.yaml of a run: what was chosen, auto included, and under `resolved` the values.
 
 Reading it gives values only, whoever wrote it: no tags, aliases or `${`, of bounded size and depth.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_omega_conf_dumper
 
-from transformer_norms.config.tree import CHOSEN, Config
-from transformer_norms.errors import ConfigError, describe_error
-from transformer_norms.kinds import plain
+from transformer_norms.config.tree import CHOSEN, Config, owner_of_keys
+from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import Text, Values, plain
 from transformer_norms.names import AXES_OF_A_RUN, unknown
 from transformer_norms.storage.reading import read_yaml
 from transformer_norms.text_tables import show
+from transformer_norms.validation import check, parameters
 
 FORM = 1  # of a config.yaml. A key that is added, renamed or dropped raises the number.
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
@@ -25,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved run: the names of its axes, the nodes as they were chosen, and what came of them."""
+    """A saved run: the names of its axes, the nodes as they were chosen, and as resolved."""
 
     axes: dict[str, str]
     chosen: dict[str, Any]
@@ -80,43 +82,25 @@ def read_saved(file: Path) -> Saved:
             raise ConfigError("is no saved run; it should be a group of keys")
         if (form := content.pop("form", None)) != FORM:
             raise ConfigError(f"its form is {form!r}; this version reads form {FORM} alone")
-        return _saved(content)
-    except ConfigError as error:
+        check("", content, _CONTENT)
+        axes, resolved = content.pop("choices"), content.pop("resolved")
+        check("choices", axes, _AXES)
+        check("resolved", resolved, _RESOLVED)
+        equation = show(content["placement"].get("equation"))
+        for axis, name in axes.items():
+            if not (_NAME.fullmatch(name) or (axis == "placement" and name == equation != "")):
+                raise ConfigError(f"choices.{axis}: {name!r} is not allowed; it should be a name")
+        return Saved(axes, content, resolved)
+    except ValueError as error:  # a ConfigError, or a number of too many digits
         raise ConfigError(f"{file}: {error}") from None
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise ConfigError(f"{file}: is no run's config: {describe_error(error)}") from None
 
 
-def _saved(content: dict[str, Any]) -> Saved:
-    """Raises ConfigError where a part of a run's config is missing, unknown or of another kind."""
-    _check_keys("", content, ["choices", *CHOSEN, "resolved"])
-    choices, resolved = content.pop("choices"), content.pop("resolved")
-    _check_group("choices", choices)
-    _check_group("resolved", resolved)
-    for key in ("choices", "norms", "init", "trainer"):
-        _check_group(f"resolved.{key}", resolved.get(key))
-    for name, norm in resolved["norms"].items():
-        _check_group(f"resolved.norms.{name}", norm)
-    _check_keys("choices", choices, AXES_OF_A_RUN)
-    placement = content["placement"]
-    equation = placement.get("equation") if isinstance(placement, dict) else None
-    for axis, name in choices.items():
-        typed = axis == "placement" and equation is not None and name == show(equation)
-        if not isinstance(name, str) or not (typed or _NAME.fullmatch(name)):
-            raise ConfigError(f"choices.{axis}: {name!r} is not allowed; it should be a name")
-    return Saved(choices, content, resolved)
-
-
-def _check_group(key: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{key}: {value!r} is not allowed; it should be a group of keys")
-
-
-def _check_keys(node: str, values: dict[str, Any], known: list[str]) -> None:
-    dot = f"{node}." if node else ""
-    for key in known:
-        if key not in values:
-            raise ConfigError(f"is no saved run; '{dot}{key}' is missing")
-    for key in values:
-        if key not in known:
-            raise ConfigError(f"{dot}{key}: {unknown('key', key, known)}")
+# The keys of config.yaml, and of two of its groups.
+_CONTENT = owner_of_keys({**CHOSEN, "choices": Values, "resolved": Values})
+_AXES = owner_of_keys(dict.fromkeys(AXES_OF_A_RUN, Text))
+_RESOLVED = owner_of_keys(
+    {
+        **{name: one.annotation for name, one in parameters(Config).items() if name != "chosen"},
+        "norms": Mapping[str, Mapping[str, Any]],
+    }
+)

@@ -23,9 +23,7 @@ from transformer_norms.validation import check, parameters
 
 def _folder_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", text):
-        raise ValueError(
-            "a name of up to 100 letters, digits and . _ - that does not start with . or -"
-        )
+        raise ValueError("a name has up to 100 letters, digits, . _ -, and begins without . or -")
     return text
 
 
@@ -71,7 +69,7 @@ class About:
 class Config(ModelConfig):
     """The config that `compose` returns. Every value is resolved, except trainer.threads,
     trainer.replicas and tracking.mode, which depend on the machine. `chosen` has the same keys as
-    they were chosen, auto included, `choices` the name that each axis came to, `warnings` one
+    they were chosen, auto included. `choices` has the name of each axis, and `warnings` have one
     sentence each."""
 
     choices: Annotated[Values, Mark.ASIDE, Mark.DERIVED]
@@ -102,7 +100,7 @@ def check_chosen(values: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[
     """Returns the values as the tree takes them, auto included. Raises ConfigError. The settings
     that only a registered class knows stay as they are. `spelled` has numbers as they were typed,
     for keys that turn out to be words."""
-    checked = check("", values, _Chosen, spelled=spelled)
+    checked = check("", values, _CHOSEN_KEYS, spelled=spelled)
     for name, kind in CHOSEN.items():
         if (owner := owner_of(kind)) is None:
             continue
@@ -119,10 +117,10 @@ def base_of(kind: Any) -> Any:
 
 
 def owner_of(kind: Any) -> Any:
-    """Returns the class that declares the keys of a node, all of them or those beside the settings
+    """Returns the class that declares the keys of a node, all of them or those besides the settings
     of a registered class. Returns None for a node whose keys a registered class declares alone."""
-    beside = [mark for mark in marks_of(kind) if isclass(mark)]
-    return beside[0] if beside else base_of(kind) if is_dataclass(base_of(kind)) else None
+    classes = [mark for mark in marks_of(kind) if isclass(mark)]
+    return classes[0] if classes else base_of(kind) if is_dataclass(base_of(kind)) else None
 
 
 def marked(mark: Mark, owner: Any = Config) -> Iterator[str]:
@@ -173,23 +171,17 @@ CHOSEN = {
 }
 
 
-class _Chosen:
-    """The keys of CHOSEN; a node is a group of keys."""
-
-    __signature__ = Signature(
-        [
-            Parameter(
-                name,
-                Parameter.KEYWORD_ONLY,
-                annotation=Mapping[str, Any]
-                if base_of(kind) is Values or is_dataclass(base_of(kind))
-                else kind,
-            )
-            for name, kind in CHOSEN.items()
-        ]
-    )
+def owner_of_keys(kinds: Mapping[str, Any]) -> type:
+    """Returns a class that takes these keys with their annotations; a node is a group of keys."""
+    arguments = []
+    for name, kind in kinds.items():
+        is_group = base_of(kind) is Values or is_dataclass(base_of(kind))
+        annotation = Mapping[str, Any] if is_group else kind
+        arguments.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation))
+    return type("Keys", (), {"__signature__": Signature(arguments)})
 
 
+_CHOSEN_KEYS = owner_of_keys(CHOSEN)
 AUTO_ARCHITECTURE = tuple(key for key in marked(Mark.AUTO) if key.startswith("architecture."))
 # The value of architecture.* where it is auto and nothing brings another one.
 DEFAULTS: dict[str, Any] = {

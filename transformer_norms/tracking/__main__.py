@@ -8,6 +8,7 @@ from pathlib import Path
 from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
+from transformer_norms.run.reader import run_folders
 from transformer_norms.tracking.wishes import resolve_mode
 
 _EPILOG = """
@@ -21,20 +22,24 @@ Exit codes: 0 done, 1 something was not mirrored, 2 wrong input or a damaged run
 
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} tracking", description=__doc__, epilog=_EPILOG)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    late = commands.add_parser("sync", help="write run folders or studies whole")
-    late.add_argument("folders", nargs="+", metavar="FOLDER", help="a run or a study")
-    late.add_argument("--mode", choices=["auto", "online", "offline"], default="auto")
-    late.add_argument("--model", action="store_true", help="keep each trained model there, too")
+    add = parser.add_argument
+    add("command", choices=["sync"], metavar="COMMAND", help="sync writes folders whole")
+    add("folders", nargs="+", metavar="FOLDER", help="a run or a study")
+    add("--mode", choices=["auto", "online", "offline"], default="auto", help="(default: auto)")
+    add("--model", action="store_true", help="keep each trained model there, too")
     return parser
 
 
 def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> int:
     """Shows each run folder, and the report of each study, whole."""
-    places = map(find_study, named)
-    folders = [place if place.is_dir() else place.parent for place in places]
-    shown = [run for folder in folders for run in _run_folders(folder)]
-    shown += [folder for folder in folders if (folder / "report.html").is_file()]
+    shown: list[Path] = []
+    for place in map(find_study, named):
+        folder = place if place.is_dir() else place.parent
+        found = [run for run in run_folders(folder) if (run / "metrics.jsonl").is_file()]
+        found += [folder] if (folder / "report.html").is_file() else []
+        if not found:
+            raise ConfigError(f"{folder}: neither a run folder nor a study with runs in it")
+        shown += found
     if mode == "disabled":
         print("W&B is disabled (WANDB_MODE); nothing is mirrored", file=sys.stderr)
         return 0
@@ -53,16 +58,6 @@ def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> in
         failed = max(failed, code)
         print(f"{folder.name}: {outcome}", file=sys.stderr)
     return failed
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    """Returns the folder itself if it is a run's, and the run folders of a study."""
-    if (folder / "metrics.jsonl").is_file():
-        return [folder]
-    runs = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
-    if not runs:
-        raise ConfigError(f"{folder}: neither a run folder nor a study with runs in it")
-    return runs
 
 
 main = command(

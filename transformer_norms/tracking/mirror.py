@@ -21,7 +21,6 @@ from transformer_norms import processes, signals
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Say, say
 from transformer_norms.run.folder import path_text
-from transformer_norms.storage.reading import read_bytes
 from transformer_norms.tracking import PROJECT
 from transformer_norms.tracking.wishes import resolve_mode, wishes
 
@@ -63,51 +62,45 @@ class Mirror:
             os.write(self._process.stdin.fileno(), os.fsencode(folder.resolve()) + b"\0")
 
     def _begin(self, study: Path) -> subprocess.Popen[bytes]:
-        self._log = study / "wandb" / "mirror.log"
         self._sync = f"transformer-norms tracking sync {path_text(study)}"
-        self._known = self._log.stat().st_size if self._log.is_file() else 0
         where = f"config, command, host, metrics, packages, changed code go to {self._project}"
         if self.mode == "offline":
-            where = f"offline, in {path_text(self._log.parent)}; {self._sync} uploads it"
+            where = f"offline, in {path_text(study / 'wandb')}; {self._sync} uploads it"
         unused = [name for name in _UNUSED if name in os.environ and not processes.has_agent()]
         more = f"; not used: {', '.join(unused)}" if unused else ""
         self._say(f"W&B: {where}; tracking=none switches it off{more}")
-        return _start(self.mode, self._log.absolute(), self.tracking)
+        return _start(self.mode, self.tracking)
 
     def close(self, timeout: float | None = None) -> None:
         """Waits at most `timeout` seconds for the last rows, and says what is then missing."""
         process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin is not None
-        with suppress(OSError):
-            process.stdin.close()
         try:
-            code = process.wait(self._patience if timeout is None else timeout)
-            why = f"its process ended with code {code}" if code else ""
+            problems, _ = process.communicate(
+                timeout=self._patience if timeout is None else timeout
+            )
+            why = f"its process ended with code {process.returncode}" if process.returncode else ""
         except subprocess.TimeoutExpired:
-            why = "not all of it is written yet"
             process.kill()
-            process.wait()
-        with suppress(OSError, ConfigError):
-            why = read_bytes(self._log)[self._known :].decode().partition("\n")[0] or why
-        if why:
+            problems, _ = process.communicate()
+            why = "not all of it is written yet"
+        if why := problems.decode().partition("\n")[0] or why:
             self._say(f"W&B: {why}; {self._sync} brings what is missing")
 
 
-def _start(mode: str, log: Path, tracking: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+def _start(mode: str, tracking: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     # W&B's default is off, unless an account says otherwise; $WANDB_DISABLE_CODE goes before.
     environment = {"WANDB_SAVE_CODE": "true", **os.environ, "PYTHONPATH": path}
     # If the training process uses W&B itself, its service would keep the mirror's run ids in use.
     environment.pop("WANDB_SERVICE", None)
-    typed = json.dumps(dict(tracking))
     with signals.withhold_signals():
         process = subprocess.Popen(
-            [sys.executable, "-m", "transformer_norms.tracking.mirror", mode, log, typed],
+            [sys.executable, "-m", __name__, mode, json.dumps(dict(tracking))],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             env=environment,
@@ -118,9 +111,11 @@ def _start(mode: str, log: Path, tracking: Mapping[str, Any]) -> subprocess.Pope
     return process
 
 
-def follow_stdin(mode: str, log: str, typed: str) -> None:
-    """Shows the folders that are named on stdin until the naming process is gone. What fails is a
-    line of the file `log`."""
+def follow_stdin(mode: str, typed: str) -> None:
+    """Shows the folders that are named on stdin until the naming process is gone. What fails
+    first is a line on stdout, where W&B's own processes print nothing."""
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     from transformer_norms.tracking.view import problem_of, show_folder
 
     with suppress(OSError):
@@ -151,8 +146,9 @@ def follow_stdin(mode: str, log: str, typed: str) -> None:
             except Exception as error:  # the views of other folders go on
                 del views[folder]
                 problem, _ = problem_of(error, folder)
-                with suppress(OSError), open(log, "a", encoding="utf-8") as file:
-                    file.write(f"{folder.name}: {problem}\n")
+                with suppress(OSError, ValueError):  # closed, once a problem is told
+                    print(f"{folder.name}: {problem}", file=answer)
+                    answer.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a command asks of W&B: its mode, by the login that there is, and its names."""
+"""The wishes of a command to W&B: its mode, by the login that there is, and its names."""
 
 import netrc
 import os
@@ -13,7 +13,7 @@ from transformer_norms.names import suggestion
 _VARIABLES = {key: f"WANDB_{key.upper()}" for key in ("project", "entity", "name", "tags", "notes")}
 _VARIABLES["group"] = "WANDB_RUN_GROUP"
 _MODES, _LOGINS = ("online", "offline", "disabled"), ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
-# W&B has had two names for its host, and a login may stand under either.
+# W&B has had two names for its host, and a login may be under either.
 _HOSTS = {"api.forge.coreweave.com", "api.wandb.ai"}
 
 

@@ -1,4 +1,4 @@
-"""Warnings about strange choices, one sentence each. The program trains whatever the user types,
+"""Warnings about strange choices, one sentence each. The program trains what the user types,
 and the record, `explain` and the report repeat the warnings."""
 
 from collections.abc import Iterator
@@ -11,16 +11,9 @@ from transformer_norms.model.sites import REST_OF_B
 _SHORT = 140  # letters
 
 
-def cautions(config: Config) -> list[str]:
-    """Returns what is strange about a resolved config."""
+def cautions(config: Config) -> Iterator[str]:
+    """Yields what is strange about a resolved config."""
     placement = read_placement(config.placement)
-    return [
-        *_strange_choices(config, placement),
-        *(unverified_line(*each) for each in unverified(config, placement).items()),
-    ]
-
-
-def _strange_choices(config: Config, placement: Placement) -> Iterator[str]:
     sites = {name for name, site in placement.sites() if site.norm != "none"}
     final = config.norm.type if config.final_norm == "norm" else config.final_norm
     no_norm = config.norm.type == "none"
@@ -37,6 +30,8 @@ def _strange_choices(config: Config, placement: Placement) -> Iterator[str]:
     warmup, steps = config.schedule.get("warmup", 0), config.trainer.steps
     if warmup >= steps:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"
+    for choice, text in unverified(config, placement).items():
+        yield unverified_line(choice, text)
 
 
 def unverified(config: Config, placement: Placement) -> dict[str, str]:

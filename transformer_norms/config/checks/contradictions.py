@@ -24,6 +24,7 @@ def refuse_contradictions(config: Config) -> None:
     blocks = config.blocks
     for line in (
         *_of_data(config),
+        *_of_embedding(config),
         *_of_attention(config, blocks),
         *_of_values(config, blocks),
         *_of_shared_keys(config, blocks),
@@ -38,20 +39,16 @@ def _of_data(config: Config) -> Iterator[str]:
     split, share = config.data.split, config.data.test_fraction
     for key, unset in (("split", "hash"), ("test_fraction", 0)):
         if config.data.get("val_paths", ()) and (value := config.data[key]) != unset:
-            yield (
-                f"data.{key}: {value} is not allowed with data.val_paths, which is val: no text of "
-                "data.paths is cut off, and there is no test part"
-            )
+            yield f"data.{key}: {value} is not allowed with data.val_paths, which is all of val"
     if config.data.get("separator", "none") != "none" and split == "tail":
-        yield (
-            "data.separator: is not allowed with data.split=tail, which reads one stretch of text; "
-            "leave one of the two out"
-        )
+        yield "data.separator: is not allowed with data.split=tail, which reads one stretch of text"
     if share and split != "tail":
-        yield (
-            f"data.test_fraction: {share:g} is not allowed with data.split={split}, whose test "
-            "part is as large as val; data.split=tail takes a test part from the end of train"
-        )
+        yield f"data.test_fraction: {share:g} needs data.split=tail; data.split={split} has its own"
+
+
+def _of_embedding(config: Config) -> Iterator[str]:
+    if config.init.get("stream", "none") != "none" and config.embed != "none":
+        yield f"init.stream: embed={config.embed} gives the embedded tokens their size already"
 
 
 def _of_attention(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
@@ -67,17 +64,12 @@ def _of_attention(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
         for odd in (own.rope_dim for own in blocks if own.rope_dim % 2):
             yield f"architecture.rope_dim: {odd} is odd, and position=rope turns pairs"
     for block in (block for block in blocks if block.rope_dim >= block.sizes.head_dim):
-        yield (
-            f"architecture.rope_dim: {block.rope_dim} is not allowed; it is a part of "
-            f"model.head_dim={block.sizes.head_dim}, and smaller"
-        )
+        part = f"it is a part of model.head_dim={block.sizes.head_dim}, and smaller"
+        yield f"architecture.rope_dim: {block.rope_dim} is not allowed; {part}"
     for name, _ in read_placement(config.placement).sites():
         key = LATENT_SITES.get(name)
         if key and not getattr(blocks[0], key):
-            yield (
-                f"placement.equation: there is no latent for {name}, since architecture.{key} is "
-                "none"
-            )
+            yield f"placement.equation: {name} has no latent, since architecture.{key} is none"
     for key in ("value_gate", "smear"):
         if (channels := getattr(how, key)) != "none" and channels > width:
             yield f"architecture.{key}: {channels} is not allowed; x has {width} (model.width)"
@@ -123,16 +115,13 @@ def _of_values(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
         yield f"architecture.value_gate: {how.value_gate} needs a value_embedding"
     sizes = {(block.sizes.kv_heads, block.value_dim) for block in blocks}
     if how.value_residual != "none" and len(sizes) > 1:
-        yield (
-            f"architecture.value_residual: {as_number(how.value_residual)} is not allowed where "
-            "the values of blocks differ in size (model.kv_heads, model.head_dim)"
-        )
+        which = f"architecture.value_residual: {as_number(how.value_residual)}"
+        yield f"{which} needs values of one size in all blocks (model.kv_heads, model.head_dim)"
     for own in (block for block in blocks if block.values_from_keys):
         if (made := own.sizes.head_dim - own.rope_dim) != own.value_dim:
             yield (
-                f"architecture.values_from_keys: {shares} is not allowed where a head's values "
-                f"have {own.value_dim} dimensions and W_k computes {made}; "
-                f"architecture.value_dim={made} makes them as many"
+                f"architecture.values_from_keys: {shares} is not allowed where a head has "
+                f"{own.value_dim} values and W_k computes {made} (architecture.value_dim={made})"
             )
 
 
@@ -176,19 +165,15 @@ def _of_later_tokens(config: Config) -> Iterator[str]:
         if not causal and not config.norm.get("allow_noncausal"):
             where = "" if name == "norm" else f" ({name}, besides the run's norm)"
             yield (
-                f"norm: {norm.type}{where} takes its statistics over later tokens too, so that "
-                "a causal model would be trained on what it must predict and judged without; "
-                "norm=batchnorm norm.allow_noncausal=true trains it all the same"
+                f"norm: {norm.type}{where} takes its statistics over later tokens too, which a "
+                "causal model must predict; norm=batchnorm norm.allow_noncausal=true trains it"
             )
 
 
 def _of_trainer(config: Config) -> Iterator[str]:
     kind, trainer = config.attention.type, config.trainer
     if trainer.qk_clip != "none" and not hasattr(ATTENTIONS[kind], "largest"):
-        yield (
-            f"trainer.qk_clip: {trainer.qk_clip:g} is not allowed with attention={kind}: it has no "
-            "logits"
-        )
+        yield f"trainer.qk_clip: {trainer.qk_clip:g} is not allowed; attention={kind} has no logits"
     cut = {
         "parallel=fsdp": config.parallel.type == "fsdp",
         "trainer.activation_checkpointing=true": trainer.activation_checkpointing,
@@ -198,7 +183,7 @@ def _of_trainer(config: Config) -> Iterator[str]:
 
 
 def _check_widths(config: Config, blocks: list[BlockChoices]) -> None:
-    """Raises ConfigError if a norm cannot be built at the width of a site where it stands."""
+    """Raises ConfigError if a norm cannot be built at the width of its site."""
     placement, norms = read_placement(config.placement), {"norm": config.norm, **config.norms}
     sites = [*placement.sites(), ("embed", Site(config.embed)), ("final", Site(config.final_norm))]
     sites += attention_sites(SubLayerPlan(), config).items()
@@ -210,10 +195,8 @@ def _check_widths(config: Config, blocks: list[BlockChoices]) -> None:
         try:
             for width in widths:
                 check_width(norms[word].type, width, NORMS.maker(norms[word]).keywords)
-        except ValueError as error:
-            if is_fault(error):  # it ends its own run alone
-                continue
+        except Exception as error:
+            if not isinstance(error, ValueError) or is_fault(error):
+                continue  # a fault of a plugin ends its own run alone
             key = "norm." if word == "norm" else f"norm={word}: "
             raise ConfigError(f"{key}{error} (at {name})") from None
-        except Exception:  # no refusal but a fault of a plugin, which ends its own run alone
-            continue

@@ -25,7 +25,7 @@ Values = Mapping[str, float]
 STREAM: Shapes = dict.fromkeys(("scalar", "vector"), (1,))
 SUMS: Shapes = {**STREAM, LOW_RANK: (1,)}  # of the terms that are added
 HEAD: Shapes = dict.fromkeys(("scalar", "head", "vector"), (1,))
-# Keys that are no coefficient at this value.
+# Keys that are not coefficients at this value.
 _ABSENT = [(key, "none") for key in ("embed_scale", "logit_scale", "value_residual")]
 
 
