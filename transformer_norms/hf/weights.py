@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count, takewhile
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ from torch import Tensor
 from transformer_norms.model.connections import MOST_STREAMS
 from transformer_norms.model.settings import ModelConfig
 
-Ours = Sequence[Tensor]
 _WORDS = re.compile(r"\{([^{}]*,[^{}]*)\}")
 # Ours: theirs. A line may name a parameter itself.
 LEAVES = {"": "", "weight": "weight", "gain": "weight", "offset": "weight", "bias": "bias"}
@@ -19,71 +19,55 @@ LEAVES = {"": "", "weight": "weight", "gain": "weight", "offset": "weight", "bia
 
 # ------------------------------------------------------------ layouts: one tensor of several
 
-
-class TensorLayout(NamedTuple):
-    """`there` makes their tensor of ours, `here` takes it apart again. `like` has our shapes."""
-
-    there: Callable[[Ours, ModelConfig], Tensor]
-    here: Callable[[Tensor, Ours, ModelConfig], Sequence[Tensor]]
+Layout = Callable[..., Tensor]  # (config, *ours) -> their tensor
 
 
-def _rows(tensor: Tensor, like: Ours, config: ModelConfig) -> Sequence[Tensor]:
-    return tensor.split([len(each) for each in like])
+def same(config: ModelConfig, ours: Tensor) -> Tensor:
+    return ours
 
 
-def _by_head(ours: Ours, config: ModelConfig) -> Tensor:
-    return torch.cat([each.unflatten(0, (config.model.heads, -1)) for each in ours], 1).flatten(
-        0, 1
-    )
+def stacked(config: ModelConfig, *ours: Tensor) -> Tensor:
+    """One under the other: GLM-4's gate and up."""
+    return torch.cat(ours)
 
 
-def _from_heads(tensor: Tensor, like: Ours, config: ModelConfig) -> Sequence[Tensor]:
-    heads = config.model.heads
-    parts = tensor.unflatten(0, (heads, -1)).split([len(each) // heads for each in like], 1)
-    return [each.flatten(0, 1) for each in parts]
+def columns(config: ModelConfig, *ours: Tensor) -> Tensor:
+    """Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself."""
+    return torch.cat(ours).t()
 
 
-def _roll(tensor: Tensor, config: ModelConfig, back: bool = False) -> Tensor:
-    rows = tensor.unflatten(0, (config.model.heads, -1))
-    turned = config.blocks[0].rope_dim
-    return rows.roll(turned if back else -turned, 1).flatten(0, 1)
+def by_head(config: ModelConfig, *ours: Tensor) -> Tensor:
+    """Query, key and value of one head, then those of the next: GPT-NeoX. They may differ in
+    size."""
+    each = [tensor.unflatten(0, (config.model.heads, -1)) for tensor in ours]
+    return torch.cat(each, 1).flatten(0, 1)
 
 
-def _swap_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
-    halves = tensor.unflatten(0, (-1, 2, config.blocks[0].sizes.head_dim // 2))
+def turned_last(config: ModelConfig, query: Tensor) -> Tensor:
+    """Of each head the dimensions that rope turns come last: DeepSeek's queries."""
+    rows = query.unflatten(0, (config.model.heads, -1))
+    return rows.roll(-config.blocks[0].rope_dim, 1).flatten(0, 1)
+
+
+def turned_back(config: ModelConfig, ours: Tensor) -> Tensor:
+    """The two halves of each head change places, since nanochat turns by the negative angle."""
+    halves = ours.unflatten(0, (-1, 2, config.blocks[0].sizes.head_dim // 2))
     return halves.flip(1).flatten(0, 2)
 
 
-LAYOUTS = {
-    "same": TensorLayout(lambda ours, config: ours[0], lambda tensor, like, config: [tensor]),
-    # One under the other: GLM-4's gate and up.
-    "stacked": TensorLayout(lambda ours, config: torch.cat(list(ours)), _rows),
-    # Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself.
-    "columns": TensorLayout(
-        lambda ours, config: torch.cat(list(ours)).t(),
-        lambda tensor, like, config: _rows(tensor.t(), like, config),
-    ),
-    # Query, key and value of one head, then those of the next: GPT-NeoX. They may differ in size.
-    "by_head": TensorLayout(_by_head, _from_heads),
-    # Of each head the dimensions that rope turns come last: DeepSeek's queries.
-    "turned_last": TensorLayout(
-        lambda ours, config: _roll(ours[0], config),
-        lambda tensor, like, config: [_roll(tensor, config, back=True)],
-    ),
-    # The two halves of each head change places, since nanochat turns by the negative angle.
-    "turned_back": TensorLayout(
-        lambda ours, config: _swap_halves(ours[0], config),
-        lambda tensor, like, config: [_swap_halves(tensor, config)],
-    ),
-    # A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys.
-    "heads": TensorLayout(
-        lambda ours, config: torch.stack(list(ours)), lambda tensor, like, config: tensor.unbind()
-    ),
-    # OPT's table of positions begins with two rows that no token reads.
-    "after_two": TensorLayout(
-        lambda ours, config: torch.cat((torch.zeros_like(ours[0][:2]), ours[0])),
-        lambda tensor, like, config: [tensor[2:]],
-    ),
+def heads(config: ModelConfig, *gains: Tensor) -> Tensor:
+    """A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys."""
+    return torch.stack(gains)
+
+
+def after_two(config: ModelConfig, positions: Tensor) -> Tensor:
+    """OPT's table of positions begins with two rows that no token reads."""
+    return torch.cat((torch.zeros_like(positions[:2]), positions))
+
+
+LAYOUTS: dict[str, Layout] = {
+    layout.__name__: layout
+    for layout in (same, stacked, columns, by_head, turned_last, turned_back, heads, after_two)
 }
 
 
@@ -100,7 +84,7 @@ class Line(NamedTuple):
 
     theirs: str
     ours: Sequence[str]
-    layout: TensorLayout
+    layout: Layout
     where: str = ""
 
 
@@ -169,7 +153,7 @@ def their_tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yields their tensors one at a time: all of them would be a second model in memory."""
     for line in parameters(table, ours, config.model.depth):
-        yield line.theirs, line.layout.there([ours[name] for name in line.ours], config)
+        yield line.theirs, line.layout(config, *(ours[name] for name in line.ours))
 
 
 def our_tensors(
@@ -180,19 +164,20 @@ def our_tensors(
 ) -> dict[str, Tensor]:
     """Our tensors, made of theirs. `ours` are tensors of our shapes.
 
-    Raises ValueError if a tensor of theirs has no place here, is missing, or has another shape.
+    A layout only moves numbers, so that its transpose moves them back; autograd has it. Raises
+    ValueError if a tensor of theirs has no place here, is missing, or has another shape.
     """
-    tensors, left = {}, dict(theirs)
+    tensors: dict[str, Tensor] = {}
+    left = dict(theirs)
     for name, names, layout, _ in parameters(table, ours, config.model.depth):
         if name not in left:
             raise ValueError(f"the model has no parameter {name}")
         tensor, like = left.pop(name), [ours[own] for own in names]
-        for own, shaped, part in zip(names, like, layout.here(tensor, like, config), strict=True):
-            if part.shape != shaped.shape:
-                raise ValueError(
-                    f"{name} is {list(part.shape)} where its config makes it {list(shaped.shape)}"
-                )
-            tensors[own] = part
+        made, transpose = torch.func.vjp(partial(layout, config), *like)  # type: ignore[misc]
+        if tensor.shape != made.shape:
+            given, wanted = list(tensor.shape), list(made.shape)
+            raise ValueError(f"{name} is {given} where its config makes it {wanted}")
+        tensors |= zip(names, transpose(tensor.to(made.dtype)), strict=True)
     if left:
         raise ValueError(f"the parameter {min(left)} has no counterpart here")
     return tensors
