@@ -51,7 +51,7 @@ def from_hf(hf_model: Any) -> Transformer:
     model = build_uninitialized(compose(typed), config.vocab_size)
     ours = dict(model.named_parameters())
     with torch.no_grad():
-        for key, tensor in our_tensors(family.table(), weights, ours, model.config).items():
+        for key, tensor in our_tensors(family.model_type, weights, ours, model.config).items():
             ours[key].copy_(tensor)
     return model.eval()
 
@@ -92,7 +92,7 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     theirs = theirs.to(next(iter(ours.values())).dtype)
     there = tensors_of(theirs)
     with torch.no_grad():
-        for name, tensor in their_tensors(family.table(), ours, model.config):
+        for name, tensor in their_tensors(family.model_type, ours, model.config):
             parameter = there.pop(name)
             assert tensor.shape == parameter.shape, name
             parameter.copy_(tensor)

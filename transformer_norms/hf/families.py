@@ -6,8 +6,6 @@ is a new row, and in tensors.yaml the names of its tensors.
 """
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from transformer_norms.config.compose import compose
@@ -37,8 +35,6 @@ from transformer_norms.hf.clauses.general import (
 from transformer_norms.hf.clauses.latents import LATENTS
 from transformer_norms.hf.clauses.rotation import PARTIAL_ROTARY, ROTARY, WINDOW_IF_USED
 from transformer_norms.hf.facts import Facts, facts_of
-from transformer_norms.hf.weights import Line, lines
-from transformer_norms.storage.reading import read_yaml
 
 # ---------------------------------------------------------------------- clauses that families share
 
@@ -86,11 +82,6 @@ PER_KIND = (rotation.BASE_PER_KIND, rotation.WINDOW_OF_KINDS)
 GEMMA = (SIZES, RMS_EPS, GEGLU, ATTENTION_BIAS, ROOT_WIDTH, LOGIT_CAP)
 
 
-@cache
-def _tables() -> Any:
-    return read_yaml(Path(__file__).parent / "tensors.yaml")
-
-
 # The keys that a family does not mention.
 USUAL: Keys = {
     **{"embed": "none", "final_norm": "norm", "qk_norm": "none", "v_norm": "none"},
@@ -102,18 +93,10 @@ HERE = ["tracking=none", "trainer.device=cpu"]
 
 
 class Family:
-    """`dropouts` are the keys of its dropout, where they act in all the places that ours do. The
-    names of its tensors are in tensors.yaml."""
+    """`dropouts` are the keys of its dropout, where they act in all the places that ours do."""
 
     def __init__(self, model_type: str, *clauses: Clause, dropouts: Sequence[str] = ()) -> None:
         self.model_type, self.clauses, self.dropouts = model_type, clauses, dropouts
-
-    def table(self) -> list[Line]:
-        tables = _tables()
-        own = tables["families"].get(self.model_type, {"of": "ends attention mlp pre"})
-        groups = [tables["groups"][name] for name in own.get("of", "").split()]
-        text = "".join([*groups, own.get("names", "")])
-        return lines(text, own.get("block", tables["block"]))
 
     def read(self, config: Any) -> list[str]:
         """What one types here for one of its configs. ValueError for what has no counterpart."""

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import count, takewhile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from transformer_norms.model.connections import MOST_STREAMS
 from transformer_norms.model.settings import ModelConfig
+from transformer_norms.storage.reading import read_yaml
 
 _WORDS = re.compile(r"\{([^{}]*,[^{}]*)\}")
 # Ours: theirs. A line may name a parameter itself.
@@ -88,14 +90,19 @@ class Line(NamedTuple):
     where: str = ""
 
 
-def lines(table: str, block: str) -> list[Line]:
-    """Reads lines of text, `theirs [layout] ours ... where !ours`; the layout `same` is left out.
+@cache
+def table_of(model_type: str) -> list[Line]:
+    """Reads the lines of a family, `theirs [layout] ours ... where !ours`; the layout `same` is
+    left out.
 
     A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
-    Words in brackets, {q,k} .. {query,key}, stand for as many lines, and so does {n}, for streams.
+    Words in brackets, {q,k} .. {query,key}, mean as many lines, and so does {n}, for streams.
     """
-    rows = []
-    for text in filter(str.strip, _expanded(table)):
+    tables = read_yaml(Path(__file__).parent / "tensors.yaml")
+    family = tables["families"].get(model_type, {"of": "ends attention mlp pre"})
+    groups = [tables["groups"][name] for name in family.get("of", "").split()]
+    block, rows = family.get("block", tables["block"]), []
+    for text in filter(str.strip, _expanded("".join([*groups, family.get("names", "")]))):
         text, _, where = text.partition(" where ")
         theirs, *ours = text.split()
         layout = ours.pop(0).strip("[]") if ours[0].startswith("[") else "same"
@@ -149,15 +156,15 @@ def tensors_of(their_model: Any) -> dict[str, Tensor]:
 
 
 def their_tensors(
-    table: Sequence[Line], ours: Mapping[str, Tensor], config: ModelConfig
+    model_type: str, ours: Mapping[str, Tensor], config: ModelConfig
 ) -> Iterator[tuple[str, Tensor]]:
     """Yields their tensors one at a time: all of them would be a second model in memory."""
-    for line in parameters(table, ours, config.model.depth):
+    for line in parameters(table_of(model_type), ours, config.model.depth):
         yield line.theirs, line.layout(config, *(ours[name] for name in line.ours))
 
 
 def our_tensors(
-    table: Sequence[Line],
+    model_type: str,
     theirs: Mapping[str, Tensor],
     ours: Mapping[str, Tensor],
     config: ModelConfig,
@@ -169,7 +176,7 @@ def our_tensors(
     """
     tensors: dict[str, Tensor] = {}
     left = dict(theirs)
-    for name, names, layout, _ in parameters(table, ours, config.model.depth):
+    for name, names, layout, _ in parameters(table_of(model_type), ours, config.model.depth):
         if name not in left:
             raise ValueError(f"the model has no parameter {name}")
         tensor, like = left.pop(name), [ours[own] for own in names]

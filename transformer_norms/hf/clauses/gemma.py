@@ -6,7 +6,9 @@ from transformer_norms.hf.clauses.general import Clause, Keys, check_eps, equal,
 from transformer_norms.hf.clauses.rotation import (
     FRACTION,
     FULL,
+    PARTIAL,
     SLIDING,
+    read_share,
     read_turns,
     share,
     write_bases,
@@ -28,13 +30,9 @@ def _read_rotation(config: Any, kind: str) -> tuple[dict[str, Any], float]:
     parameters = {**config.rope_parameters[kind]}
     if parameters.get("rope_type") != "proportional":
         return parameters, 1.0
-    given, factor = parameters.pop("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
-    head_dim = config.per_layer_config[kind].head_dim
-    turned = int(head_dim * given) // 2 * 2
-    if turned < 2:
-        raise ValueError(f"partial_rotary_factor={given} of {kind} has no counterpart here")
-    parameters["rope_type"] = "default" if factor == 1 else "linear"
-    return parameters, share(turned, head_dim)
+    given, head_dim = parameters.pop(PARTIAL, 1.0), config.per_layer_config[kind].head_dim
+    parameters["rope_type"] = "default" if parameters.get("factor", 1) == 1 else "linear"
+    return parameters, read_share(PARTIAL, given, int(head_dim * given) // 2 * 2, head_dim)
 
 
 def _write_rotations(facts: Facts) -> dict[str, Any]:
@@ -44,8 +42,7 @@ def _write_rotations(facts: Facts) -> dict[str, Any]:
     for kind, fraction, head_dim in each:
         if fraction < 1:
             shown = share(round(fraction * head_dim), head_dim)
-            partial = {"rope_type": "proportional", "partial_rotary_factor": shown}
-            keys["rope_parameters"][kind] |= partial
+            keys["rope_parameters"][kind] |= {"rope_type": "proportional", PARTIAL: shown}
     return keys
 
 

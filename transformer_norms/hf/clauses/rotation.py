@@ -12,7 +12,7 @@ from transformer_norms.validation import parameters as parameters_of
 
 BASE, FRACTION = "architecture.rope_base", "architecture.rope_fraction"
 WINDOW = "architecture.sliding_window"
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, PARTIAL = "sliding_attention", "full_attention", "partial_rotary_factor"
 THEIR_KEYS = {"type": "rope_type", "original_context": "original_max_position_embeddings"}
 Parameters = Mapping[str, Any]  # what their config says of the rotation of some blocks
 
@@ -29,8 +29,8 @@ def _read_scaling(config: Any, parameters: Parameters) -> dict[str, Any]:
         return {"factor": 1.0}
     if kind not in SCALINGS:
         raise unsaid("rope_type", kind, f"; known are default, {', '.join(SCALINGS)}")
-    if (part := given.get("partial_rotary_factor", 1)) != 1:
-        raise unsaid("partial_rotary_factor", part, f" with {kind}")
+    if (part := given.get(PARTIAL, 1)) != 1:
+        raise unsaid(PARTIAL, part, f" with {kind}")
     original = given.get(THEIR_KEYS["original_context"])
     factor = given.get("factor", config.max_position_embeddings / original if original else 1.0)
     one, of_all = given.get("mscale"), given.get("mscale_all_dim")
@@ -120,22 +120,24 @@ def turned_dimensions(facts: Facts) -> int:
     return round(max(facts.get(FRACTION, [1])) * first(facts["model.head_dim"]))
 
 
-def _read_partial(config: Any) -> Keys:
-    whole = {**config.rope_parameters}
-    head_dim, given = head_dim_of(config), whole.pop("partial_rotary_factor", 1.0)
-    turned = int(head_dim * given)
+def read_share(key: str, given: Any, turned: int, head_dim: int) -> float:
+    """The share of a head that turns, where the value `given` at their key turns so many of its
+    dimensions. ValueError where these are not pairs."""
     if turned % 2 or not 2 <= turned <= head_dim:
-        raise ValueError(
-            f"partial_rotary_factor={given} turns {turned} of {head_dim} dimensions, which "
-            "has no counterpart here: they turn in pairs"
-        )
+        raise unsaid(key, given, f": it turns {turned} of {head_dim} dimensions, in pairs")
+    return share(turned, head_dim)
+
+
+def _read_partial(config: Any) -> Keys:
+    whole, head_dim = {**config.rope_parameters}, head_dim_of(config)
+    given = whole.pop(PARTIAL, 1.0)
     turns = read_turns(config, [whole] * config.num_hidden_layers)
-    return {**turns, FRACTION: share(turned, head_dim)}
+    return {**turns, FRACTION: read_share(PARTIAL, given, int(head_dim * given), head_dim)}
 
 
 def _write_partial(facts: Facts) -> dict[str, Any]:
     part = share(turned_dimensions(facts), first(facts["model.head_dim"]))
-    return {"rope_parameters": {**write_turn(facts), "partial_rotary_factor": part}}
+    return {"rope_parameters": {**write_turn(facts), PARTIAL: part}}
 
 
 # One base for all blocks, and a share of each head that turns.
@@ -143,11 +145,8 @@ PARTIAL_ROTARY = Clause(_read_partial, _write_partial)
 
 
 def _read_dimensions(config: Any) -> Keys:
-    head_dim = config.hidden_size // config.num_attention_heads
-    turned = config.rotary_dim
-    if not turned or turned % 2 or turned > head_dim:
-        raise unsaid("rotary_dim", turned, f": heads have {head_dim}")
-    return {BASE: 1e4, FRACTION: share(turned, head_dim)}
+    head_dim, turned = config.hidden_size // config.num_attention_heads, config.rotary_dim
+    return {BASE: 1e4, FRACTION: read_share("rotary_dim", turned, turned or 0, head_dim)}
 
 
 # The first `rotary_dim` dimensions of each head, by the base 10000      GPT-J
