@@ -78,7 +78,7 @@ def relative(found, expected, least=0.0):
 
 
 @pytest.mark.goal("A2")
-@pytest.mark.parametrize(("name", "config"), [case for case in EVERY if not case.marks])
+@pytest.mark.parametrize(("name", "config"), EVERY)
 def test_logits_and_gradients_are_theirs(name, config):
     theirs = theirs_of(name, config)
     ours = from_hf(theirs)
@@ -96,12 +96,6 @@ def test_logits_and_gradients_are_theirs(name, config):
     least = 1e-3 * max(grad.abs().max().item() for grad in wanted.values())
     for key, grad in wanted.items():  # a key's bias has none at all, but for rounding
         assert relative(tensors[key], grad, least) <= 1e-9, key
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("name", "config"), [case for case in EVERY if case.marks])
-def test_logits_and_gradients_are_theirs_in_every_config(name, config):
-    test_logits_and_gradients_are_theirs(name, config)
 
 
 # Without what has a default. The original context is a third of the context.
