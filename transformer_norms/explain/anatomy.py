@@ -201,7 +201,7 @@ class Anatomy:
         return self._found.get((i, "block"), {})
 
     def norm_names(self) -> list[str]:
-        """The names of the norms that stand somewhere; `norm` is the run's norm."""
+        """The names of the norms that the model has; `norm` is the run's norm."""
         used = {norm.name for norm, _ in self.norms()}
         return [name for name in ("norm", *self.config.norms) if name in used]
 

@@ -140,7 +140,7 @@ class _Rows:
         if self.anatomy.placement.topology == "parallel":
             shared = self.anatomy.block_norms(self.i).get("pre")
             yield Row(edge="leave", share=self.norm(shared) if shared else None)
-            yield from beside(branches.values())
+            yield from side_by_side(branches.values())
             yield Row(SUM, edge="join")
             return
         for name, part in block.items():
@@ -157,7 +157,7 @@ class _Rows:
         for n, term in enumerate(self.terms(part, enters, "enter.")):
             yield Row(SUM if n or "x" in enters else TURN, term=term)
         yield Row(LINE if carried else TURN, edge="leave")
-        for row in beside([branch]):
+        for row in side_by_side([branch]):
             yield Row(next(iter(skip), LINE) if carried else None, row.branches)
             skip = ()
         first, *more = self.terms(part, adds, alone=bool(of_sum)) or [""]
@@ -185,12 +185,12 @@ class _Rows:
         return (*read, *self.site(part, "pre"), *inside, *self.site(part, "out"), *b)
 
     def attention(self, part: SubLayerParts) -> Chain:
-        """One box, unless a norm or a learned factor stands inside it."""
-        beside = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
-        beside += ", ALiBi" if self.anatomy.alibi else ""
+        """One box, unless a norm or a learned factor is inside it."""
+        more = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
+        more += ", ALiBi" if self.anatomy.alibi else ""
         limits = {"window": part.own.sliding_window, "chunk": part.own.attention_chunk}
-        beside += "".join(f", {name} {tokens}" for name, tokens in limits.items() if tokens)
-        beside += "" if part.own.source is None else f", k and v of block {part.own.source}"
+        more += "".join(f", {name} {tokens}" for name, tokens in limits.items() if tokens)
+        more += "" if part.own.source is None else f", k and v of block {part.own.source}"
         learned = part.factors.get(ATTENTION_SCALE)
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
         chains = {site: self.site(part, site, short_factor=True) for site in "qkv"}
@@ -208,13 +208,13 @@ class _Rows:
         kind = self.anatomy.config.attention.type
         if not (after or latents or any(chains.values())):
             named = "" if kind == "softmax" else f", {kind}"
-            return (Box("layer", f"attention{named}{beside}"),)
+            return (Box("layer", f"attention{named}{more}"),)
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         own = part.own.source is None
         weights = "W_q" + "  W_k" * own + "  W_v" * (own and not part.own.values_from_keys)
         weights += "  W_kr" * (own and bool(part.own.rope_dim) and not latents)
         weights += "  W_g" * bool(self.gate())
-        layers = [Box("layer", label) for label in (weights, f"{mixing}{beside}", "W_o")]
+        layers = [Box("layer", label) for label in (weights, f"{mixing}{more}", "W_o")]
         return (*latents, layers[0], *abreast(chains), layers[1], *after, layers[2])
 
     def latents(self, part: SubLayerParts) -> Chain:
@@ -269,7 +269,7 @@ class _Rows:
         if factor.rest_of:
             label = f"({factor.formula})"
         elif factor.symbol in EARLIER and not self._varies(factor):
-            label = number  # its stream stands beside it
+            label = number  # its stream is next to it
         elif short or self.short:
             label = symbol
         elif factor.matrix:
@@ -284,7 +284,7 @@ class _Rows:
         return factor.varies and len(self.anatomy.blocks) > 1
 
 
-def beside(branches: Iterable[Chain]) -> Iterator[Row]:
+def side_by_side(branches: Iterable[Chain]) -> Iterator[Row]:
     """The rows of branches, one box of each in a row."""
     return (Row(branches=boxes) for boxes in zip_longest(*branches))
 

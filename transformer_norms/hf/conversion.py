@@ -76,7 +76,7 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     """A transformers model with our weights, in eval mode: of the family `model_type`, or of the
     first that can be the same function. Dropout is written where the family has it everywhere.
 
-    A scale of the logits that no family has goes into the weights of a head of their own.
+    A scale of the logits that no family has goes into the weights of a separate head.
     ValueError names the keys that no family of transformers can say, and what is there.
     """
     transformers = _import_transformers()
@@ -115,7 +115,7 @@ def their_config(
         return *_choose_family(families, {**facts, **_FOLDED}), scale
 
 
-# The facts of the same function where a head of its own holds the scale of the logits.
+# The facts of the same function where a separate head holds the scale of the logits.
 _FOLDED: Facts = {"architecture.logit_scale": 1.0, "architecture.tied": False}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from transformer_norms.config.chosen_files import read_config_file
 from transformer_norms.config.tree import Config, flat
+from transformer_norms.explain.anatomy import ADDED
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import BIASED, biased
@@ -74,9 +75,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
         **{f"architecture.{key}": [getattr(own, key) for own in blocks] for key in PER_BLOCK},
         "architecture.bias": biased(how.bias) & biasable_roles(config),
         # The embedded tokens are scaled before or after positions are added, if they are added.
-        "architecture.embed_scale_order": how.embed_scale_order
-        if position in ("learned", "sinusoidal")
-        else "before",
+        "architecture.embed_scale_order": how.embed_scale_order if position in ADDED else "before",
         "architecture.embed_scale": _number(how.embed_scale, values),
         "architecture.logit_scale": _number(how.logit_scale, values),
         "architecture.attention_scale": [_number(how.attention_scale, b.values) for b in blocks],

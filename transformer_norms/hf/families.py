@@ -14,6 +14,7 @@ from transformer_norms.config.tree import DEFAULTS
 from transformer_norms.hf.clauses import dense, gemma, llama4, rotation
 from transformer_norms.hf.clauses.general import (
     HEAD_DIM,
+    INNER_WIDTH,
     LOGIT_DIVISOR,
     QUERY_SCALAR,
     RESIDUAL_MULTIPLIER,
@@ -27,7 +28,6 @@ from transformer_norms.hf.clauses.general import (
     cap,
     choice,
     equal,
-    inner_width,
     never,
     same,
     unsaid,
@@ -130,20 +130,20 @@ class Family:
 FAMILIES = (
     Family(
         "gpt2",
-        *(norm("layernorm", **PRE, **LEARNED), *OPENAI, inner_width("n_inner"), PLAIN, ALL_BIASES),
+        *(norm("layernorm", **PRE, **LEARNED), *OPENAI, INNER_WIDTH, PLAIN, ALL_BIASES),
         choice("scale_attn_weights", {False: {"architecture.attention_scale": 1.0}, True: {}}),
         never("scale_attn_by_inverse_layer_idx", "add_cross_attention"),
         dropouts=OPENAI_DROPOUTS,
     ),
     Family(
         "openai-gpt",
-        *(norm("layernorm", **POST, **LEARNED), *OPENAI, inner_width(), ALL_BIASES),
+        *(norm("layernorm", **POST, **LEARNED), *OPENAI, ALL_BIASES),
         activation("afn", "plain", OPENAI_ACTIVATIONS),
         dropouts=OPENAI_DROPOUTS,
     ),
     Family(
         "opt",
-        always({"norm.eps": 1e-5, **LEARNED}),
+        always(LEARNED),
         same({**FEW, "ffn_dim": "model.mlp_width"}),
         choice("do_layer_norm_before", {True: PRE, False: POST}),
         choice("layer_norm_elementwise_affine", {True: LAYERNORM, False: {"norm": "layernorm_np"}}),
@@ -204,7 +204,7 @@ FAMILIES = (
     ),
     Family(
         "olmo",
-        norm("layernorm_np", **PRE, **{"norm.eps": 1e-5}),
+        norm("layernorm_np", **PRE),
         *(SIZES, GROUPS, HEAD_DIM, SILU, ROTARY, ATTENTION_BIAS, never("clip_qkv")),
     ),
     Family(
@@ -268,13 +268,13 @@ FAMILIES = (
     Family(
         "bloom",
         norm("layernorm", **PRE, embed="norm", position="alibi", mlp="gelu_tanh"),
-        *(same(NAMES), EPSILON, SEQUENCE, inner_width(), ALL_BIASES),
+        *(same(NAMES), EPSILON, SEQUENCE, ALL_BIASES),
         never("apply_residual_connection_post_layernorm", "slow_but_exact"),
     ),
     Family(
         "gptj",
         norm("layernorm", placement="parallel", **INTERLEAVED),
-        *(*OPENAI, inner_width("n_inner"), rotation.ROTARY_DIMENSIONS, PLAIN),
+        *(*OPENAI, INNER_WIDTH, rotation.ROTARY_DIMENSIONS, PLAIN),
         biases(fixed="up down head"),
         dropouts=OPENAI_DROPOUTS,
     ),

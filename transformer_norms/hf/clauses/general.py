@@ -89,12 +89,11 @@ def choice(key: str, values: Mapping[bool, Keys]) -> Clause:
     return Clause(lambda config: values[bool(getattr(config, key))], write)
 
 
-def inner_width(key: str = "") -> Clause:
-    """The width inside the mlp. Without a value, or a key, it is four times the model's width."""
-    return Clause(
-        lambda config: {"model.mlp_width": getattr(config, key, None) or 4 * config.hidden_size},
-        lambda facts: {key: facts["model.mlp_width"]} if key else {},
-    )
+# The width inside the mlp      GPT-2
+INNER_WIDTH = Clause(
+    lambda config: {"model.mlp_width": config.n_inner or 4 * config.hidden_size},
+    lambda facts: {"n_inner": facts["model.mlp_width"]},
+)
 
 
 def head_dim_of(config: Any) -> int:
