@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache, partial
-from itertools import count, takewhile
+from functools import partial
+from itertools import count, product, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,74 +77,63 @@ LAYOUTS: dict[str, Layout] = {
 
 
 class Line(NamedTuple):
-    """Their module, or parameter, and those of ours that it is made of.
-
-    {i} counts blocks. {h} counts heads, of which one module of theirs takes all. A line that names
-    nothing of a model is left out, and so is one whose module `where` a model lacks, or has, if
-    that is `!` and its name.
-    """
+    """A parameter of theirs, and those of ours that it is made of."""
 
     theirs: str
     ours: Sequence[str]
     layout: Layout
-    where: str = ""
 
 
-@cache
-def table_of(model_type: str) -> list[Line]:
-    """Reads the lines of a family, `theirs [layout] ours ... where !ours`; the layout `same` is
-    left out.
+def parameters(model_type: str, ours: Collection[str], depth: int) -> list[Line]:
+    """The parameters of a family's model. Every parameter of ours is in exactly one.
 
-    A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
-    Words in brackets, {q,k} .. {query,key}, mean as many lines, and so does {n}, for streams.
+    A line of tensors.yaml is `theirs [layout] ours ... where module`; the layout `same` is left
+    out. {h} counts heads, of which one module of theirs takes all. A line that names nothing of a
+    model is left out, and so is one whose module `where` a model lacks, or has, if that is `!` and
+    its name.
     """
-    tables = read_yaml(Path(__file__).parent / "tensors.yaml")
-    family = tables["families"].get(model_type, {"of": "ends attention mlp pre"})
-    groups = [tables["groups"][name] for name in family.get("of", "").split()]
-    block, rows = family.get("block", tables["block"]), []
-    for text in filter(str.strip, _expanded("".join([*groups, family.get("names", "")]))):
+    rows = []
+    for text in _expanded(model_type, depth):
         text, _, where = text.partition(" where ")
-        theirs, *ours = text.split()
-        layout = ours.pop(0).strip("[]") if ours[0].startswith("[") else "same"
-        theirs = f"{block}{theirs}" if theirs.startswith(".") else theirs
-        names = [f"blocks.{{i}}{name}" if name.startswith(".") else name for name in ours]
-        rows.append(Line(theirs, names, LAYOUTS[layout], where.replace(".", "blocks.{i}.", 1)))
+        if where and (f"{where.removeprefix('!')}.weight" in ours) == where.startswith("!"):
+            continue
+        theirs, *names = text.split()
+        layout = names.pop(0).strip("[]") if names[0].startswith("[") else "same"
+        modules = [module for name in names for module in _modules(name, ours)]
+        for leaf, their_leaf in LEAVES.items():
+            parts = [f"{module}.{leaf}".rstrip(".") for module in modules]
+            if parts and parts[0] in ours:
+                rows.append(Line(f"{theirs}.{their_leaf}".rstrip("."), parts, LAYOUTS[layout]))
+    used = [name for line in rows for name in line.ours]
+    assert sorted(used) == sorted(ours), sorted({*used} ^ {*ours})
     return rows
 
 
-def _expanded(table: str) -> Iterator[str]:
-    for line in table.splitlines():
-        for n in range(MOST_STREAMS - 1 if "{n}" in line else 1):
-            parts = _WORDS.split(line.replace("{n}", str(n)))  # every second is a list of words
+def _expanded(model_type: str, depth: int) -> Iterator[str]:
+    """Yields the lines of a family. A name that begins with a point is inside a block, which theirs
+    call `block`. Words in brackets, {q,k} .. {query,key}, mean as many lines, and so does {n}, for
+    streams."""
+    tables = read_yaml(Path(__file__).parent / "tensors.yaml")
+    family = tables["families"].get(model_type, {"of": "ends attention mlp pre"})
+    groups = [tables["groups"][name] for name in family.get("of", "").split()]
+    block = family.get("block", tables["block"])
+    for line in "".join([*groups, family.get("names", "")]).splitlines():
+        blocks = range(depth if line.startswith(".") else 1)
+        streams = range(MOST_STREAMS - 1 if "{n}" in line else 1)
+        for i, n in product(blocks, streams):
+            text = re.sub(r"^\.", f"{block.format(i=i)}.", line.replace("{n}", str(n)))
+            text = re.sub(r"(?<=[ !])\.", f"blocks.{i}.", text)
+            parts = _WORDS.split(text)  # every second is a list of words
             words = [part.split(",") for part in parts[1::2]]
             for each in zip(*words, strict=True) if words else [()]:
                 parts[1::2] = each
                 yield "".join(parts)
 
 
-def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Line]:
-    """The lines of single parameters. Every parameter of ours is in exactly one."""
-    rows = []
-    for line in table:
-        for i in range(depth if "{i}" in line.theirs else 1):
-            where = line.where.removeprefix("!").format(i=i)
-            if where and (f"{where}.weight" in ours) == line.where.startswith("!"):
-                continue
-            modules = [name for each in line.ours for name in _modules(each, i, ours)]
-            for leaf, theirs in LEAVES.items():
-                names = [f"{module}.{leaf}".rstrip(".") for module in modules]
-                if names and names[0] in ours:
-                    name = f"{line.theirs.format(i=i)}.{theirs}".rstrip(".")
-                    rows.append(Line(name, names, line.layout))
-    used = [name for line in rows for name in line.ours]
-    assert sorted(used) == sorted(ours), sorted({*used} ^ {*ours})
-    return rows
-
-
-def _modules(name: str, i: int, ours: Collection[str]) -> list[str]:
+def _modules(name: str, ours: Collection[str]) -> list[str]:
     if "{h}" not in name:
-        return [name.format(i=i)]
-    heads = (name.format(i=i, h=h) for h in count())
+        return [name]
+    heads = (name.format(h=h) for h in count())
     return list(takewhile(lambda head: f"{head}.gain" in ours, heads))
 
 
@@ -159,7 +148,7 @@ def their_tensors(
     model_type: str, ours: Mapping[str, Tensor], config: ModelConfig
 ) -> Iterator[tuple[str, Tensor]]:
     """Yields their tensors one at a time: all of them would be a second model in memory."""
-    for line in parameters(table_of(model_type), ours, config.model.depth):
+    for line in parameters(model_type, ours, config.model.depth):
         yield line.theirs, line.layout(config, *(ours[name] for name in line.ours))
 
 
@@ -176,7 +165,7 @@ def our_tensors(
     """
     tensors: dict[str, Tensor] = {}
     left = dict(theirs)
-    for name, names, layout, _ in parameters(table_of(model_type), ours, config.model.depth):
+    for name, names, layout in parameters(model_type, ours, config.model.depth):
         if name not in left:
             raise ValueError(f"the model has no parameter {name}")
         tensor, like = left.pop(name), [ours[own] for own in names]
