@@ -54,7 +54,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
         f"{word} with {config.qkv}" if word in SHARES and config.qkv != "norm" else word
         for word in (config.qk_norm, config.v_norm)
     )
-    fractions = [_turned_share(own) for own in blocks]
+    roles, fractions = biased(how.bias) & biasable_roles(config), [*map(_turned_share, blocks)]
     facts = {
         "placement": _name("placement", config),
         **{key: size for key, size in inside.items() if key in PLACEMENT_SIZES},
@@ -73,7 +73,7 @@ def facts_of(config: Config, vocab_size: int) -> Facts:
         **{f"model.{key}": [getattr(own.sizes, key) for own in blocks] for key in OF_BLOCKS},
         **{f"architecture.{key}": value for key, value in vars(how).items()},
         **{f"architecture.{key}": [getattr(own, key) for own in blocks] for key in PER_BLOCK},
-        "architecture.bias": biased(how.bias) & biasable_roles(config),
+        "architecture.bias": (*(role for role in BIASED if role in roles),),
         # The embedded tokens are scaled before or after positions are added, if they are added.
         "architecture.embed_scale_order": how.embed_scale_order if position in ADDED else "before",
         "architecture.embed_scale": _number(how.embed_scale, values),
@@ -215,10 +215,8 @@ def same(one: Any, two: Any) -> bool:
 
 def format_fact(value: Any) -> str:
     """A fact in a few words."""
-    if isinstance(value, frozenset):
-        return " ".join(role for role in BIASED if role in value) or "none"
     if isinstance(value, tuple):
-        return " ".join(value)
+        return " ".join(value) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{key} {format_fact(item)}" for key, item in value.items())
     if isinstance(value, list):

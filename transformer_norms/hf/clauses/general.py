@@ -150,8 +150,8 @@ def biases(flags: Mapping[str, str] = {}, fixed: str = "") -> Clause:
         return {"architecture.bias": frozenset(" ".join([fixed, *on]).split())}
 
     def write(facts: Facts) -> dict[str, Any]:
-        bias = facts["architecture.bias"]
-        return {flag: bool(bias & set(roles.split())) for flag, roles in flags.items()}
+        bias = {*facts["architecture.bias"]}
+        return {flag: bool(bias & {*roles.split()}) for flag, roles in flags.items()}
 
     return Clause(read, write)
 
