@@ -40,7 +40,7 @@ def test_a_preset_is_what_transformers_config_of_the_family_says(name):
         sizes = dict(zip(names, SIZES.values(), strict=True))
     if base is not None:
         more["rope_parameters"] = {"rope_type": "default", "rope_theta": base}
-    theirs = family_of(kind).read(transformers.AutoConfig.for_model(kind, **{**sizes, **more}))
+    theirs = family_of(kind).facts(transformers.AutoConfig.for_model(kind, **{**sizes, **more}))
     keys = dict(word.split("=") for word in (*OURS, f"model.depth={depth}", *typed))
     typed = [f"{key}={value}" for key, value in keys.items()]
     ours = facts_of(compose([f"preset={preset}", *typed]), VOCABULARY)
@@ -54,9 +54,8 @@ def test_preset_gpt_oss_is_what_its_config_class_says_but_for_the_experts():
         rope_parameters={"rope_type": "default", "rope_theta": 150000.0},  # for YaRN of this base
     )
     block = families.norm("rmsnorm", placement="pre", attention="sinks")
-    sizes = (families.SIZES, families.GROUPS, families.HEAD_WIDTH, families.RMS_EPS)
-    rest = (families.SILU, ROTARY, WINDOW_OF_KINDS, families.ATTENTION_BIAS)
-    theirs = families.Family("gpt_oss", (block, *sizes, *rest)).read(config)
+    rest = (ROTARY, WINDOW_OF_KINDS, families.ATTENTION_BIAS)
+    theirs = families.Family("gpt_oss", block, *families.LLAMA, *rest).facts(config)
     ours = facts_of(compose(["preset=gpt_oss", *OURS]), VOCABULARY)
     assert {key: (ours.get(key), theirs.get(key)) for key in differences(ours, theirs)} == {}
     assert config.default_theta == 150000.0

@@ -171,21 +171,21 @@ def check_factors(model, anatomy):
             module.left.weight.data.zero_()
             module.right.weight.data.zero_()
     for i, block in enumerate(model.blocks):
-        for name, part in anatomy.blocks[i].parts.items():
+        for name, part in anatomy.blocks[i].items():
             sub_layer = getattr(block, name)
             a, b = (_value(part.factors.get(key)) for key in "ab")
-            if "normed" in part.adds:  # ones, normed, are ones
-                matrix, times = sub_layer.skip.normed.scale, _value(part.adds["normed"])
+            if "normed" in part.plan.adds:  # ones, normed, are ones
+                matrix, times = sub_layer.skip.normed.scale, _value(part.factors.get("normed"))
                 torch.testing.assert_close(matrix(one), times * one)
                 a += times
             torch.testing.assert_close(sub_layer.skip(one, zero, zero), a * one)
             torch.testing.assert_close(sub_layer.branch(one), b * one)
             earlier = {"start": (zero, one, zero), "x0": (zero, zero, one)}
             for stream, streams in earlier.items():
-                added = _value(part.adds[stream]) if stream in part.adds else 0.0
+                added = _value(part.factors.get(stream)) if stream in part.plan.adds else 0.0
                 torch.testing.assert_close(sub_layer.skip(*streams), added * one)
             for site in ("pre", "out", "post"):
-                scale = part.norms[site].scale if site in part.norms else None
+                scale = part.factors.get(f"{site}.scale")
                 times = getattr(getattr(sub_layer, site), "scale", torch.nn.Identity())
                 torch.testing.assert_close(times(one), _value(scale) * one)
 
@@ -196,17 +196,17 @@ def _value(factor: Factor | None) -> float:
 
 def test_a_factor_inside_attention_or_the_mlp_is_what_the_built_model_multiplies_by():
     f = built(placement="ngpt", mlp="swiglu").blocks[1].attention.f
-    parts = explained(placement="ngpt", mlp="swiglu").anatomy.blocks[1].parts
+    parts = explained(placement="ngpt", mlp="swiglu").anatomy.blocks[1]
     mlp, scales = built(placement="ngpt", mlp="swiglu").blocks[1].mlp.f, parts["mlp"].factors
     chosen = {"placement": "normformer", "qk_norm": "l2"}
     own = built(**chosen).blocks[1].attention.f
-    factors = explained(**chosen).anatomy.blocks[1].parts["attention"].factors
+    factors = explained(**chosen).anatomy.blocks[1]["attention"].factors
     for module, factor, shape in (
-        (f.q.scale, parts["attention"].norms["q"].scale, (HEADS, WIDTH // HEADS)),
+        (f.q.scale, parts["attention"].factors["q.scale"], (HEADS, WIDTH // HEADS)),
         (mlp.up_scale, scales["hidden_scale"], (mlp.up.out_features,)),
         (mlp.gate_scale, scales["gate"], (mlp.up.out_features,)),
         (own.head_scale, factors["head_scale"], (HEADS, WIDTH // HEADS)),
-        (own.scale, factors["attention_scale"], (HEADS, WIDTH // HEADS)),
+        (own.scale, factors["attention scale"], (HEADS, WIDTH // HEADS)),
     ):
         one = torch.ones(1, 1, *shape)
         torch.testing.assert_close(module(one), factor.value * one)

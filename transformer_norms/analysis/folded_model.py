@@ -16,7 +16,7 @@ from transformer_norms.config.chosen_files import read_config_file
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
-from transformer_norms.hf.facts import biasable_roles, facts_of
+from transformer_norms.hf.facts import biasable_roles
 from transformer_norms.kinds import plain
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.sites import place_of
@@ -144,9 +144,7 @@ def folded_config(model: Transformer, folds: Sequence[NormFold], biases: Iterabl
         architecture["tied"] = False
     there = biased(config.architecture.bias)
     if added := set(biases) - there:
-        architecture["bias"] = sorted(
-            added | there & biasable_roles(facts_of(config, model.vocab_size))
-        )
+        architecture["bias"] = sorted(added | there & biasable_roles(config))
     return recompose(config, (), {**choices, "architecture": architecture})
 
 

@@ -42,7 +42,7 @@ from transformer_norms.commands.terminal import Parser, number_from
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
-from transformer_norms.hf.facts import biasable_roles, facts_of
+from transformer_norms.hf.facts import biasable_roles
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.sites import NormPlace, place_of
 from transformer_norms.model.transformer import Transformer
@@ -263,7 +263,7 @@ def compose_normless(own: Config, model: Transformer) -> Config:
     if any(getattr(norm, "bias", None) is not None for _, norm in model.norms()):
         inputs = {role for group in READERS.values() for role in group} | {"head"}
         roles |= inputs - {*model.config.blocks[0].latent_ranks}
-    roles &= biasable_roles(facts_of(model.config, model.vocab_size))
+    roles &= biasable_roles(model.config)
     bias = f"[{','.join(sorted(roles))}]" if roles else "false"
     changed = ["norm=none", "final_norm=none", "architecture.tied=false"]
     config = recompose(own, [*changed, f"architecture.bias={bias}"])

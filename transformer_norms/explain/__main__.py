@@ -36,7 +36,7 @@ def make_parser() -> Parser:
         nargs="*",
         metavar="KEY=VALUE",
         help="show only the differences from a second config: the first one with these in place of "
-        "its own (norm=NAME also replaces norm.KEY); config=FILE stands for a whole config, and "
+        "its own (norm=NAME also replaces norm.KEY); config=FILE means a whole config, and "
         "--against alone for the defaults",
     )
     parser.add_argument("--list", action="store_true", help="list all choices with their sources")

@@ -2,7 +2,7 @@
 factors of the placement's plan and the config."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,8 +29,8 @@ _OF_ENDS = {"enter": "enter", "leave": "final"}  # what a connection's ends are 
 _SITES = (
     "rows embed pre q_latent kv_latent q k v head_norm ctx hidden mid out post gate final".split()
 )
-Shapes = Mapping[str, str]  # the shapes that may be learned at a place, in words
-Factors = Callable[..., "Factor | None"]  # of one sub-layer, by what they multiply
+ATTENTION_SCALE = "attention scale"
+HeadsAndFeatures = tuple[int, int]  # no heads where a factor is of the stream
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class NormAt:
-    """The norms at a site: `count` of them, of `parameters` numbers each. `name` is `none` where
-    there is a scale without a norm."""
+    """The norms at a site: `count` of them, of `parameters` numbers each."""
 
     site: str
     module: str
@@ -63,27 +62,19 @@ class NormAt:
     count: int
     parameters: int
     eps: str
-    share: str = "head"
-    scale: Factor | None = None
+    share: str
 
 
 @dataclass(frozen=True)
 class SubLayerParts:
-    """An attention or an mlp: norms by site, factors by what they multiply, and its block's own
-    numbers."""
+    """An attention or an mlp: its plan, its norms by site, its factors that are not 1 by what they
+    multiply (a, start, enter.x0, pre.scale), and the numbers of its block."""
 
+    plan: SubLayerPlan
     norms: Mapping[str, NormAt]
     factors: Mapping[str, Factor]
-    adds: Mapping[str, Factor | None]  # start, x0: their factor
-    enters: Mapping[str, Factor | None]  # of the sum that it reads
     own: BlockChoices
     shares_kv: bool  # whether other blocks use its keys and values
-
-
-@dataclass(frozen=True)
-class BlockParts:
-    parts: Mapping[str, SubLayerParts]
-    norms: Mapping[str, NormAt]  # at the sites of the block as a whole
 
 
 class Anatomy:
@@ -103,17 +94,16 @@ class Anatomy:
         self.joins = self.placement.joins if self.placement.topology in CONNECTED else ()
         self._assembly = Assembly(config, NoPosition())
         self.blocks = [
-            BlockParts(
-                {name: self._sub_layer(name, plan, own) for name, plan in plans.items()},
-                self._found.get((own.i, "block"), {}),
-            )
+            {
+                name: self._sub_layer(name, plan, own)
+                for name, plan in self.placement.plans(own.i, self.depth).items()
+            }
             for own in self._assembly.blocks
-            for plans in [self.placement.plans(own.i, self.depth)]
         ]
         ends, how = self._found.get((None, ""), {}), config.architecture
         self.rows, self.embed, self.final = map(ends.get, ("rows", "embed", "final"))
         self.scales = {
-            symbol: _factor(symbol, getattr(how, symbol), _shapes(size), self.values)
+            symbol: _factor(symbol, getattr(how, symbol), (0, size), self.values)
             for symbol, size in (("embed_scale", self.width), ("logit_scale", vocab_size))
         }
 
@@ -167,8 +157,8 @@ class Anatomy:
 
     def adds(self, stream: str) -> bool:
         """Returns whether some block adds the earlier stream, start or x0."""
-        parts = [part for block in self.blocks for part in block.parts.values()]
-        return any(stream in (*part.adds, *part.enters) for part in parts)
+        parts = [part for block in self.blocks for part in block.values()]
+        return any(stream in (*part.plan.adds, *part.plan.enters) for part in parts)
 
     def value_terms(self, i: int) -> Iterator[str]:
         """Yields what other keys make of the values W_v x of block i, before a norm at v."""
@@ -199,15 +189,19 @@ class Anatomy:
         inside = [
             (norm, i)
             for i, block in enumerate(self.blocks)
-            for norms in (block.norms, *(part.norms for part in block.parts.values()))
+            for norms in (self.block_norms(i), *(part.norms for part in block.values()))
             for norm in norms.values()
         ]
         for norm, i in (*before, *enter, *inside, (self.final, None), *leave):
-            if norm and norm.name != "none":
+            if norm:
                 yield norm, i
 
+    def block_norms(self, i: int) -> Mapping[str, NormAt]:
+        """The norms at the sites of block i as a whole."""
+        return self._found.get((i, "block"), {})
+
     def norm_names(self) -> list[str]:
-        """The names of the norms that stand somewhere; `norm` is the run's norm."""
+        """The names of the norms that the model has; `norm` is the run's norm."""
         used = {norm.name for norm, _ in self.norms()}
         return [name for name in ("norm", *self.config.norms) if name in used]
 
@@ -222,54 +216,51 @@ class Anatomy:
     def _sub_layer(self, name: str, plan: SubLayerPlan, own: BlockChoices) -> SubLayerParts:
         if name == "attention":
             plan = replace(plan, sites=self._assembly.sites(plan, own))
-            inside = {"head_scale": _head_shapes(own.sizes.heads, own.value_dim)}
-        else:
-            inside = {"hidden_scale": _shapes(own.sizes.mlp_width)}
-
-        def factor(slot: str, spec: Any, shapes: Shapes, unnamed: str = "") -> Factor | None:
-            return _factor(plan.names.get(slot, unnamed or slot), spec, shapes, own.values)
-
-        stream = _shapes(self.width)
-        factors = {
-            slot: factor(slot, plan.coefficient(slot), shapes)
-            for slot, shapes in {"a": stream, "b": stream, **inside}.items()
-            if plan.coefficient(slot) != REST_OF_B
-        }
-        if plan.coefficient("a") == REST_OF_B and (b := factors["b"]):
-            rest = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
-            factors = {"a": rest, **factors}
-        if name == "attention":
-            factors["attention_scale"] = factor(
-                "attention scale",
-                self.config.architecture.attention_scale,
-                _head_shapes(own.sizes.heads, own.sizes.head_dim),
-            )
-        elif self.gated and (hidden := factors["hidden_scale"]):
-            factors["gate"] = replace(hidden, symbol=f"{hidden.symbol} of the gate")
+        found = self._found.get((own.i, name), {})
         return SubLayerParts(
-            self._norms(name, plan, own, factor),
-            {key: one for key, one in factors.items() if one is not None},
-            {of: factor(of, spec, stream) for of, spec in plan.adds.items()},
-            {of: factor(f"enter.{of}", spec, stream, of) for of, spec in plan.enters.items()},
+            plan,
+            {site: found[site] for site in sorted(found, key=_order)},
+            self._factors(name, plan, own),
             own,
             self._assembly.shares_kv(own.i),
         )
 
-    def _norms(
-        self, part: str, plan: SubLayerPlan, own: BlockChoices, factor: Factors
-    ) -> dict[str, NormAt]:
-        """Returns the norms of a sub-layer in the order of its sites, and the scales on them, some
-        without a norm."""
-        norms = dict(self._found.get((own.i, part), {}))
-        for site, at in plan.sites.items():
-            count, dimensions = own.heads_at(site)
-            width = own.width_at(site, at.share)
-            shapes = _head_shapes(count, dimensions) if count else _shapes(width)
-            if scale := factor(f"{site}.scale", at.scale, shapes, f"{site} scale"):
-                absent = NormAt(site, "", "none", 0, 0, 0, "-", at.share)
-                norms[site] = replace(norms.get(site, absent), scale=scale)
-        order = {site: number for number, site in enumerate(_SITES)}
-        return dict(sorted(norms.items(), key=lambda pair: order.get(pair[0], len(order))))
+    def _factors(self, name: str, plan: SubLayerPlan, own: BlockChoices) -> dict[str, Factor]:
+        """Returns the factors of a sub-layer that are not 1, by what they multiply."""
+        factors: dict[str, Factor] = {}
+        for slot, spec, place in self._multiplied(name, plan, own):
+            symbol = plan.names.get(slot, slot.removeprefix("enter.").replace(".scale", " scale"))
+            if slot == "gate":
+                symbol = f"{plan.names.get('hidden_scale', 'hidden_scale')} of the gate"
+            if spec != REST_OF_B and (factor := _factor(symbol, spec, place, own.values)):
+                factors[slot] = factor
+        if plan.coefficient("a") == REST_OF_B and (b := factors.get("b")):
+            rest = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
+            factors = {"a": rest, **factors}
+        return factors
+
+    def _multiplied(
+        self, name: str, plan: SubLayerPlan, own: BlockChoices
+    ) -> Iterator[tuple[str, Any, HeadsAndFeatures]]:
+        """Yields what a sub-layer multiplies, by which coefficient, and how many heads and features
+        it has there."""
+        heads, stream = own.sizes.heads, (0, self.width)
+        for slot in "ab":
+            yield slot, plan.coefficient(slot), stream
+        if name == "attention":
+            yield "head_scale", plan.coefficient("head_scale"), (heads, own.value_dim)
+            scale = self.config.architecture.attention_scale
+            yield ATTENTION_SCALE, scale, (heads, own.sizes.head_dim)
+        for slot in ("hidden_scale", "gate")[: 1 + self.gated] if name == "mlp" else ():
+            yield slot, plan.coefficient("hidden_scale"), (0, own.sizes.mlp_width)
+        for term, spec in plan.enters.items():
+            yield f"enter.{term}", spec, stream
+        for term, spec in plan.adds.items():
+            yield term, spec, stream
+        for site in sorted(plan.sites, key=_order):
+            at, by_head = plan.sites[site], own.heads_at(site)
+            place = by_head if by_head[0] else (0, own.width_at(site, at.share))
+            yield f"{site}.scale", at.scale, place
 
     def _norms_by_place(self) -> dict[tuple[int | None, str], dict[str, NormAt]]:
         """Returns the norms of the model: for each block and sub-layer by site, and inside
@@ -297,14 +288,21 @@ class Anatomy:
         return found
 
 
-def _factor(symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | None:
-    """The factor that a coefficient of the config stands for; None if it is 1."""
+def _factor(symbol: str, spec: Any, place: HeadsAndFeatures, values: Values) -> Factor | None:
+    """The factor of a coefficient of the config; None if it is 1."""
     if isinstance(spec, (int, float)) and spec == 1 or spec == "none":
         return None
     formula = Formula(spec["init"] if isinstance(spec, Mapping) else spec)
     init, varies = float(formula(values)), bool(formula.names & {"i", "l"})
     if not isinstance(spec, Mapping):
         return Factor(symbol, formula.text, init, varies=varies)
+    heads, features = place
+    learned = {
+        "scalar": "scalar",
+        "head": f"one for each of {heads} heads",
+        "vector": f"{heads} x {features}" if heads else f"vector of {features}",
+        LOW_RANK: f"{MATRIX} {spec.get('rank')}",
+    }
     start = float(Formula(spec.get("stored", spec["init"]))(values))
     kept = "" if spec.get("gradient", "scaled") == "scaled" else "gradient unscaled"
     ratio = 1.0 if start == init else init / start
@@ -316,7 +314,7 @@ def _factor(symbol: str, spec: Any, shapes: Shapes, values: Values) -> Factor | 
         symbol,
         formula.text,
         float(FUNCTIONS[function](torch.tensor(init, dtype=torch.float64))),
-        " ".join(map(str, filter(None, (shapes[spec["learn"]], spec.get("rank"))))),
+        learned[spec["learn"]],
         ", ".join(filter(None, (text, kept))),
         spec.get("share") == "block",
         varies,
@@ -330,7 +328,7 @@ def first_paragraph(documented: Any) -> str:
 
 
 def _apply(norm: NormAt | None, text: str) -> str:
-    return f"{norm.name}({text})" if norm and norm.name != "none" else text
+    return f"{norm.name}({text})" if norm else text
 
 
 def _scale_text(spec: Any) -> str:
@@ -341,10 +339,5 @@ def _cap_text(cap: float | str) -> str:
     return "" if cap == "none" else f"{cap:g}"
 
 
-def _shapes(width: int) -> Shapes:
-    return {"scalar": "scalar", "vector": f"vector of {width}", LOW_RANK: MATRIX}
-
-
-def _head_shapes(heads: int, head_dim: int) -> Shapes:
-    each = f"one for each of {heads} heads"
-    return {"scalar": "scalar", "head": each, "vector": f"{heads} x {head_dim}"}
+def _order(site: str) -> int:
+    return _SITES.index(site) if site in _SITES else len(_SITES)

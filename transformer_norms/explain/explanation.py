@@ -16,7 +16,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.checks.cautions import unverified, unverified_line
 from transformer_norms.config.resolution import HENRYS_SCALE, NORM_KEYS
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value, flat
-from transformer_norms.explain.anatomy import Anatomy, Factor, SubLayerParts
+from transformer_norms.explain.anatomy import ATTENTION_SCALE, Anatomy, Factor, SubLayerParts
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.attention import ATTENTIONS
@@ -81,10 +81,10 @@ def equations(anatomy: Anatomy) -> Section:
     facts = [Fact("start", (ends["start"],))]
     for i, block in enumerate(anatomy.blocks):
         facts += [Fact(part, (text,), i) for part, text in anatomy.equations(i).items()]
-        part = block.parts["attention"]
+        part = block["attention"]
         beside = (*_beside_the_equation(anatomy, part), *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
-        if share := block.parts["mlp"].own.activation_sparsity:
+        if share := block["mlp"].own.activation_sparsity:
             quantile = f"{NormalDist().inv_cdf(share):.4g}"
             text = (
                 f"{config.mlp.activation}(max(z - mean(z) - {quantile} * std(z), 0)), z its input: "
@@ -182,7 +182,7 @@ def _latents(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]:
     for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", keys)):
         rank, norm = getattr(inner, f"{key}_rank"), part.norms.get(f"{key}_latent")
         if rank and (own or key == "q"):
-            c = f"{norm.name}({down} x)" if norm and norm.name != "none" else f"{down} x"
+            c = f"{norm.name}({down} x)" if norm else f"{down} x"
             yield f"{made}; c = {c}, a latent of {rank} numbers (architecture.{key}_rank)"
     if inner.rope_dim and own:
         turned = ", which rope turns alone" if config.position.type == "rope" else ""
@@ -241,11 +241,8 @@ def coefficients(anatomy: Anatomy) -> Section:
     """Every factor that multiplies: its formula, its value, and its learned shape."""
     facts = []
     for i, block in enumerate(anatomy.blocks):
-        for name, part in block.parts.items():
-            scales = (norm.scale for norm in part.norms.values())
-            sums = (*part.enters.values(), *part.adds.values())
-            factors = (*part.factors.values(), *sums, *scales)
-            facts += [_fact(name, factor, i) for factor in factors if factor is not None]
+        for name, part in block.items():
+            facts += [_fact(name, factor, i) for factor in part.factors.values()]
             if name == "attention" and (cap := anatomy.attention_cap):
                 facts.append(Fact("attention cap", (cap, cap, "no"), i))
     facts += [_fact("", factor, None) for factor in anatomy.scales.values() if factor]
@@ -256,9 +253,8 @@ def coefficients(anatomy: Anatomy) -> Section:
 
 
 def _fact(part: str, factor: Factor, block: int | None) -> Fact:
-    name = (
-        factor.symbol if factor.symbol == "attention scale" else f"{part} {factor.symbol}".strip()
-    )
+    own_part = factor.symbol == ATTENTION_SCALE
+    name = factor.symbol if own_part else f"{part} {factor.symbol}".strip()
     learned = f"with {factor.rest_of}" if factor.rest_of else factor.learned or "no"
     learned += ", one for both sub-layers" * factor.shared
     learned += f"; {factor.stored}" if factor.stored else ""

@@ -4,11 +4,17 @@ A drawing is a list of rows. A row holds what is on the stream at one height and
 where branches leave the stream and the row where they return, one box of each branch.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from transformer_norms.explain.anatomy import Anatomy, BlockParts, Factor, NormAt, SubLayerParts
+from transformer_norms.explain.anatomy import (
+    ATTENTION_SCALE,
+    Anatomy,
+    Factor,
+    NormAt,
+    SubLayerParts,
+)
 from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.model.sites import EARLIER, NORMED
 
@@ -75,20 +81,18 @@ def kinds_of_block(anatomy: Anatomy, room: int | None = None) -> dict[Layout, li
     """Each different layout with the blocks that have it, in the order of the first block. A layout
     has short labels if the full ones need more columns than `room`."""
     kinds: dict[Layout, list[int]] = {}
-    for i, block in enumerate(anatomy.blocks):
-        layout = _layout(_Rows(anatomy), block, i)
+    for i in range(anatomy.depth):
+        layout = _layout(_Rows(anatomy, i))
         if room is not None and layout.width > room:
-            layout = _layout(_Rows(anatomy, short=True), block, i)
+            layout = _layout(_Rows(anatomy, i, short=True))
         kinds.setdefault(layout, []).append(i)
     return kinds
 
 
-def _layout(reader: "_Rows", block: BlockParts, i: int) -> Layout:
+def _layout(reader: "_Rows") -> Layout:
     """Gives the stream and each branch a column that holds their widest box."""
-    topology, name = reader.anatomy.placement.topology, Box("name", "x")
-    rows = [*reader.block(block, i)]
-    if reader.anatomy.joins:
-        name = Box("name", "X")
+    topology, rows = reader.anatomy.placement.topology, [*reader.rows()]
+    name = Box("name", "X" if reader.anatomy.joins else "x")
     if topology == "blocks":
         rows = [Row(Box("layer", READ)), *rows, Row(Box("layer", WRITE), term="X")]
     rows = [Row(name), *rows, Row(name)]
@@ -125,105 +129,102 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 class _Rows:
-    """The rows of a block, with the words of each box."""
+    """The rows of block i, with the words of each box."""
 
-    def __init__(self, anatomy: Anatomy, short: bool = False) -> None:
-        self.anatomy, self.short = anatomy, short
-        self.values: Chain = ()  # what is added to the values of the block
+    def __init__(self, anatomy: Anatomy, i: int, short: bool = False) -> None:
+        self.anatomy, self.i, self.short = anatomy, i, short
 
-    def block(self, block: BlockParts, i: int) -> Iterator[Row]:
-        terms = self.anatomy.value_terms(i)
-        self.values = tuple(Box("layer", "+ v1" if "v1" in text else "+ E_v") for text in terms)
-        branches = {
-            "attention": self.branch("attention", block, self.attention),
-            "mlp": self.branch("mlp", block, self.mlp),
-        }
+    def rows(self) -> Iterator[Row]:
+        block = self.anatomy.blocks[self.i]
+        branches = {name: self.branch(name, part) for name, part in block.items()}
         if self.anatomy.placement.topology == "parallel":
-            (shared,) = self.norm(block.norms.get("pre")) or (None,)
-            yield Row(edge="leave", share=shared)
-            yield from beside(branches.values())
+            shared = self.anatomy.block_norms(self.i).get("pre")
+            yield Row(edge="leave", share=self.norm(shared) if shared else None)
+            yield from side_by_side(branches.values())
             yield Row(SUM, edge="join")
             return
-        for name, part in block.parts.items():
+        for name, part in block.items():
             yield from self.sub_layer(part, branches[name], name in self.anatomy.joins)
 
     def sub_layer(self, part: SubLayerParts, branch: Chain, joined: bool) -> Iterator[Row]:
         a, of_sum = part.factors.get("a"), _common_factor(part)
         carried = not a or bool(a.learned) or a.value != 0
         skip = self.factor(a) if carried and not of_sum else ()
-        yield from map(Row, self.factor(part.enters.get("x")))
-        if part.enters and "x" not in part.enters:
+        enters, adds = part.plan.enters, part.plan.adds
+        yield from map(Row, self.factor(part.factors.get("enter.x")))
+        if enters and "x" not in enters:
             yield Row(None)
-        for n, term in enumerate(self.terms(part.enters)):
-            yield Row(SUM if n or "x" in part.enters else TURN, term=term)
+        for n, term in enumerate(self.terms(part, enters, "enter.")):
+            yield Row(SUM if n or "x" in enters else TURN, term=term)
         yield Row(LINE if carried else TURN, edge="leave")
-        for row in beside([branch]):
+        for row in side_by_side([branch]):
             yield Row(next(iter(skip), LINE) if carried else None, row.branches)
             skip = ()
-        first, *more = self.terms(dict.fromkeys(part.adds) if of_sum else part.adds) or [""]
-        summed = Box("layer", WRITE) if joined else SUM if carried or part.adds else TURN
+        first, *more = self.terms(part, adds, alone=bool(of_sum)) or [""]
+        summed = Box("layer", WRITE) if joined else SUM if carried or adds else TURN
         yield Row(summed, edge="join", term=first)
         yield from (Row(SUM, term=term) for term in more)
-        yield from map(Row, (*self.factor(of_sum), *self.norm(part.norms.get("post"))))
+        yield from map(Row, (*self.factor(of_sum), *self.site(part, "post")))
 
-    def terms(self, factors: Mapping[str, Factor | None]) -> list[str]:
-        """Each earlier stream, or what the sub-layer reads, with its factor."""
+    def terms(
+        self, part: SubLayerParts, streams: Container[str], prefix: str = "", alone: bool = False
+    ) -> list[str]:
+        """Each earlier stream, or what the sub-layer reads, with its factor, or `alone`."""
         names = {**{stream: stream for stream in EARLIER}, NORMED: "pre(x)"}
+        factors = {} if alone else part.factors
         return [
-            " ".join((word, *(box.label for box in self.factor(factors[stream]))))
+            " ".join((word, *(box.label for box in self.factor(factors.get(prefix + stream)))))
             for stream, word in names.items()
-            if stream in factors
+            if stream in streams
         ]
 
-    def branch(
-        self, name: str, block: BlockParts, inside: Callable[[SubLayerParts], Chain]
-    ) -> Chain:
-        part = block.parts[name]
-        before, after = self.norm(part.norms.get("pre")), self.norm(part.norms.get("out"))
+    def branch(self, name: str, part: SubLayerParts) -> Chain:
+        inside = self.attention(part) if name == "attention" else self.mlp(part)
         read = (Box("layer", READ),) * (name in self.anatomy.joins)
         b = () if _common_factor(part) else self.factor(part.factors.get("b"))
-        return (*read, *before, *inside(part), *after, *b)
+        return (*read, *self.site(part, "pre"), *inside, *self.site(part, "out"), *b)
 
     def attention(self, part: SubLayerParts) -> Chain:
-        """One box, unless a norm or a learned factor stands inside it."""
-        norms, factors = part.norms, part.factors
-        beside = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
-        beside += ", ALiBi" if self.anatomy.alibi else ""
+        """One box, unless a norm or a learned factor is inside it."""
+        more = f", cap {self.anatomy.attention_cap}" if self.anatomy.attention_cap else ""
+        more += ", ALiBi" if self.anatomy.alibi else ""
         limits = {"window": part.own.sliding_window, "chunk": part.own.attention_chunk}
-        beside += "".join(f", {name} {tokens}" for name, tokens in limits.items() if tokens)
-        beside += "" if part.own.source is None else f", k and v of block {part.own.source}"
-        learned = factors.get("attention_scale")
+        more += "".join(f", {name} {tokens}" for name, tokens in limits.items() if tokens)
+        more += "" if part.own.source is None else f", k and v of block {part.own.source}"
+        learned = part.factors.get(ATTENTION_SCALE)
         scale = self.factor(learned, short=True) if learned and learned.learned else ()
-        chains = {site: self.norm(norms.get(site), short_factor=True) for site in "qkv"}
+        chains = {site: self.site(part, site, short_factor=True) for site in "qkv"}
         chains["q"] = (*chains["q"], *scale)
-        chains["v"] = (*self.values, *chains["v"])
+        terms = self.anatomy.value_terms(self.i)
+        added = (Box("layer", "+ v1" if "v1" in text else "+ E_v") for text in terms)
+        chains["v"] = (*added, *chains["v"])
         after = (
-            *self.norm(norms.get("head_norm")),
-            *self.factor(factors.get("head_scale")),
+            *self.site(part, "head_norm"),
+            *self.factor(part.factors.get("head_scale")),
             *self.gate(),
-            *self.norm(norms.get("ctx")),
+            *self.site(part, "ctx"),
         )
         latents = self.latents(part)
         kind = self.anatomy.config.attention.type
         if not (after or latents or any(chains.values())):
             named = "" if kind == "softmax" else f", {kind}"
-            return (Box("layer", f"attention{named}{beside}"),)
+            return (Box("layer", f"attention{named}{more}"),)
         mixing = "softmax(q k') v" if kind == "softmax" else f"{kind}(q, k, v)"
         own = part.own.source is None
         weights = "W_q" + "  W_k" * own + "  W_v" * (own and not part.own.values_from_keys)
         weights += "  W_kr" * (own and bool(part.own.rope_dim) and not latents)
         weights += "  W_g" * bool(self.gate())
-        layers = [Box("layer", label) for label in (weights, f"{mixing}{beside}", "W_o")]
+        layers = [Box("layer", label) for label in (weights, f"{mixing}{more}", "W_o")]
         return (*latents, layers[0], *abreast(chains), layers[1], *after, layers[2])
 
     def latents(self, part: SubLayerParts) -> Chain:
         """Returns the boxes of what queries, keys and values are made of, where that is not x."""
-        inner, norms, own = part.own, part.norms, part.own.source is None
+        inner, own = part.own, part.own.source is None
         ranks = {"q": inner.q_rank, **({"kv": inner.kv_rank} if own else {})}
         if not any(ranks.values()):
             return ()
         chains = {
-            f"c_{name}" if rank else "x": self.norm(norms.get(f"{name}_latent"), True)
+            f"c_{name}" if rank else "x": self.site(part, f"{name}_latent", short_factor=True)
             for name, rank in ranks.items()
         }
         weights = [f"W_d{name}" for name, rank in ranks.items() if rank]
@@ -238,8 +239,8 @@ class _Rows:
         return () if kind == "none" else (Box("factor", f"* {label[kind]}"),)
 
     def mlp(self, part: SubLayerParts) -> Chain:
-        mid, scale = self.norm(part.norms.get("mid")), self.factor(part.factors.get("hidden_scale"))
-        halves = {site: self.norm(part.norms.get(site)) for site in ("gate", "hidden")}
+        mid, scale = self.site(part, "mid"), self.factor(part.factors.get("hidden_scale"))
+        halves = {site: self.site(part, site) for site in ("gate", "hidden")}
         hidden = abreast(halves) if all(halves.values()) else halves["hidden"]
         if not (hidden or mid or scale):
             return (Box("layer", "mlp"),)
@@ -249,17 +250,15 @@ class _Rows:
         layers = [Box("layer", label) for label in (weights, activation, "W_down")]
         return (layers[0], *hidden, *scale, layers[1], *mid, layers[2])
 
-    def norm(self, norm: NormAt | None, short_factor: bool = False) -> Chain:
-        if norm is None:
-            return ()
-        scale = self.factor(norm.scale, short_factor)
-        if norm.name == "none":
-            return scale
+    def site(self, part: SubLayerParts, site: str, short_factor: bool = False) -> Chain:
+        """The norm at a site, and the factor on it."""
+        norm, factor = part.norms.get(site), part.factors.get(f"{site}.scale")
+        return (*([self.norm(norm)] if norm else []), *self.factor(factor, short_factor))
+
+    def norm(self, norm: NormAt) -> Box:
         share = "" if norm.share == "head" else f"@{norm.share}"
-        label = (
-            norm.site if self.short else f"{norm.site} {self.anatomy.known_name(norm.name)}{share}"
-        )
-        return (Box("norm", label), *scale)
+        name = f" {self.anatomy.known_name(norm.name)}{share}"
+        return Box("norm", norm.site if self.short else f"{norm.site}{name}")
 
     def factor(self, factor: Factor | None, short: bool = False) -> Chain:
         """A constant is labelled by its number, or by its formula if blocks differ in it."""
@@ -270,7 +269,7 @@ class _Rows:
         if factor.rest_of:
             label = f"({factor.formula})"
         elif factor.symbol in EARLIER and not self._varies(factor):
-            label = number  # its stream stands beside it
+            label = number  # its stream is next to it
         elif short or self.short:
             label = symbol
         elif factor.matrix:
@@ -285,7 +284,7 @@ class _Rows:
         return factor.varies and len(self.anatomy.blocks) > 1
 
 
-def beside(branches: Iterable[Chain]) -> Iterator[Row]:
+def side_by_side(branches: Iterable[Chain]) -> Iterator[Row]:
     """The rows of branches, one box of each in a row."""
     return (Row(branches=boxes) for boxes in zip_longest(*branches))
 
@@ -302,6 +301,6 @@ def abreast(chains: Mapping[str, Chain], always: bool = False) -> Chain:
 
 def _common_factor(part: SubLayerParts) -> Factor | None:
     """Returns the learned number that multiplies every term of a sum, s * (x + f(x))."""
-    first, *others = (part.factors.get("a"), part.factors.get("b"), *part.adds.values())
+    first, *others = map(part.factors.get, ("a", "b", *part.plan.adds))
     same = first and first.learned and not first.matrix and all(one == first for one in others)
     return first if same else None

@@ -82,7 +82,7 @@ def _text(box: Box) -> str:
 
 def block_svg(anatomy: Anatomy, alone: bool = False) -> str:
     """The drawing of each kind of block of a config, side by side: an element for a page that has
-    the style, or a file that stands `alone`, on white."""
+    the style, or a file that is shown `alone`, on white."""
     choices = anatomy.config.choices
     title = f"{choices.placement}, {choices.norm}"
     parts = [_words(title, MARGIN, MARGIN, "title", "start")]

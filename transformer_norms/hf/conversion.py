@@ -10,7 +10,7 @@ from torch import Tensor
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import Config
-from transformer_norms.hf.facts import Facts, differences, facts_of, format_fact, overrides_of
+from transformer_norms.hf.facts import Facts, differences, facts_of, format_fact
 from transformer_norms.hf.families import FAMILIES, Family
 from transformer_norms.hf.weights import our_tensors, tensors_of, their_tensors
 from transformer_norms.model.transformer import Transformer
@@ -27,7 +27,6 @@ ELSEWHERE = {
     "gemma4": "it reads images; its text model is gemma4_text",
     "llama4": "it reads images; its text model is llama4_text",
 }
-HERE = ["tracking=none", "trainer.device=cpu"]
 
 
 def from_hf(hf_model: Any) -> Transformer:
@@ -45,17 +44,14 @@ def from_hf(hf_model: Any) -> Transformer:
     if type(hf_model).__name__ != (name := class_name(family)):
         raise ValueError(f"a {type(hf_model).__name__} has no counterpart here; wanted is {name}")
     weights = tensors_of(hf_model)
-    facts = family.read(config)
     double = next(iter(weights.values())).dtype == torch.float64
-    typed = [*HERE, *overrides_of(facts), f"trainer.precision={'fp64' if double else 'fp32'}"]
+    typed = [*family.read(config), f"trainer.precision={'fp64' if double else 'fp32'}"]
     dropouts = {getattr(config, key) for key in family.dropouts}
     typed += [f"model.dropout={dropouts.pop()}"] if len(dropouts) == 1 else []
-    model = build_uninitialized(compose(typed), facts["vocab_size"])
-    wrong = differences(facts, facts_of(model.config, model.vocab_size))
-    assert not wrong, wrong
+    model = build_uninitialized(compose(typed), config.vocab_size)
     ours = dict(model.named_parameters())
     with torch.no_grad():
-        for key, tensor in our_tensors(family.table(), weights, ours, model.config).items():
+        for key, tensor in our_tensors(family.model_type, weights, ours, model.config).items():
             ours[key].copy_(tensor)
     return model.eval()
 
@@ -80,7 +76,7 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     """A transformers model with our weights, in eval mode: of the family `model_type`, or of the
     first that can be the same function. Dropout is written where the family has it everywhere.
 
-    A scale of the logits that no family has goes into the weights of a head of their own.
+    A scale of the logits that no family has goes into the weights of a separate head.
     ValueError names the keys that no family of transformers can say, and what is there.
     """
     transformers = _import_transformers()
@@ -96,7 +92,7 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     theirs = theirs.to(next(iter(ours.values())).dtype)
     there = tensors_of(theirs)
     with torch.no_grad():
-        for name, tensor in their_tensors(family.table(), ours, model.config):
+        for name, tensor in their_tensors(family.model_type, ours, model.config):
             parameter = there.pop(name)
             assert tensor.shape == parameter.shape, name
             parameter.copy_(tensor)
@@ -119,7 +115,7 @@ def their_config(
         return *_choose_family(families, {**facts, **_FOLDED}), scale
 
 
-# The facts of the same function where a head of its own holds the scale of the logits.
+# The facts of the same function where a separate head holds the scale of the logits.
 _FOLDED: Facts = {"architecture.logit_scale": 1.0, "architecture.tied": False}
 
 
@@ -138,7 +134,7 @@ def _choose_family(families: Sequence[Family], facts: Facts) -> tuple[Family, An
         if not wrong[family.model_type]:
             return family, config
     fewest = min(wrong, key=lambda model_type: len(wrong[model_type]))
-    lines = [line for line in dict.fromkeys(wrong[fewest]) if line]
+    lines = [*dict.fromkeys(wrong[fewest])]
     more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
     least = "; no other family differs in fewer" if len(wrong) > 1 else ""
     raise ValueError(f"transformers has no such model: {'; '.join(lines[:_NAMED])}{more}{least}")
@@ -148,8 +144,8 @@ _NAMED = 5  # differences in one line
 
 
 def _write_config(family: Family, facts: Facts) -> tuple[Any, list[str]]:
-    """The family's config for the facts, and a line for each fact that it cannot say. The
-    line is empty where ours has no such fact: that follows from another one."""
+    """The family's config for the facts, and a line for each fact that it cannot say. A fact that
+    ours does not have follows from another one."""
     from huggingface_hub.errors import StrictDataclassError
 
     transformers = _import_transformers()
@@ -158,16 +154,15 @@ def _write_config(family: Family, facts: Facts) -> tuple[Any, list[str]]:
         config = transformers.AutoConfig.for_model(
             family.model_type, **{**family.write(facts), **ends}
         )
-        back = family.read(config)
+        back = family.facts(config)
     except (StrictDataclassError, ValueError, ZeroDivisionError) as error:
         # The config class checks its values: sizes that do not divide, or a number that is a word.
         return None, [" ".join(str(error).split())] * len(facts)
-    lines = []
-    for key in differences(facts, back):
-        ours, theirs = format_fact(facts.get(key)), format_fact(back.get(key))
-        line = f"{key}={ours}, where {family.model_type} has {theirs}"
-        lines.append(line if facts.get(key) is not None else "")
-    return config, lines
+    return config, [
+        f"{key}={format_fact(fact)}, where {family.model_type} has {format_fact(back.get(key))}"
+        for key in differences(facts, back)
+        if (fact := facts.get(key)) is not None
+    ]
 
 
 def family_of(model_type: str) -> Family:

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import count, takewhile
+from functools import partial
+from itertools import count, product, takewhile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -10,8 +12,8 @@ from torch import Tensor
 
 from transformer_norms.model.connections import MOST_STREAMS
 from transformer_norms.model.settings import ModelConfig
+from transformer_norms.storage.reading import read_yaml
 
-Ours = Sequence[Tensor]
 _WORDS = re.compile(r"\{([^{}]*,[^{}]*)\}")
 # Ours: theirs. A line may name a parameter itself.
 LEAVES = {"": "", "weight": "weight", "gain": "weight", "offset": "weight", "bias": "bias"}
@@ -19,71 +21,55 @@ LEAVES = {"": "", "weight": "weight", "gain": "weight", "offset": "weight", "bia
 
 # ------------------------------------------------------------ layouts: one tensor of several
 
-
-class TensorLayout(NamedTuple):
-    """`there` makes their tensor of ours, `here` takes it apart again. `like` has our shapes."""
-
-    there: Callable[[Ours, ModelConfig], Tensor]
-    here: Callable[[Tensor, Ours, ModelConfig], Sequence[Tensor]]
+Layout = Callable[..., Tensor]  # (config, *ours) -> their tensor
 
 
-def _rows(tensor: Tensor, like: Ours, config: ModelConfig) -> Sequence[Tensor]:
-    return tensor.split([len(each) for each in like])
+def same(config: ModelConfig, ours: Tensor) -> Tensor:
+    return ours
 
 
-def _by_head(ours: Ours, config: ModelConfig) -> Tensor:
-    return torch.cat([each.unflatten(0, (config.model.heads, -1)) for each in ours], 1).flatten(
-        0, 1
-    )
+def stacked(config: ModelConfig, *ours: Tensor) -> Tensor:
+    """One under the other: GLM-4's gate and up."""
+    return torch.cat(ours)
 
 
-def _from_heads(tensor: Tensor, like: Ours, config: ModelConfig) -> Sequence[Tensor]:
-    heads = config.model.heads
-    parts = tensor.unflatten(0, (heads, -1)).split([len(each) // heads for each in like], 1)
-    return [each.flatten(0, 1) for each in parts]
+def columns(config: ModelConfig, *ours: Tensor) -> Tensor:
+    """Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself."""
+    return torch.cat(ours).t()
 
 
-def _roll(tensor: Tensor, config: ModelConfig, back: bool = False) -> Tensor:
-    rows = tensor.unflatten(0, (config.model.heads, -1))
-    turned = config.blocks[0].rope_dim
-    return rows.roll(turned if back else -turned, 1).flatten(0, 1)
+def by_head(config: ModelConfig, *ours: Tensor) -> Tensor:
+    """Query, key and value of one head, then those of the next: GPT-NeoX. They may differ in
+    size."""
+    each = [tensor.unflatten(0, (config.model.heads, -1)) for tensor in ours]
+    return torch.cat(each, 1).flatten(0, 1)
 
 
-def _swap_halves(tensor: Tensor, config: ModelConfig) -> Tensor:
-    halves = tensor.unflatten(0, (-1, 2, config.blocks[0].sizes.head_dim // 2))
+def turned_last(config: ModelConfig, query: Tensor) -> Tensor:
+    """Of each head the dimensions that rope turns come last: DeepSeek's queries."""
+    rows = query.unflatten(0, (config.model.heads, -1))
+    return rows.roll(-config.blocks[0].rope_dim, 1).flatten(0, 1)
+
+
+def turned_back(config: ModelConfig, ours: Tensor) -> Tensor:
+    """The two halves of each head change places, since nanochat turns by the negative angle."""
+    halves = ours.unflatten(0, (-1, 2, config.blocks[0].sizes.head_dim // 2))
     return halves.flip(1).flatten(0, 2)
 
 
-LAYOUTS = {
-    "same": TensorLayout(lambda ours, config: ours[0], lambda tensor, like, config: [tensor]),
-    # One under the other: GLM-4's gate and up.
-    "stacked": TensorLayout(lambda ours, config: torch.cat(list(ours)), _rows),
-    # Side by side, [in, out]: GPT-2's Conv1D. The transpose of a bias is itself.
-    "columns": TensorLayout(
-        lambda ours, config: torch.cat(list(ours)).t(),
-        lambda tensor, like, config: _rows(tensor.t(), like, config),
-    ),
-    # Query, key and value of one head, then those of the next: GPT-NeoX. They may differ in size.
-    "by_head": TensorLayout(_by_head, _from_heads),
-    # Of each head the dimensions that rope turns come last: DeepSeek's queries.
-    "turned_last": TensorLayout(
-        lambda ours, config: _roll(ours[0], config),
-        lambda tensor, like, config: [_roll(tensor, config, back=True)],
-    ),
-    # The two halves of each head change places, since nanochat turns by the negative angle.
-    "turned_back": TensorLayout(
-        lambda ours, config: _swap_halves(ours[0], config),
-        lambda tensor, like, config: [_swap_halves(tensor, config)],
-    ),
-    # A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys.
-    "heads": TensorLayout(
-        lambda ours, config: torch.stack(list(ours)), lambda tensor, like, config: tensor.unbind()
-    ),
-    # OPT's table of positions begins with two rows that no token reads.
-    "after_two": TensorLayout(
-        lambda ours, config: torch.cat((torch.zeros_like(ours[0][:2]), ours[0])),
-        lambda tensor, like, config: [tensor[2:]],
-    ),
+def heads(config: ModelConfig, *gains: Tensor) -> Tensor:
+    """A vector for each head, as the rows of a matrix: Cohere's norms of queries and keys."""
+    return torch.stack(gains)
+
+
+def after_two(config: ModelConfig, positions: Tensor) -> Tensor:
+    """OPT's table of positions begins with two rows that no token reads."""
+    return torch.cat((torch.zeros_like(positions[:2]), positions))
+
+
+LAYOUTS: dict[str, Layout] = {
+    layout.__name__: layout
+    for layout in (same, stacked, columns, by_head, turned_last, turned_back, heads, after_two)
 }
 
 
@@ -91,69 +77,63 @@ LAYOUTS = {
 
 
 class Line(NamedTuple):
-    """Their module, or parameter, and those of ours that it is made of.
-
-    {i} counts blocks. {h} counts heads, of which one module of theirs takes all. A line that names
-    nothing of a model is left out, and so is one whose module `where` a model lacks, or has, if
-    that is `!` and its name.
-    """
+    """A parameter of theirs, and those of ours that it is made of."""
 
     theirs: str
     ours: Sequence[str]
-    layout: TensorLayout
-    where: str = ""
+    layout: Layout
 
 
-def lines(table: str, block: str) -> list[Line]:
-    """Reads lines of text, `theirs [layout] ours ... where !ours`; the layout `same` is left out.
+def parameters(model_type: str, ours: Collection[str], depth: int) -> list[Line]:
+    """The parameters of a family's model. Every parameter of ours is in exactly one.
 
-    A name that begins with a point is inside a block: theirs is called `block`, ours blocks.{i}.
-    Words in brackets, {q,k} .. {query,key}, stand for as many lines, and so does {n}, for streams.
+    A line of tensors.yaml is `theirs [layout] ours ... where module`; the layout `same` is left
+    out. {h} counts heads, of which one module of theirs takes all. A line that names nothing of a
+    model is left out, and so is one whose module `where` a model lacks, or has, if that is `!` and
+    its name.
     """
     rows = []
-    for text in filter(str.strip, _expanded(table)):
+    for text in _expanded(model_type, depth):
         text, _, where = text.partition(" where ")
-        theirs, *ours = text.split()
-        layout = ours.pop(0).strip("[]") if ours[0].startswith("[") else "same"
-        theirs = f"{block}{theirs}" if theirs.startswith(".") else theirs
-        names = [f"blocks.{{i}}{name}" if name.startswith(".") else name for name in ours]
-        rows.append(Line(theirs, names, LAYOUTS[layout], where.replace(".", "blocks.{i}.", 1)))
+        if where and (f"{where.removeprefix('!')}.weight" in ours) == where.startswith("!"):
+            continue
+        theirs, *names = text.split()
+        layout = names.pop(0).strip("[]") if names[0].startswith("[") else "same"
+        modules = [module for name in names for module in _modules(name, ours)]
+        for leaf, their_leaf in LEAVES.items():
+            parts = [f"{module}.{leaf}".rstrip(".") for module in modules]
+            if parts and parts[0] in ours:
+                rows.append(Line(f"{theirs}.{their_leaf}".rstrip("."), parts, LAYOUTS[layout]))
+    used = [name for line in rows for name in line.ours]
+    assert sorted(used) == sorted(ours), sorted({*used} ^ {*ours})
     return rows
 
 
-def _expanded(table: str) -> Iterator[str]:
-    for line in table.splitlines():
-        for n in range(MOST_STREAMS - 1 if "{n}" in line else 1):
-            parts = _WORDS.split(line.replace("{n}", str(n)))  # every second is a list of words
+def _expanded(model_type: str, depth: int) -> Iterator[str]:
+    """Yields the lines of a family. A name that begins with a point is inside a block, which theirs
+    call `block`. Words in brackets, {q,k} .. {query,key}, mean as many lines, and so does {n}, for
+    streams."""
+    tables = read_yaml(Path(__file__).parent / "tensors.yaml")
+    family = tables["families"].get(model_type, {"of": "ends attention mlp pre"})
+    groups = [tables["groups"][name] for name in family.get("of", "").split()]
+    block = family.get("block", tables["block"])
+    for line in "".join([*groups, family.get("names", "")]).splitlines():
+        blocks = range(depth if line.startswith(".") else 1)
+        streams = range(MOST_STREAMS - 1 if "{n}" in line else 1)
+        for i, n in product(blocks, streams):
+            text = re.sub(r"^\.", f"{block.format(i=i)}.", line.replace("{n}", str(n)))
+            text = re.sub(r"(?<=[ !])\.", f"blocks.{i}.", text)
+            parts = _WORDS.split(text)  # every second is a list of words
             words = [part.split(",") for part in parts[1::2]]
             for each in zip(*words, strict=True) if words else [()]:
                 parts[1::2] = each
                 yield "".join(parts)
 
 
-def parameters(table: Sequence[Line], ours: Collection[str], depth: int) -> list[Line]:
-    """The lines of single parameters. Every parameter of ours is in exactly one."""
-    rows = []
-    for line in table:
-        for i in range(depth if "{i}" in line.theirs else 1):
-            where = line.where.removeprefix("!").format(i=i)
-            if where and (f"{where}.weight" in ours) == line.where.startswith("!"):
-                continue
-            modules = [name for each in line.ours for name in _modules(each, i, ours)]
-            for leaf, theirs in LEAVES.items():
-                names = [f"{module}.{leaf}".rstrip(".") for module in modules]
-                if names and names[0] in ours:
-                    name = f"{line.theirs.format(i=i)}.{theirs}".rstrip(".")
-                    rows.append(Line(name, names, line.layout))
-    used = [name for line in rows for name in line.ours]
-    assert sorted(used) == sorted(ours), sorted({*used} ^ {*ours})
-    return rows
-
-
-def _modules(name: str, i: int, ours: Collection[str]) -> list[str]:
+def _modules(name: str, ours: Collection[str]) -> list[str]:
     if "{h}" not in name:
-        return [name.format(i=i)]
-    heads = (name.format(i=i, h=h) for h in count())
+        return [name]
+    heads = (name.format(h=h) for h in count())
     return list(takewhile(lambda head: f"{head}.gain" in ours, heads))
 
 
@@ -165,34 +145,35 @@ def tensors_of(their_model: Any) -> dict[str, Tensor]:
 
 
 def their_tensors(
-    table: Sequence[Line], ours: Mapping[str, Tensor], config: ModelConfig
+    model_type: str, ours: Mapping[str, Tensor], config: ModelConfig
 ) -> Iterator[tuple[str, Tensor]]:
     """Yields their tensors one at a time: all of them would be a second model in memory."""
-    for line in parameters(table, ours, config.model.depth):
-        yield line.theirs, line.layout.there([ours[name] for name in line.ours], config)
+    for line in parameters(model_type, ours, config.model.depth):
+        yield line.theirs, line.layout(config, *(ours[name] for name in line.ours))
 
 
 def our_tensors(
-    table: Sequence[Line],
+    model_type: str,
     theirs: Mapping[str, Tensor],
     ours: Mapping[str, Tensor],
     config: ModelConfig,
 ) -> dict[str, Tensor]:
     """Our tensors, made of theirs. `ours` are tensors of our shapes.
 
-    Raises ValueError if a tensor of theirs has no place here, is missing, or has another shape.
+    A layout only moves numbers, so that its transpose moves them back; autograd has it. Raises
+    ValueError if a tensor of theirs has no place here, is missing, or has another shape.
     """
-    tensors, left = {}, dict(theirs)
-    for name, names, layout, _ in parameters(table, ours, config.model.depth):
+    tensors: dict[str, Tensor] = {}
+    left = dict(theirs)
+    for name, names, layout in parameters(model_type, ours, config.model.depth):
         if name not in left:
             raise ValueError(f"the model has no parameter {name}")
         tensor, like = left.pop(name), [ours[own] for own in names]
-        for own, shaped, part in zip(names, like, layout.here(tensor, like, config), strict=True):
-            if part.shape != shaped.shape:
-                raise ValueError(
-                    f"{name} is {list(part.shape)} where its config makes it {list(shaped.shape)}"
-                )
-            tensors[own] = part
+        made, transpose = torch.func.vjp(partial(layout, config), *like)  # type: ignore[misc]
+        if tensor.shape != made.shape:
+            given, wanted = list(tensor.shape), list(made.shape)
+            raise ValueError(f"{name} is {given} where its config makes it {wanted}")
+        tensors |= zip(names, transpose(tensor.to(made.dtype)), strict=True)
     if left:
         raise ValueError(f"the parameter {min(left)} has no counterpart here")
     return tensors

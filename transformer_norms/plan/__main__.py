@@ -58,11 +58,11 @@ def _print(arguments: Sequence[str] | None) -> int:
     capacity = gpu.memory if gpu else None
     if config is None:
         sweep = plan_sweep_of(typed.overrides, device, typed.vocab)
-        values, lines = sweep.values(), sweep_lines(sweep, capacity)
+        numbers, lines = sweep.numbers, sweep_lines(sweep, capacity)
     else:
         run = plan_run(config, typed.vocab)
-        values, lines = run.values(), run_lines(run, capacity)
-    print_line(json.dumps(values, allow_nan=False) if typed.json else "\n".join(lines))
+        numbers, lines = run.numbers, run_lines(run, capacity)
+    print_line(json.dumps(numbers, allow_nan=False) if typed.json else "\n".join(lines))
     return 0
 
 

@@ -97,51 +97,36 @@ def memory_of(stage: Stage, layout: StepLayout) -> Memory:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """`parameters` are numbers, by group of the optimizer. `flops` are those of a token, forward
-    and backward; `again` those of it that activation checkpointing computes once more."""
+    """`numbers` are those of --json, in bytes and FLOPs: FLOPs are of the forward and the backward
+    pass, `flops_per_token_again` those that activation checkpointing computes once more."""
 
     config: Config
-    vocab_size: int
-    parameters: dict[str, int]
-    flops: float
-    again: float
-    layout: StepLayout
-    memory: Memory
-
-    @property
-    def tokens_per_step(self) -> int:
-        return self.config.trainer.batch_size * self.config.model.context
-
-    @property
-    def tokens(self) -> int:
-        return self.config.trainer.steps * self.tokens_per_step
-
-    def values(self) -> dict[str, Any]:
-        """Returns the numbers of --json, in bytes and FLOPs."""
-        return {
-            "parameters": {"all": sum(self.parameters.values()), **self.parameters},
-            "vocab_size": self.vocab_size,
-            "flops_per_token": self.flops,
-            "flops_per_token_again": self.again,
-            "tokens_per_step": self.tokens_per_step,
-            "tokens": self.tokens,
-            "flops": self.flops * self.tokens,
-            "micro_batches": self.layout.micro_batches,
-            "sequences": self.layout.sequences,
-            "memory": {name: dict(parts) for name, parts in self.memory.phases.items()},
-            "rest": self.memory.rest,
-            "peak_memory": self.memory.peak,
-        }
+    numbers: dict[str, Any]
 
 
 def plan_run(config: Config, vocab_size: int | None = None) -> RunPlan:
     """Returns the plan of a run on one device."""
     layout = divide_step(config)
     stage = Stage(config, vocab_size or expected_vocab_size(config.tokenizer))
-    return RunPlan(
-        config, stage.model.vocab_size, stage.numbers(), *stage.flops_per_token(), layout,
-        memory_of(stage, layout),
-    )  # fmt: skip
+    parameters, (flops, again) = stage.numbers(), stage.flops_per_token()
+    tokens_per_step = config.trainer.batch_size * config.model.context
+    tokens = config.trainer.steps * tokens_per_step
+    memory = memory_of(stage, layout)
+    numbers = {
+        "parameters": {"all": sum(parameters.values()), **parameters},
+        "vocab_size": stage.model.vocab_size,
+        "flops_per_token": flops,
+        "flops_per_token_again": again,
+        "tokens_per_step": tokens_per_step,
+        "tokens": tokens,
+        "flops": flops * tokens,
+        "micro_batches": layout.micro_batches,
+        "sequences": layout.sequences,
+        "memory": {name: dict(parts) for name, parts in memory.phases.items()},
+        "rest": memory.rest,
+        "peak_memory": memory.peak,
+    }
+    return RunPlan(config, numbers)
 
 
 @dataclass(frozen=True)
@@ -155,13 +140,9 @@ class SweepPlan:
     stages: dict[str, dict[str, float]]
 
     @property
-    def fullest(self) -> str:
-        """The variant whose run takes the most memory."""
-        return max(self.runs, key=lambda name: self.runs[name].memory.peak)
-
-    def values(self) -> dict[str, Any]:
-        """Returns the numbers of --json."""
-        runs = {name: run.values() for name, run in self.runs.items()}
+    def numbers(self) -> dict[str, Any]:
+        """The numbers of --json."""
+        runs = {name: run.numbers for name, run in self.runs.items()}
         return {"sweep": self.request.name, "stages": self.stages, "runs": runs}
 
 
@@ -183,8 +164,9 @@ def plan_sweep_of(arguments: Sequence[str], device: str, vocab: int | None) -> S
     seeds = {"results": question.most_seeds}
     if tuning := question.tune.budget * len(question.tune.seed):
         seeds = {"tuning": tuning, **seeds, "all": tuning + question.most_seeds}
-    each = runs.values()
-    tokens, flops = sum(r.tokens for r in each), sum(r.flops * r.tokens for r in each)
+    tokens, flops = (
+        sum(run.numbers[name] for run in runs.values()) for name in ("tokens", "flops")
+    )
     stages = {
         stage: {"runs": n * len(runs), "tokens": n * tokens, "flops": n * flops}
         for stage, n in seeds.items()

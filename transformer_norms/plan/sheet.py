@@ -1,8 +1,9 @@
 """A plan in words and tables, for a terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from transformer_norms.plan.plans import GIB, Memory, RunPlan, SweepPlan
+from transformer_norms.plan.plans import GIB, RunPlan, SweepPlan
 from transformer_norms.plan.rehearsal import PARTS
 from transformer_norms.text_tables import text_table, wrap_text
 
@@ -12,56 +13,53 @@ FREE = 0.1  # of a device's memory, which an allocator cannot use
 def run_lines(plan: RunPlan, capacity: float | None) -> list[str]:
     """Returns the lines of a run's plan. `capacity` are the bytes of the accelerator, if typed."""
     notes = _notes(_memory_notes(plan, capacity))
-    return [*_size_lines(plan), "", *_memory_lines(plan.memory), "", *notes]
+    return [*_size_lines(plan), "", *_memory_lines(plan.numbers), "", *notes]
 
 
 def _size_lines(plan: RunPlan) -> list[str]:
-    numbers, layout = plan.parameters, plan.layout
-    whole, trainer = sum(numbers.values()), plan.config.trainer
-    inner = whole - numbers["embeddings"] - numbers["head"]
-    again = f", and {plan.again:.4g} once more" if plan.again else ""
+    numbers, parameters = plan.numbers, plan.numbers["parameters"]
+    inner = parameters["all"] - parameters["embeddings"] - parameters["head"]
+    extra = numbers["flops_per_token_again"]
+    again = f", and {extra:.4g} once more" if extra else ""
     rows = [
-        ("parameters", f"{whole:,}"),
+        ("parameters", f"{parameters['all']:,}"),
         ("  without embeddings and head", f"{inner:,}"),
-        ("  of norms and coefficients", f"{numbers['norms']:,}"),
-        ("FLOPs of a token", f"{plan.flops:.4g} forward and backward{again}"),
+        ("  of norms and coefficients", f"{parameters['norms']:,}"),
+        ("FLOPs of a token", f"{numbers['flops_per_token']:.4g} forward and backward{again}"),
         (
             "a step",
-            f"{plan.tokens_per_step:,} tokens: {layout.micro_batches} x {layout.sequences} "
-            f"sequences of {plan.config.model.context}",
+            f"{numbers['tokens_per_step']:,} tokens: {numbers['micro_batches']} x "
+            f"{numbers['sequences']} sequences of {plan.config.model.context}",
         ),
         (
             "the run",
-            f"{trainer.steps:,} steps, {plan.tokens:.4g} tokens, "
-            f"{plan.flops * plan.tokens:.4g} FLOPs",
+            f"{plan.config.trainer.steps:,} steps, {numbers['tokens']:.4g} tokens, "
+            f"{numbers['flops']:.4g} FLOPs",
         ),
     ]
     width = max(len(name) for name, _ in rows)
     return [f"{name:{width}}  {value}" for name, value in rows]
 
 
-def _memory_lines(memory: Memory) -> list[str]:
-    counted = max(parts.total() for parts in memory.phases.values())
-    name, unit = ("GiB", GIB) if counted >= GIB else ("MiB", GIB >> 10)
-    heading = [f"{name} of a device, at its fullest", *memory.phases]
-    rows = [
-        [part, *(_sized(parts[part], unit) for parts in memory.phases.values())]
-        for part in PARTS
-        if any(parts[part] for parts in memory.phases.values())
-    ]
-    rows.append(["rest (assumed)", *(_sized(memory.rest, unit) for _ in memory.phases)])
-    totals = [memory.rest + parts.total() for parts in memory.phases.values()]
-    rows.append(["in all", *(_sized(total, unit) for total in totals)])
-    return text_table([heading, *rows]).splitlines()
+def _memory_lines(numbers: Mapping[str, Any]) -> list[str]:
+    rest, phases = numbers["rest"], numbers["memory"]
+    name, unit = ("GiB", GIB) if numbers["peak_memory"] - rest >= GIB else ("MiB", GIB >> 10)
+    rows = [[part, *(phase.get(part, 0) for phase in phases.values())] for part in PARTS]
+    rows = [row for row in rows if any(row[1:])]
+    rows.append(["rest (assumed)", *(rest for _ in phases)])
+    rows.append(["in all", *(rest + sum(phase.values()) for phase in phases.values())])
+    heading = [f"{name} of a device, at its fullest", *phases]
+    shown = [[part, *(_sized(size, unit) for size in sizes)] for part, *sizes in rows]
+    return text_table([heading, *shown]).splitlines()
 
 
 def _memory_notes(plan: RunPlan, capacity: float | None) -> list[str]:
-    trainer, notes = plan.config.trainer, []
+    trainer, notes, peak = plan.config.trainer, [], plan.numbers["peak_memory"]
     if capacity:
         usable = (1 - FREE) * capacity
-        fits = "fits into" if plan.memory.peak <= usable else "does NOT fit into"
+        fits = "fits into" if peak <= usable else "does NOT fit into"
         notes.append(
-            f"{_sized(plan.memory.peak)} GiB {fits} {_sized(usable)}: "
+            f"{_sized(peak)} GiB {fits} {_sized(usable)}: "
             f"{1 - FREE:.0%} of the {capacity / 1e9:g} GB of the data sheet, since an allocator "
             "cannot use all"
         )
@@ -79,6 +77,7 @@ def _memory_notes(plan: RunPlan, capacity: float | None) -> list[str]:
 def sweep_lines(plan: SweepPlan, capacity: float | None) -> list[str]:
     """Returns the lines of a sweep's plan: its stages, and the run that takes the most memory."""
     question = plan.request.question
+    fullest = max(plan.runs, key=lambda name: plan.runs[name].numbers["peak_memory"])
     title = f"{plan.request.name}: {question.question}".rstrip(": ")
     notes = [*plan.request.remarks, *filter(None, [question.tune.more_text])]
     if question.until_decided:
@@ -92,9 +91,9 @@ def sweep_lines(plan: SweepPlan, capacity: float | None) -> list[str]:
         *text_table([["", "runs", "tokens", "FLOPs"], *rows]).splitlines(),
         *_notes(notes),
         "",
-        f"a run of {plan.fullest}, which takes the most memory:",
+        f"a run of {fullest}, which takes the most memory:",
         "",
-        *run_lines(plan.runs[plan.fullest], capacity),
+        *run_lines(plan.runs[fullest], capacity),
     ]
 
 

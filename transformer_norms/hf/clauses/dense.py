@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from transformer_norms.hf.clauses.general import Clause
-from transformer_norms.hf.facts import Facts
+from transformer_norms.hf.clauses.general import Clause, Keys
 
 
 def dense(
@@ -13,7 +12,7 @@ def dense(
     """`experts` are the blocks with experts of a config that has so many blocks. `written` is the
     value of `key` that leaves none of so many."""
 
-    def read(config: Any) -> Facts:
+    def read(config: Any) -> Keys:
         if blocks := [*experts(config, config.num_hidden_layers)]:
             given = f"{key}={getattr(config, key)}"
             raise ValueError(f"{given}: block {min(blocks)} has experts, which are not built")

@@ -2,15 +2,24 @@
 
 from typing import Any
 
-from transformer_norms.hf.clauses.general import Clause, check_eps, equal, unsaid
-from transformer_norms.hf.clauses.rotation import FRACTION, FULL, SLIDING, read_turns, write_bases
-from transformer_norms.hf.facts import Facts, number_of_each, number_or_each, share
+from transformer_norms.hf.clauses.general import Clause, Keys, check_eps, equal, unsaid
+from transformer_norms.hf.clauses.rotation import (
+    FRACTION,
+    FULL,
+    PARTIAL,
+    SLIDING,
+    read_share,
+    read_turns,
+    share,
+    write_bases,
+)
+from transformer_norms.hf.facts import Facts
 
 PROPORTIONAL, SHARED = "architecture.rope_proportional", "architecture.values_from_keys"
 KV_FROM = "architecture.kv_from_block"
 
 
-def _read_rotations(config: Any) -> Facts:
+def _read_rotations(config: Any) -> Keys:
     turns = {kind: _read_rotation(config, kind) for kind in set(config.layer_types)}
     blocks, fractions = zip(*(turns[kind] for kind in config.layer_types), strict=True)
     return {**read_turns(config, blocks), FRACTION: [*fractions], PROPORTIONAL: True}
@@ -21,23 +30,19 @@ def _read_rotation(config: Any, kind: str) -> tuple[dict[str, Any], float]:
     parameters = {**config.rope_parameters[kind]}
     if parameters.get("rope_type") != "proportional":
         return parameters, 1.0
-    given, factor = parameters.pop("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
-    head_dim = config.per_layer_config[kind].head_dim
-    turned = int(head_dim * given) // 2 * 2
-    if turned < 2:
-        raise ValueError(f"partial_rotary_factor={given} of {kind} has no counterpart here")
-    return {**parameters, "rope_type": "default" if factor == 1 else "linear"}, turned / head_dim
+    given, head_dim = parameters.pop(PARTIAL, 1.0), config.per_layer_config[kind].head_dim
+    parameters["rope_type"] = "default" if parameters.get("factor", 1) == 1 else "linear"
+    return parameters, read_share(PARTIAL, given, int(head_dim * given) // 2 * 2, head_dim)
 
 
 def _write_rotations(facts: Facts) -> dict[str, Any]:
     keys, depth = write_bases(facts), facts["model.depth"]
     fractions = facts.get(FRACTION, [1.0] * depth)
-    dims = number_of_each(facts["model.head_dim"], depth)
-    for kind, fraction, head_dim in zip(keys["layer_types"], fractions, dims, strict=True):
+    each = zip(keys["layer_types"], fractions, facts["model.head_dim"], strict=True)
+    for kind, fraction, head_dim in each:
         if fraction < 1:
             shown = share(round(fraction * head_dim), head_dim)
-            partial = {"rope_type": "proportional", "partial_rotary_factor": shown}
-            keys["rope_parameters"][kind] |= partial
+            keys["rope_parameters"][kind] |= {"rope_type": "proportional", PARTIAL: shown}
     return keys
 
 
@@ -47,16 +52,18 @@ PROPORTIONAL_PER_KIND = Clause(_read_rotations, _write_rotations)
 
 # Full attention has no W_v, and its values are W_k x.
 VALUES_FROM_KEYS = Clause(
-    lambda c: {SHARED: [c.attention_k_eq_v and kind == FULL for kind in c.layer_types]},
+    lambda c: {SHARED: [int(c.attention_k_eq_v and kind == FULL) for kind in c.layer_types]},
     lambda facts: {"attention_k_eq_v": any(facts[SHARED])},
 )
 
 
-def _read_kv_sources(config: Any) -> Facts:
+def _read_kv_sources(config: Any) -> Keys:
     kinds, shared = config.layer_types, config.num_kv_shared_layers
+    if not shared:
+        return {}
     before = kinds[: len(kinds) - shared]
-    if shared and getattr(config, "use_double_wide_mlp", False):
-        raise unsaid("use_double_wide_mlp", True, f" beside num_kv_shared_layers={shared}")
+    if getattr(config, "use_double_wide_mlp", False):
+        raise unsaid("use_double_wide_mlp", True, f" with num_kv_shared_layers={shared}")
     last = {kind: i for i, kind in enumerate(before)}
     return {KV_FROM: [*range(len(before)), *(last[kind] for kind in kinds[len(before) :])]}
 
@@ -72,14 +79,14 @@ def _write_kv_sources(facts: Facts) -> dict[str, Any]:
 KV_OF_LAST = Clause(_read_kv_sources, _write_kv_sources)
 
 
-def _read_dense_gemma4(config: Any) -> Facts:
+def _read_dense_gemma4(config: Any) -> Keys:
     blocks = [*config.per_layer_config]
     if config.use_bidirectional_attention == "all":
         raise unsaid("use_bidirectional_attention", "all")
-    check_eps(config, "rmsnorm_np", "v_norm, which")
+    check_eps(config, "rmsnorm_np", "the norm of values")
     return {
-        "model.head_dim": number_or_each([block.head_dim for block in blocks]),
-        "model.kv_heads": number_or_each([block.num_key_value_heads for block in blocks]),
+        "model.head_dim": [block.head_dim for block in blocks],
+        "model.kv_heads": [block.num_key_value_heads for block in blocks],
         "v_norm": "rmsnorm_np",
         "architecture.attention_scale": 1.0,
     }
@@ -92,7 +99,7 @@ def _write_dense_gemma4(facts: Facts) -> dict[str, Any]:
         ("model.head_dim", "head_dim", "global_head_dim"),
         ("model.kv_heads", "num_key_value_heads", "num_global_key_value_heads"),
     ):
-        sizes = number_of_each(facts[fact], len(kinds))
+        sizes = facts[fact]
         of_kind = dict(zip(reversed(kinds), reversed(sizes), strict=True))
         keys[sliding] = of_kind.get(SLIDING, sizes[0])
         keys[full] = of_kind.get(FULL, sizes[0])
@@ -107,7 +114,7 @@ INPUTS, STREAMS = "placement.connection.inputs", "placement.connection.streams"
 LAUREL_RANK, SPARSITY = "placement.learned.c.rank", "architecture.activation_sparsity"
 
 
-def _read_inputs(config: Any) -> Facts:
+def _read_inputs(config: Any) -> Keys:
     if not (inputs := config.hidden_size_per_layer_input):
         return {"placement": "gemma4"}
     equal("vocab_size_per_layer_input", "vocab_size").read(config)
@@ -121,11 +128,11 @@ def _write_inputs(facts: Facts) -> dict[str, Any]:
     }
 
 
-# A small input of each block beside the stream, or none      Gemma 4
+# A small input of each block next to the residual stream, or none      Gemma 4
 LAYER_INPUTS = Clause(_read_inputs, _write_inputs)
 
 
-def _read_gemma3n(config: Any) -> Facts:
+def _read_gemma3n(config: Any) -> Keys:
     inputs, (width, *_) = config.hidden_size_per_layer_input, config.intermediate_size
     for key, wanted in (
         ("hidden_size_per_layer_input", max(inputs, 1)),
@@ -135,7 +142,7 @@ def _read_gemma3n(config: Any) -> Facts:
     ):
         if (value := getattr(config, key)) != wanted:
             raise unsaid(key, value, f"; known is {wanted}")
-    check_eps(config, "rmsnorm_np", "v_norm, which")
+    check_eps(config, "rmsnorm_np", "the norm of values")
     return {
         **_read_inputs(config),
         "placement": "gemma3n_inputs",

@@ -1,4 +1,5 @@
-"""The clauses of a family's config: `read` makes facts of a config, `write` a config of facts.
+"""The clauses of a family's config: `read` says what one types here for a config, `write` makes a
+config of our facts.
 
 A clause that cannot say a fact writes something near. Reading that config shows the difference.
 """
@@ -6,27 +7,31 @@ A clause that cannot say a fact writes something near. Reading that config shows
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_norms.hf.facts import Facts, branch_factor, eps_of, first
+from transformer_norms.config.chosen_files import option_content
+from transformer_norms.hf.facts import Facts, branch_factor, first
+from transformer_norms.names import options
+
+Keys = dict[str, Any]  # of our config -> value
 
 
 class Clause(NamedTuple):
     """A part of a family's config.
 
-    `read` returns the facts that a config of theirs states, and raises ValueError if it states what
-    no fact can say. `write` returns the keys of their config that state the facts.
+    `read` returns what a config of theirs states, and raises ValueError if no key of ours can say
+    it. `write` returns the keys of their config that state the facts.
     """
 
-    read: Callable[[Any], Facts] = lambda config: {}
+    read: Callable[[Any], Keys] = lambda config: {}
     write: Callable[[Facts], dict[str, Any]] = lambda facts: {}
 
 
 def unsaid(key: str, value: Any, why: str = "") -> ValueError:
-    """The error for a value of their config that no fact can say."""
+    """The error for a value of their config that no key of ours can say."""
     return ValueError(f"{key}={value} has no counterpart here{why}")
 
 
 def same(keys: Mapping[str, str]) -> Clause:
-    """Their key has the value of our fact."""
+    """Their key has the value of ours."""
 
     def write(facts: Facts) -> dict[str, Any]:
         values = {theirs: first(facts.get(ours)) for theirs, ours in keys.items()}
@@ -35,22 +40,23 @@ def same(keys: Mapping[str, str]) -> Clause:
     return Clause(lambda config: {keys[theirs]: getattr(config, theirs) for theirs in keys}, write)
 
 
-def spelled(key: str, fact: str, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Clause:
-    """Their key has another spelling of our fact."""
+def spelled(key: str, ours: str, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Clause:
+    """Their key has another spelling of the value of ours."""
     return Clause(
-        lambda config: {fact: read(getattr(config, key))}, lambda facts: {key: write(facts[fact])}
+        lambda config: {ours: read(getattr(config, key))},
+        lambda facts: {key: write(first(facts[ours]))},
     )
 
 
-def always(facts: Facts) -> Clause:
-    """Facts that hold for the whole family."""
-    return Clause(lambda config: facts)
+def always(keys: Keys) -> Clause:
+    """Keys that every model of the family has."""
+    return Clause(lambda config: keys)
 
 
 def never(*keys: str) -> Clause:
     """These keys must be empty: what they switch on is not built here."""
 
-    def read(config: Any) -> Facts:
+    def read(config: Any) -> Keys:
         for key in keys:
             if value := getattr(config, key, None):
                 raise unsaid(key, value)
@@ -59,22 +65,10 @@ def never(*keys: str) -> Clause:
     return Clause(read)
 
 
-def only(key: str, wanted: str) -> Clause:
-    """Every block has the same word at this key; the others are not built here."""
-
-    def read(config: Any) -> Facts:
-        for word in getattr(config, key):
-            if word != wanted:
-                raise ValueError(f"{key}: {word} has no counterpart here; known is {wanted}")
-        return {}
-
-    return Clause(read, lambda facts: {key: [wanted] * facts["model.depth"]})
-
-
 def equal(key: str, wanted: str) -> Clause:
     """Two keys must be the same: what lies between them is not built here."""
 
-    def read(config: Any) -> Facts:
+    def read(config: Any) -> Keys:
         here, there = getattr(config, key), getattr(config, wanted)
         if here != there:
             raise unsaid(key, here, f": it is not {wanted}={there}")
@@ -83,24 +77,23 @@ def equal(key: str, wanted: str) -> Clause:
     return Clause(read)
 
 
-def choice(key: str, values: Mapping[bool, Facts]) -> Clause:
-    """A switch stands for facts. The first of them that hold are written."""
+def choice(key: str, values: Mapping[bool, Keys]) -> Clause:
+    """A switch chooses keys. The first value whose keys are the facts is written."""
 
     def write(facts: Facts) -> dict[str, Any]:
         for value, wanted in values.items():
-            if all(facts.get(name) == fact for name, fact in wanted.items()):
+            if all(first(facts.get(name)) == own for name, own in wanted.items()):
                 return {key: value}
         return {}
 
     return Clause(lambda config: values[bool(getattr(config, key))], write)
 
 
-def inner_width(key: str = "") -> Clause:
-    """The width inside the mlp. Without a value, or a key, it is four times the model's width."""
-    return Clause(
-        lambda config: {"model.mlp_width": getattr(config, key, None) or 4 * config.hidden_size},
-        lambda facts: {key: facts["model.mlp_width"]} if key else {},
-    )
+# The width inside the mlp      GPT-2
+INNER_WIDTH = Clause(
+    lambda config: {"model.mlp_width": config.n_inner or 4 * config.hidden_size},
+    lambda facts: {"n_inner": facts["model.mlp_width"]},
+)
 
 
 def head_dim_of(config: Any) -> int:
@@ -133,11 +126,14 @@ ACTIVATIONS = {
 def activation(key: str, mlp: str, names: Mapping[str, str] = ACTIVATIONS) -> Clause:
     """The activation of an mlp of the kind `mlp`."""
 
-    def read(config: Any) -> Facts:
+    def read(config: Any) -> Keys:
         name = getattr(config, key)
         if name not in names:
             raise unsaid(key, name, f"; known are {', '.join(names)}")
-        return {"mlp": (mlp, names[name])}
+        content = {"type": mlp, "activation": names[name]}
+        named = [own for own in options("mlp") if option_content("mlp", own) == content]
+        usual = {"gated": "swiglu", "plain": "gelu"}[mlp]
+        return {"mlp": named[0]} if named else {"mlp": usual, "mlp.activation": names[name]}
 
     def write(facts: Facts) -> dict[str, Any]:
         ours = facts["mlp"][1]
@@ -149,24 +145,24 @@ def activation(key: str, mlp: str, names: Mapping[str, str] = ACTIVATIONS) -> Cl
 def biases(flags: Mapping[str, str] = {}, fixed: str = "") -> Clause:
     """A flag gives its roles a bias. The roles in `fixed` always have one."""
 
-    def read(config: Any) -> Facts:
+    def read(config: Any) -> Keys:
         on = [roles for flag, roles in flags.items() if getattr(config, flag)]
         return {"architecture.bias": frozenset(" ".join([fixed, *on]).split())}
 
     def write(facts: Facts) -> dict[str, Any]:
-        bias = facts["architecture.bias"]
-        return {flag: bool(bias & set(roles.split())) for flag, roles in flags.items()}
+        bias = {*facts["architecture.bias"]}
+        return {flag: bool(bias & {*roles.split()}) for flag, roles in flags.items()}
 
     return Clause(read, write)
 
 
-def cap(key: str, fact: str) -> Clause:
+def cap(key: str, ours: str) -> Clause:
     """A cap, which is None where there is none."""
     return spelled(
         key,
-        fact,
+        ours,
         lambda value: "none" if value is None else float(value),
-        lambda ours: None if ours == "none" else ours,
+        lambda fact: None if fact == "none" else fact,
     )
 
 
@@ -178,11 +174,13 @@ LOGIT_DIVISOR = spelled(
     lambda factor: 1 / factor if isinstance(factor, float) and factor else 1.0,
 )
 # The branch of a pre-norm, multiplied by a number      Granite
-RESIDUAL_MULTIPLIER = spelled(
-    "residual_multiplier",
-    "placement",
-    lambda factor: "pre" if factor == 1 else f"x + {float(factor)} * f(norm(x))",
-    branch_factor,
+RESIDUAL_MULTIPLIER = Clause(
+    lambda config: (
+        {"placement": "pre"}
+        if config.residual_multiplier == 1
+        else {"placement.equation": f"x + {float(config.residual_multiplier)} * f(norm(x))"}
+    ),
+    lambda facts: {"residual_multiplier": branch_factor(facts["placement"])},
 )
 # q k^T / sqrt(query_pre_attn_scalar), a whole number      Gemma
 QUERY_SCALAR = spelled(
@@ -192,7 +190,7 @@ QUERY_SCALAR = spelled(
     lambda scale: round(scale**-2) if isinstance(scale, float) and 0 < scale <= 1 else 1,
 )
 # The embedding times sqrt(width)      Gemma
-ROOT_WIDTH = Clause(lambda config: {"architecture.embed_scale": config.hidden_size**0.5})
+ROOT_WIDTH = always({"architecture.embed_scale": "sqrt(d)"})
 
 
 # ALiBi knows no last position; released configs say how long the sequences of training were.
@@ -202,7 +200,7 @@ SEQUENCE = Clause(
 )
 
 
-def check_eps(config: Any, norm: str, beside: str) -> None:
-    """Raises ValueError if a config's eps is not that of the norm's file."""
-    if config.rms_norm_eps != (eps := eps_of(norm)):
-        raise unsaid("rms_norm_eps", config.rms_norm_eps, f" beside {beside} has {eps}")
+def check_eps(config: Any, norm: str, where: str) -> None:
+    """Raises ValueError if a config's eps is not that of the norm's file, which `where` has."""
+    if config.rms_norm_eps != (eps := option_content("norm", norm)["eps"]):
+        raise unsaid("rms_norm_eps", config.rms_norm_eps, f": {where} has {eps}")

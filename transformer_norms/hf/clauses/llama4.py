@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformer_norms.hf.clauses.general import Clause, check_eps, unsaid
+from transformer_norms.hf.clauses.general import Clause, Keys, check_eps, unsaid
 from transformer_norms.hf.clauses.rotation import FULL, tokens_of_kind
 from transformer_norms.hf.facts import Facts
 
@@ -23,7 +23,7 @@ CHUNKS = Clause(
 )
 
 
-def _read_temperature(config: Any) -> Facts:
+def _read_temperature(config: Any) -> Keys:
     marks = config.no_rope_layers[: config.num_hidden_layers]
     floor = config.floor_scale if config.attn_temperature_tuning else 0
     return {FLOOR: [0 if turns else floor for turns in marks], TEMPERATURE: config.attn_scale}
@@ -39,16 +39,16 @@ def _write_temperature(facts: Facts) -> dict[str, Any]:
 TEMPERATURE_WHERE_NOT_ROTATED = Clause(_read_temperature, _write_temperature)
 
 
-def _read_rotated_norms(config: Any) -> Facts:
+def _read_rotated_norms(config: Any) -> Keys:
     """The placement has the norms in three blocks of four. ValueError where other blocks turn, or
     where the norms' eps is not that of its file."""
     if not config.use_qk_norm:
         return {"placement": "pre"}
     marks = [bool(mark) for mark in config.no_rope_layers[: config.num_hidden_layers]]
     if marks != [i % 4 != 3 for i in range(len(marks))]:
-        why = " beside use_qk_norm: every fourth block has 0, and no other"
+        why = " with use_qk_norm: every fourth block has 0, and no other"
         raise unsaid("no_rope_layers", config.no_rope_layers, why)
-    check_eps(config, "rmsnorm_np_eps5", "use_qk_norm: the norm of queries and keys")
+    check_eps(config, "rmsnorm_np_eps5", "the norm of queries and keys")
     return {"placement": "llama4"}
 
 
