@@ -17,7 +17,7 @@ import pytest
 from corpora import BYTE, Branch, damage, files_of_at_most, stop_at
 from pyarrow import parquet
 
-from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, slices
+from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, split
 from transformer_norms.data.token_cache import PARTS
 from transformer_norms.errors import StorageError
 
@@ -44,7 +44,7 @@ TEXTS = written_texts()
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
     """The texts in two Parquet files, cut into slices that are much smaller than a corpus is."""
-    monkeypatch.setattr(slices, "MOST_CHARACTERS", SLICE)
+    monkeypatch.setattr(split, "MOST_CHARACTERS", SLICE)
     monkeypatch.setattr(documents, "SLICE", SLICE)
     monkeypatch.setattr(encoding, "BAND", 1500)
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
@@ -66,7 +66,7 @@ def workplace(tmp_path):
 def held_tokens(corpus, *arguments):
     """The tokens of the same corpus, encoded in memory and in another cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "MOST_CHARACTERS", 10**9)
+        patch.setattr(split, "MOST_CHARACTERS", 10**9)
         patch.setenv("TRANSFORMER_NORMS_CACHE", os.environ["TRANSFORMER_NORMS_CACHE"] + "-held")
         return ready(corpus, *arguments)
 
@@ -238,7 +238,7 @@ def test_a_disk_too_small_is_seen_after_the_first_slice(corpus, tmp_path, monkey
 
 
 def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch):
-    monkeypatch.setattr(slices, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(split, "MOST_CHARACTERS", 1000)
     monday, tuesday = (
         Branch([f"{day}, text {number} " * 10 for number in range(200)])
         for day in ("Monday", "Tuesday")

@@ -16,7 +16,7 @@ from transformer_norms.commands.sampling import sample
 from transformer_norms.data import TOKENIZERS, load_tokenizer
 from transformer_norms.data.documents import TextFiles
 from transformer_norms.data.settings import expected_vocab_size
-from transformer_norms.data.split import position_ends, split_by_hash, split_by_position
+from transformer_norms.data.split import ReadTexts, split_corpus
 from transformer_norms.hf.__main__ import main as export
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.plan import Plan
@@ -163,10 +163,8 @@ def test_a_tokenizer_that_changes_texts_is_named_with_their_count(
     choice = TOKENIZERS["file"](path=str(tmp_path), end="auto")
     notes = ready(corpus, choice).facts["notes"]
     said = [note for note in notes if note.startswith("tokenizer: ")]
-    if separator == "none":
-        placed = split_by_position(text, position_ends(len(text), 0.1))
-    else:
-        placed = split_by_hash(lines, 0.1)
+    read = ReadTexts([text] if separator == "none" else lines)
+    placed = [one for work in split_corpus(read, "hash", 0.1, 0).work() for one in work.placed()]
     changed = sum(change(one.text) != one.text for one in placed) if change else 0
     assert len(said) == bool(changed) == bool(change)
     assert all(f"changes {changed} of {len(placed)} texts" in line for line in said)

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from transformer_norms import signals
-from transformer_norms.data.slices import Work, placed_texts
-from transformer_norms.data.split import Placed
+from transformer_norms.data.split import Placed, Work
 from transformer_norms.data.token_cache import (
     PARTS,
     SCHEMA,
@@ -68,7 +67,7 @@ def encode_work(
 ) -> EncodedSlice:
     """Encodes a slice in memory. Calls `tell` with the bytes of each stretch that was encoded."""
     # Sorting keeps the order of the places.
-    placed = sorted(placed_texts(work), key=lambda text: PARTS.index(text.part))
+    placed = sorted(work.placed(), key=lambda text: PARTS.index(text.part))
     index = np.array([_describe(text, separated) for text in placed], INDEX)
     packed = []
     for ids in tokenizer.encode_documents((text.text for text in placed), separated, threads):
@@ -79,7 +78,7 @@ def encode_work(
     if separated:
         index["tokens"] = np.diff(np.flatnonzero(ids == tokenizer.end), prepend=-1)
     else:
-        assert len(placed) == 1, "only an end tells documents apart"
+        assert len(placed) <= 1, "only an end tells documents apart"
         index["tokens"] = ids.size
     if not tokenizer.exact:
         for row, stop, text in zip(index, np.cumsum(index["tokens"]), placed, strict=True):

@@ -25,7 +25,7 @@ from transformer_norms.data.encoding import (
     store_slice,
     store_tokenizer,
 )
-from transformer_norms.data.slices import (
+from transformer_norms.data.split import (
     LowestTexts,
     Split,
     read_corpus,
@@ -155,28 +155,14 @@ class Preparation:
         preflight(self.folder, 2 * size + _VOCABULARY, self.beside)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
-        notes = getattr(self.corpus, "notes", None)  # of a plugin's corpus it may be anything
-        for line in filter(None, (*(notes() if callable(notes) else ()), split.note)):
+        for line in filter(None, (*getattr(self.corpus, "notes", tuple)(), split.note)):
             self.note(line)
-        if split.sizes:
-            self._check_parts(split, split.sizes)
         if held:
             tokenizer, encoded = self._encode_held(split, held.size)
         else:
             with open_pool(self.workers) as pool:
                 tokenizer, encoded = self._encode_slices(split, pool)
         self._seal(draft, split, tokenizer, MergedSlices(encoded))
-
-    def _check_parts(self, split: Split, sizes: dict[str, int]) -> None:
-        test = self.content["test_fraction"]
-        shares = f"data.val_fraction={self.content['val_fraction']:g}"
-        shares += f" data.test_fraction={test:g}" if test else ""
-        for part in ("train", "val", "test") if test else ("train", "val"):
-            if not sizes[part]:
-                raise InputError(
-                    f"data={self.content['corpus']['type']}: no text falls into {part} with "
-                    f"data.split={split.rule} {shares}; use more text or other shares"
-                )
 
     def _fit(self, split: Split, pool: Pool = starmap) -> Tokenizer:
         train = self._train_texts(split, pool)
@@ -185,18 +171,17 @@ class Preparation:
     def _train_texts(self, split: Split, pool: Pool) -> Iterator[str]:
         """Yields the text of train that a tokenizer is fitted to. Until then nothing is read."""
         lowest = LowestTexts()
-        asked = ((work, lowest.below) for work in split.work())
+        asked = ((work, split.separated, lowest.below) for work in split.work())
         for texts in pool(train_texts, asked):
             lowest.add(texts)
             phrase = "data: choosing {:.0f} million characters of train"
             self.tell(phrase, lowest.characters / 1e6, 0)
-        chosen = lowest.texts()
         if lowest.left_out:
             self.note(
                 f"tokenizer: fitted to {lowest.characters / 1e6:.0f} million characters of train, "
                 "the texts of lowest hash"
             )
-        yield from chosen
+        yield from (text for _, text in lowest.kept)
 
     def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes a corpus of `size` bytes, all of it in memory."""
@@ -251,7 +236,15 @@ class Preparation:
         """Writes the ids of each part, and what is to be known about them."""
         facts: dict[str, Any] = self.content | {"split": split.rule, "separated": split.separated}
         facts |= {part: joined.sizes(part) for part in PARTS}
-        self._check_parts(split, {part: facts[part]["bytes"] for part in PARTS})
+        test = facts["test_fraction"]
+        for part in PARTS if test else ("train", "val"):
+            if not facts[part]["bytes"]:
+                shares = f"data.val_fraction={facts['val_fraction']:g}"
+                shares += f" data.test_fraction={test:g}" if test else ""
+                raise InputError(
+                    f"data={facts['corpus']['type']}: no text falls into {part} with "
+                    f"data.split={split.rule} {shares}; use more text or other shares"
+                )
         for part in PARTS:
             self.tell(f"data: writing {part}", 0, 0)
             draft.write(f"{part}.bin", joined.ids(part))
