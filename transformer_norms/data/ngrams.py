@@ -14,15 +14,12 @@ interpolated form of Chen & Goodman 1998, Harvard TR-10-98, section 2.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transformer_norms.data.token_cache import SCHEMA, Tokens, entry_key, open_or_build
-from transformer_norms.errors import StorageError
+from transformer_norms.data.token_cache import Tokens, cache_folder, entry_key, open_or_build
 from transformer_norms.progress import Say, Tell
-from transformer_norms.storage.manifest import Draft, verify_folder
 
 ORDERS = 5
 MOST_TOKENS = 5 * 10**6  # to be counted in seconds, in less than a gigabyte
@@ -55,15 +52,16 @@ def ngram_facts(
         }
         return {"ngrams": losses, "ngram_tokens": stretches.size}
 
-    def build(draft: Draft) -> None:
-        draft.seal({"schema": SCHEMA, "files": {}, "facts": facts()})
-
-    def read_facts(folder: Path) -> Any:
-        return verify_folder(folder, SCHEMA)["facts"]
-
     try:
-        return open_or_build("ngrams", entry_key(about), build, read_facts, say, tell)
-    except StorageError:  # the tokens may lie in a cache that cannot be written
+        folder = cache_folder() / f"ngrams-{entry_key(about)}"
+        return open_or_build(
+            folder,
+            lambda draft: {"facts": facts()},
+            lambda folder, manifest: manifest["facts"],
+            say,
+            tell,
+        )
+    except OSError:  # the tokens may lie in a cache that cannot be written
         return facts()
 
 

@@ -19,9 +19,7 @@ from transformer_norms.data.encoding import (
     Pool,
     encode_work,
     open_pool,
-    open_slice,
-    open_tokenizer,
-    source_of,
+    slice_folder,
     store_slice,
     store_tokenizer,
 )
@@ -33,10 +31,11 @@ from transformer_norms.data.split import (
     train_texts,
 )
 from transformer_norms.data.token_cache import (
+    ELSEWHERE,
     PARTS,
-    SCHEMA,
     TOKENIZER,
     Tokens,
+    cache_folder,
     canonical_json,
     dtype_for,
     entry_key,
@@ -45,12 +44,12 @@ from transformer_norms.data.token_cache import (
     workplace,
 )
 from transformer_norms.data.tokenizer import Tokenizer
-from transformer_norms.errors import InputError
+from transformer_norms.errors import InputError, StorageError
 from transformer_norms.processes import cores
 from transformer_norms.progress import Say, Tell, tell_nobody
-from transformer_norms.storage.files import preflight
+from transformer_norms.storage.files import as_storage_error, preflight
 from transformer_norms.storage.loaded_code import hash_loaded
-from transformer_norms.storage.manifest import DamagedError, Draft
+from transformer_norms.storage.manifest import Draft
 
 PACKAGE = __name__.partition(".")[0]
 _VOCABULARY = 4 << 20  # bytes of the largest tokenizer, and of small files
@@ -91,14 +90,17 @@ def prepare(
         "val_fraction": val_fraction,
         "test_fraction": test_fraction,
     }
-    key = entry_key(content | own_code(corpus, tokenizer))
-
-    def build(draft: Draft) -> None:
-        folder = workplace("tokens", key)
-        count = workers or cores()
-        Preparation(corpus, tokenizer, content, folder, count, say, tell, beside).write(draft)
-
-    return open_or_build("tokens", key, build, open_entry, say, tell)
+    folder = cache_folder() / f"tokens-{entry_key(content | own_code(corpus, tokenizer))}"
+    count = workers or cores()
+    preparation = Preparation(
+        corpus, tokenizer, content, workplace(folder), count, say, tell, beside
+    )
+    try:
+        return open_or_build(folder, preparation.write, open_entry, say, tell)
+    except OSError as error:
+        if refusal := as_storage_error(error):
+            raise StorageError(f"{refusal}; {ELSEWHERE}") from error
+        raise
 
 
 def own_code(*makers: object) -> dict[str, dict[str, str]]:
@@ -146,7 +148,7 @@ class Preparation:
         self.notes.append(line)
         self.say(line)
 
-    def write(self, draft: Draft) -> None:
+    def write(self, draft: Draft) -> dict[str, Any]:
         self.say(f"data: reading {self.content['corpus']['type']}")
         held = read_corpus(self.corpus, self.content["split"], self.tell)
         # A word that takes two bytes as an id has more in a text. A slice of a corpus that is not
@@ -162,7 +164,7 @@ class Preparation:
         else:
             with open_pool(self.workers) as pool:
                 tokenizer, encoded = self._encode_slices(split, pool)
-        self._seal(draft, split, tokenizer, MergedSlices(encoded))
+        return self._write_parts(draft, split, tokenizer, MergedSlices(encoded))
 
     def _fit(self, split: Split, pool: Pool = starmap) -> Tokenizer:
         train = self._train_texts(split, pool)
@@ -197,43 +199,39 @@ class Preparation:
 
     def _encode_slices(self, split: Split, pool: Pool) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes a corpus slice by slice, on all workers. Each slice that is done is on disk."""
-        try:
-            tokenizer, notes = open_tokenizer(self.folder)
-            for line in notes:
-                self.note(line)
+        before = len(self.notes)
+        if list(self.folder.glob("slices-*/")):
             self.say(f"data: going on with what a stopped preparation left in {self.folder}")
-        except DamagedError:
-            before = len(self.notes)
-            tokenizer = self._fit(split, pool)
-            store_tokenizer(self.folder, tokenizer, self.notes[before:])
-        jobs = (
-            (work, self.folder / f"run-{number:06}", source_of(work))
-            for number, work in enumerate(split.work())
+        tokenizer, notes = store_tokenizer(
+            self.folder, lambda: (self._fit(split, pool), self.notes[before:]), self.say
         )
-        slices, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
-        for folder, damage in pool(store_slice, jobs):
-            if damage:
-                self.say(f"data: a slice was damaged ({damage}) and was encoded again")
-            slices.append(open_slice(folder, dtype))
+        self.notes[before:] = notes
+        slices, began, done = [], time.monotonic(), 0
+        jobs = ((work, slice_folder(self.folder, work)) for work in split.work())
+        for encoded in pool(store_slice, jobs):
+            slices.append(encoded)
             if done == 0:
-                self._check_space(slices[-1], np.dtype(dtype).itemsize)
-            done += int(slices[-1].index["bytes"].sum(dtype=np.int64))
+                self._check_space(encoded)
+            done += int(encoded.index["bytes"].sum(dtype=np.int64))
             total = max(getattr(self.corpus, "size", 0), done)
             self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, total / 1e6)
         speed = done / 1e6 / max(time.monotonic() - began, 1e-3)
         self.say(f"data: encoded {done / 1e6:,.0f} MB, {speed:,.1f} MB a second")
         return tokenizer, slices
 
-    def _check_space(self, encoded: EncodedSlice, width: int) -> None:
+    def _check_space(self, encoded: EncodedSlice) -> None:
         """Raises StorageError unless there is space for the ids of all slices, twice: before and
-        after they are joined. A slice tells how many tokens there are in a byte."""
+        after they are joined. A slice tells how many bytes of ids there are in a byte."""
         tokens, size = (int(encoded.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
-        whole = getattr(self.corpus, "size", 0) * tokens * width // max(size, 1)
-        stored = sum(file.stat().st_size for file in self.folder.glob("run-*/ids.bin"))
+        ids = tokens * np.dtype(encoded.dtype).itemsize
+        whole = getattr(self.corpus, "size", 0) * ids // max(size, 1)
+        stored = sum(file.stat().st_size for file in self.folder.glob("slices-*/ids.bin"))
         preflight(self.folder, 2 * whole - stored, self.beside)
 
-    def _seal(self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: MergedSlices) -> None:
-        """Writes the ids of each part, and what is to be known about them."""
+    def _write_parts(
+        self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: MergedSlices
+    ) -> dict[str, Any]:
+        """Writes the ids of each part. Returns what is to be known about them."""
         facts: dict[str, Any] = self.content | {"split": split.rule, "separated": split.separated}
         facts |= {part: joined.sizes(part) for part in PARTS}
         test = facts["test_fraction"]
@@ -266,5 +264,4 @@ class Preparation:
             )
         facts |= {"floor": self.corpus.floor, "notes": self.notes}
         draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
-        about = {"schema": SCHEMA, "dtype": dtype_for(tokenizer.vocab_size)}
-        draft.seal({**about, "files": draft.files, "facts": facts})
+        return {"dtype": dtype_for(tokenizer.vocab_size), "facts": facts}

@@ -55,10 +55,9 @@ class Draft:
             os.fsync(file.fileno())
         self.files[name] = {"sha256": digest.hexdigest(), "size": size}
 
-    def seal(self, manifest: Mapping[str, Any]) -> None:
-        """Writes the manifest. It holds `files`, and whatever else belongs to the folder."""
-        assert manifest["files"] == self.files
-        sealed = seal_manifest(manifest)
+    def seal(self, about: Mapping[str, Any]) -> None:
+        """Writes the manifest. It holds `files`, and what is said `about` the folder."""
+        sealed = seal_manifest({**about, "files": self.files})
         self.write(MANIFEST, [sealed], len(sealed))
 
 
