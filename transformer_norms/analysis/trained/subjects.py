@@ -25,7 +25,7 @@ from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.config.tree import Config
 from transformer_norms.data import TOKENIZERS, Tokenizer
 from transformer_norms.data.batches import windows
-from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
+from transformer_norms.data.tokenizer import FileTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
