@@ -17,7 +17,7 @@ from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, suggestion
 from transformer_norms.storage.files import sha256
-from transformer_norms.storage.formats import binary_format, source_format
+from transformer_norms.storage.formats import ICONV, binary_format, source_format
 from transformer_norms.storage.reading import open_file, real_path
 
 CORPORA = Registry("corpus")
@@ -139,7 +139,7 @@ class TextFiles(_Files):
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            words = words or f"is not UTF-8 at byte {error.start}; {_ENCODING}"
+            words = words or f"is not UTF-8 at byte {error.start}; {ICONV}"
         if words:
             raise InputError(f"{self.key}: {file} {words}")
         pattern = re.escape(self.separator.replace("\r\n", "\n")).replace("\\\n", "\r?\n")
@@ -156,7 +156,6 @@ class TextFiles(_Files):
         yield from self.validation.notes() if self.validation else ()
 
 
-_ENCODING = "file -i FILE guesses its ENCODING; then type iconv -f ENCODING -t UTF-8 FILE > NEW"
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
 
 
