@@ -67,23 +67,15 @@ class EncodedSlice:
 
 
 def encode_work(
-    work: Work,
-    tokenizer: Tokenizer,
-    separated: bool,
-    threads: int | None = None,
-    tell: Callable[[int], object] = lambda encoded: None,
+    work: Work, tokenizer: Tokenizer, separated: bool, threads: int | None = None
 ) -> EncodedSlice:
-    """Encodes a slice in memory. Calls `tell` with the bytes of each stretch that was encoded."""
+    """Encodes a slice in memory, on so many threads."""
     # Sorting keeps the order of the places.
     placed = sorted(work.placed(), key=lambda text: PARTS.index(text.part))
     index = np.array([_describe(text, separated) for text in placed], INDEX)
-    packed = []
-    for ids in tokenizer.encode_documents((text.text for text in placed), separated, threads):
-        packed.append(pack_ids(ids, tokenizer.vocab_size))
-        tell(int(tokenizer.byte_lengths[ids].sum()))
-    dtype = dtype_for(tokenizer.vocab_size)
-    ids = np.frombuffer(b"".join(packed), dtype)
-    del packed  # which is as large again
+    size, dtype = tokenizer.vocab_size, dtype_for(tokenizer.vocab_size)
+    encoded = tokenizer.encode_documents((text.text for text in placed), separated, threads)
+    ids = np.frombuffer(b"".join(pack_ids(one, size) for one in encoded), dtype)
     if separated:
         index["tokens"] = np.diff(np.flatnonzero(ids == tokenizer.end), prepend=-1)
     else:

@@ -2,11 +2,9 @@
 
 import inspect
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,6 +23,7 @@ from transformer_norms.data.encoding import (
 )
 from transformer_norms.data.split import (
     LowestTexts,
+    ReadTexts,
     Split,
     read_corpus,
     split_corpus,
@@ -159,14 +158,42 @@ class Preparation:
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
         for line in filter(None, (*getattr(self.corpus, "notes", tuple)(), split.note)):
             self.note(line)
-        if held:
-            tokenizer, encoded = self._encode_held(split, held.size)
-        else:
-            with open_pool(self.workers) as pool:
-                tokenizer, encoded = self._encode_slices(split, pool)
+        tokenizer, encoded = self._encode(split, held)
         return self._write_parts(draft, split, tokenizer, MergedSlices(encoded))
 
-    def _fit(self, split: Split, pool: Pool = starmap) -> Tokenizer:
+    def _encode(self, split: Split, held: ReadTexts | None) -> tuple[Tokenizer, list[EncodedSlice]]:
+        """Encodes the corpus slice by slice: in memory if it is held there, else on all workers,
+        where each slice that is done is on disk."""
+        slices: list[EncodedSlice] = []
+        done, size = 0, held.size if held else getattr(self.corpus, "size", 0)
+        with open_pool(1 if held else self.workers) as pool:
+            if held:
+                tokenizer = self._fit(split, pool)
+                encoded = (encode_work(work, tokenizer, split.separated) for work in split.work())
+            else:
+                tokenizer = self._fit_once(split, pool)
+                jobs = ((work, slice_folder(self.folder, work)) for work in split.work())
+                encoded = pool(store_slice, jobs)
+            self.tell("data: the first slice is encoded", 0, 0)
+            for one in encoded:
+                slices.append(one)
+                if not held and done == 0:
+                    self._check_space(one)
+                done += int(one.index["bytes"].sum(dtype=np.int64))
+                self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, max(size, done) / 1e6)
+        return tokenizer, slices
+
+    def _fit_once(self, split: Split, pool: Pool) -> Tokenizer:
+        """Returns the tokenizer that a stopped preparation has stored, or stores a fresh one."""
+        before = len(self.notes)
+        if list(self.folder.glob("slices-*/")):
+            self.say(f"data: going on with what a stopped preparation left in {self.folder}")
+        tokenizer, self.notes[before:] = store_tokenizer(
+            self.folder, lambda: (self._fit(split, pool), self.notes[before:]), self.say
+        )
+        return tokenizer
+
+    def _fit(self, split: Split, pool: Pool) -> Tokenizer:
         train = self._train_texts(split, pool)
         return self.choice.fit(train, split.separated, self.note, self.tell)
 
@@ -185,45 +212,11 @@ class Preparation:
             )
         yield from (text for _, text in lowest.kept)
 
-    def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[EncodedSlice]]:
-        """Encodes a corpus of `size` bytes, all of it in memory."""
-        tokenizer, done = self._fit(split), 0
-
-        def tell(count: int) -> None:
-            nonlocal done
-            done += count
-            self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, size / 1e6)
-
-        works = split.work()
-        return tokenizer, [encode_work(one, tokenizer, split.separated, tell=tell) for one in works]
-
-    def _encode_slices(self, split: Split, pool: Pool) -> tuple[Tokenizer, list[EncodedSlice]]:
-        """Encodes a corpus slice by slice, on all workers. Each slice that is done is on disk."""
-        before = len(self.notes)
-        if list(self.folder.glob("slices-*/")):
-            self.say(f"data: going on with what a stopped preparation left in {self.folder}")
-        tokenizer, notes = store_tokenizer(
-            self.folder, lambda: (self._fit(split, pool), self.notes[before:]), self.say
-        )
-        self.notes[before:] = notes
-        slices, began, done = [], time.monotonic(), 0
-        jobs = ((work, slice_folder(self.folder, work)) for work in split.work())
-        for encoded in pool(store_slice, jobs):
-            slices.append(encoded)
-            if done == 0:
-                self._check_space(encoded)
-            done += int(encoded.index["bytes"].sum(dtype=np.int64))
-            total = max(getattr(self.corpus, "size", 0), done)
-            self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, total / 1e6)
-        speed = done / 1e6 / max(time.monotonic() - began, 1e-3)
-        self.say(f"data: encoded {done / 1e6:,.0f} MB, {speed:,.1f} MB a second")
-        return tokenizer, slices
-
-    def _check_space(self, encoded: EncodedSlice) -> None:
+    def _check_space(self, first: EncodedSlice) -> None:
         """Raises StorageError unless there is space for the ids of all slices, twice: before and
-        after they are joined. A slice tells how many bytes of ids there are in a byte."""
-        tokens, size = (int(encoded.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
-        ids = tokens * np.dtype(encoded.dtype).itemsize
+        after they are joined. The first tells how many bytes of ids there are in a byte."""
+        tokens, size = (int(first.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
+        ids = tokens * np.dtype(first.dtype).itemsize
         whole = getattr(self.corpus, "size", 0) * ids // max(size, 1)
         stored = sum(file.stat().st_size for file in self.folder.glob("slices-*/ids.bin"))
         preflight(self.folder, 2 * whole - stored, self.beside)
