@@ -97,7 +97,7 @@ class _Files:
             if digest in known:
                 raise InputError(
                     f"data.val_paths: {file} has the content of {known[digest]} in data.paths; "
-                    "a loss on text that was trained on is no validation loss"
+                    "a loss on text that was trained on is not a validation loss"
                 )
 
     @property
@@ -168,9 +168,7 @@ def unescape(separator: str) -> str:
         return _ESCAPES[escape[0]]
 
     if not separator:
-        raise InputError(
-            'data.separator: is empty; type what stands between documents, as "\\n\\n"'
-        )
+        raise InputError('data.separator: is empty; type what separates documents, as "\\n\\n"')
     return re.sub(r"\\.?", replace, separator)
 
 

@@ -59,7 +59,7 @@ class EncodedSlice:
     ids: np.ndarray | Path
     dtype: str
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read(self, start: int, stop: int) -> Any:
         if isinstance(self.ids, np.ndarray):
             return self.ids[start:stop]
         offset = start * np.dtype(self.dtype).itemsize

@@ -66,7 +66,7 @@ def ngram_facts(
 
 
 def spread_stretches(train: np.ndarray, count: int, context: int) -> np.ndarray:
-    """Returns about `count` training tokens as rows: the whole text in one row if it is no longer,
+    """Returns about `count` training tokens as rows: the whole text in one row if it is not longer,
     else stretches of `context` tokens at even distances.
 
     A run that reads only a part of the text reads windows from everywhere in it. The first tokens
@@ -119,7 +119,7 @@ class _Order:
     def __init__(self, grams: np.ndarray, counts: np.ndarray, histories: int, vocab: int) -> None:
         self.vocab_size = vocab
         of = grams // vocab
-        # The last elements stand for what was not seen.
+        # The last elements are for what was not seen.
         self.grams = np.append(grams, np.iinfo(np.int64).max)
         self.counts = np.append(counts, 0)
         self.followed = np.append(np.bincount(of, counts, histories), 0)

@@ -72,7 +72,7 @@ def prepare(
     say: Say,
     tell: Tell = tell_nobody,
     workers: int | None = None,
-    beside: Mapping[Path, int] | None = None,
+    elsewhere: Mapping[Path, int] | None = None,
 ) -> Tokens:
     """Returns the tokens of a corpus. Raises InputError, or StorageError for an unusable cache.
 
@@ -80,7 +80,7 @@ def prepare(
     exception, the preparation ends. A corpus that fits into memory leaves no trace then; a larger
     one is encoded by `workers` processes, one a core if it is None, and goes on later from the
     slices that are done. The tokens do not depend on `workers`. There has to be space on the disk
-    for what the same command will write `beside` them, too.
+    for what the same command will write `elsewhere`, too.
     """
     content = {
         "corpus": identity_of(corpus),
@@ -92,7 +92,7 @@ def prepare(
     folder = cache_folder() / f"tokens-{entry_key(content | own_code(corpus, tokenizer))}"
     count = workers or cores()
     preparation = Preparation(
-        corpus, tokenizer, content, workplace(folder), count, say, tell, beside
+        corpus, tokenizer, content, workplace(folder), count, say, tell, elsewhere
     )
     try:
         return open_or_build(folder, preparation.write, open_entry, say, tell)
@@ -140,7 +140,7 @@ class Preparation:
     workers: int
     say: Say
     tell: Tell
-    beside: Mapping[Path, int] | None = None
+    elsewhere: Mapping[Path, int] | None = None
     notes: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
@@ -153,7 +153,7 @@ class Preparation:
         # A word that takes two bytes as an id has more in a text. A slice of a corpus that is not
         # held tells its ids in a byte later.
         size = held.size + len(held.texts) if held else getattr(self.corpus, "size", 0) // 2
-        preflight(self.folder, 2 * size + _VOCABULARY, self.beside)
+        preflight(self.folder, 2 * size + _VOCABULARY, self.elsewhere)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
         for line in filter(None, (*getattr(self.corpus, "notes", tuple)(), split.note)):
@@ -167,6 +167,7 @@ class Preparation:
         slices: list[EncodedSlice] = []
         done, size = 0, held.size if held else getattr(self.corpus, "size", 0)
         with open_pool(1 if held else self.workers) as pool:
+            encoded: Iterable[EncodedSlice]
             if held:
                 tokenizer = self._fit(split, pool)
                 encoded = (encode_work(work, tokenizer, split.separated) for work in split.work())
@@ -219,7 +220,7 @@ class Preparation:
         ids = tokens * np.dtype(first.dtype).itemsize
         whole = getattr(self.corpus, "size", 0) * ids // max(size, 1)
         stored = sum(file.stat().st_size for file in self.folder.glob("slices-*/ids.bin"))
-        preflight(self.folder, 2 * whole - stored, self.beside)
+        preflight(self.folder, 2 * whole - stored, self.elsewhere)
 
     def _write_parts(
         self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: MergedSlices

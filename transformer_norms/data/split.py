@@ -147,7 +147,7 @@ def split_corpus(
 ) -> Split:
     """Splits whole documents by `hash`, and one stretch of text by `position` or `tail`. Few
     documents are running text, split by position where the hash was asked for. Where the corpus has
-    a `validation`, all of its own text is train, and there is no test part."""
+    a `validation`, all other text is train, and there is no test part."""
     validation = getattr(corpus, "validation", None)
     parts = [(corpus, "train"), (validation, "val")] if validation else [(corpus, "")]
     separate = getattr(corpus, "keep_documents_separate", False)

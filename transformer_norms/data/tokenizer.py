@@ -185,7 +185,7 @@ class FileTokenizer(Tokenizer):
 
 def spell_pieces(content: Mapping[str, Any], theirs: Any) -> list[bytes]:
     """The bytes of each id. A special token has none, nor has an id without a token. Raises
-    InputError if the pieces of a vocabulary are no bytes of a text, or two of them have one id."""
+    InputError if the pieces of a vocabulary are not bytes of a text, or two of them have one id."""
     spell, vocabulary = _speller(content), theirs.get_vocab()
     words = {id: word for word, id in vocabulary.items()}
     if not 0 <= (most := max(words, default=-1)) < MOST_IDS:
@@ -218,7 +218,7 @@ def _speller(content: Mapping[str, Any]) -> Callable[[str], bytes]:
             else word.replace("\u2581", " ").encode()
         )
     raise refusal(
-        f"its decoder {', '.join(sorted(kinds))} does not say which bytes a token stands for, so "
+        f"its decoder {', '.join(sorted(kinds))} does not say which bytes a token has, so "
         "that there are no bits per byte; byte-level BPE and SentencePiece with bytes do"
     )
 
@@ -238,7 +238,7 @@ def load_tokenizer(saved: Any) -> Tokenizer:
     """
     try:
         if not saved["vocab_size"] <= MOST_IDS + _MOST_GAPS:
-            raise ValueError("its vocab_size is no plausible number")
+            raise ValueError("its vocab_size is not plausible")
         tokenizer = _load(saved)
         end = tokenizer.end
         fits = end is None or (end in range(tokenizer.vocab_size) and not tokenizer.pieces[end])
