@@ -155,7 +155,7 @@ def kill_at(corpus, point, count, workers=1):
         stderr.read()  # until nobody holds the other end
 
 
-POINTS = [("learning", 1), ("encoding", 1), ("encoding", 7), ("writing val", 1)]
+POINTS = [("learning", 1), ("MB", 1), ("MB", 7), ("writing val", 1)]
 FEW = [
     pytest.param(*point, marks=[pytest.mark.nightly] * (at < 2)) for at, point in enumerate(POINTS)
 ]
@@ -176,7 +176,7 @@ def test_a_killed_preparation_goes_on_with_the_slices_that_are_missing(
     lines = []
     tokens = ready(corpus, PAIRS, say=lines.append)
     total = len(list(corpus.slices()))
-    assert len(stored) == {"learning": 0, "encoding": count, "writing val": total}[point]
+    assert len(stored) == {"learning": 0, "MB": count, "writing val": total}[point]
     assert len(encoded) == total - len(stored)
     assert any("going on" in line for line in lines) == (point != "learning")
     assert tokens.fingerprint == held_tokens(corpus, PAIRS).fingerprint
@@ -198,7 +198,7 @@ def test_a_damaged_file_of_a_stopped_preparation_is_made_again_and_named_in_one_
     corpus, tmp_path, name, capfd
 ):
     with pytest.raises(KeyboardInterrupt):
-        ready(corpus, PAIRS, tell=stop_at("encoding", 5))
+        ready(corpus, PAIRS, tell=stop_at("MB", 5))
     file = sorted(workplace(tmp_path).glob(name))[2 * (name in FILES)]
     damage(file)
     tokens = ready(corpus, PAIRS, say=lambda line: print(line, file=sys.stderr))
@@ -210,7 +210,7 @@ def test_a_damaged_file_of_a_stopped_preparation_is_made_again_and_named_in_one_
 @pytest.mark.goal("D2")
 def test_a_disk_that_refuses_is_one_line_and_what_is_done_stays(corpus, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        ready(corpus, tell=stop_at("encoding", 2))
+        ready(corpus, tell=stop_at("MB", 2))
     said = r"ids\.bin: file too large"
     with files_of_at_most(100), pytest.raises(StorageError, match=said) as caught:
         ready(corpus)
@@ -243,7 +243,7 @@ def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch)
         for day in ("Monday", "Tuesday")
     )
     with pytest.raises(KeyboardInterrupt):
-        ready(monday, tell=stop_at("encoding", 4))
+        ready(monday, tell=stop_at("MB", 4))
     tokens = ready(tuesday)
     text = "".join(tokens.tokenizer.decode(getattr(tokens, part)) for part in PARTS)
     assert (text.count("Monday"), text.count("Tuesday")) == (0, 2000)

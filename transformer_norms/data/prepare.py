@@ -175,7 +175,7 @@ class Preparation:
                 tokenizer = self._fit_once(split, pool)
                 jobs = ((work, slice_folder(self.folder, work)) for work in split.work())
                 encoded = pool(store_slice, jobs)
-            self.tell("data: the first slice is encoded", 0, 0)
+            self.tell("data: encoding", 0, 0)
             for one in encoded:
                 slices.append(one)
                 if not held and done == 0:
