@@ -222,19 +222,3 @@ def test_too_short_a_text_for_a_context_is_refused_with_both_numbers():
 def test_a_part_without_text_is_refused(texts, part, split, shares):
     with pytest.raises(InputError, match=rf"no text falls into {part} with data\.split="):
         ready(Listed(texts), split=split, shares=shares)
-
-
-def test_hashes_are_computed_once_a_process(cache, monkeypatch):
-    ready()
-    entry, hashed = entry_of(cache), []
-
-    def record(file):
-        hashed.extend([file] * (file.parent == entry))
-        return sha256(file)
-
-    monkeypatch.setattr(token_cache, "sha256", record)
-    ready()
-    assert hashed == []
-    os.utime(entry / "val.bin")
-    ready()
-    assert hashed == [entry / "val.bin"]
