@@ -29,14 +29,13 @@ from transformer_norms.data.split import Placed, Work
 from transformer_norms.data.token_cache import (
     PARTS,
     TOKENIZER,
-    canonical_json,
     dtype_for,
     open_or_build,
     pack_ids,
 )
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.progress import Say, say, tell_nobody
+from transformer_norms.progress import say, tell_nobody
 from transformer_norms.storage.manifest import Draft
 from transformer_norms.storage.reading import read_json
 from transformer_norms.streams import guard_streams
@@ -46,6 +45,7 @@ STRETCH = 256  # words of two bytes, each an id or half of one
 AT_ONCE = 2**16  # stretches whose hashes fit into a cache of the processor
 INDEX = np.dtype([("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"),
                   ("likeness", "<u8"), ("changed", "?")])  # fmt: skip
+FITTED = "tokenizer"  # the entry in the folder of a preparation that has its tokenizer
 _IDS, _DOCUMENTS = "ids.bin", "documents.bin"
 Pool = Callable[[Callable[..., Any], Iterable[tuple]], Iterator[Any]]  # as itertools.starmap
 
@@ -167,26 +167,9 @@ def _hashes(bands: Iterable[bytes]) -> Iterator[np.ndarray]:
 # What a preparation that is stopped leaves in its folder.
 
 
-def store_tokenizer(
-    folder: Path, fit: Callable[[], tuple[Tokenizer, list[str]]], say: Say
-) -> tuple[Tokenizer, list[str]]:
-    """Returns the stored tokenizer, and the lines that a user has to know; else those that `fit`
-    returns, after it has stored them."""
-
-    def build(draft: Draft) -> dict[str, Any]:
-        tokenizer, notes = fit()
-        draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
-        return {"notes": notes}
-
-    def read(entry: Path, manifest: dict[str, Any]) -> tuple[Tokenizer, list[str]]:
-        return load_tokenizer(read_json(entry / TOKENIZER)), manifest["notes"]
-
-    return open_or_build(folder / "tokenizer", build, read, say, tell_nobody)
-
-
 @cache
 def _stored_tokenizer(folder: Path) -> Tokenizer:
-    return load_tokenizer(read_json(folder / "tokenizer" / TOKENIZER))
+    return load_tokenizer(read_json(folder / FITTED / TOKENIZER))
 
 
 def slice_folder(folder: Path, work: Work) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.encoding import (
+    FITTED,
     EncodedSlice,
     MergedSlices,
     Pool,
@@ -19,7 +20,6 @@ from transformer_norms.data.encoding import (
     open_pool,
     slice_folder,
     store_slice,
-    store_tokenizer,
 )
 from transformer_norms.data.split import (
     LowestTexts,
@@ -42,13 +42,14 @@ from transformer_norms.data.token_cache import (
     open_or_build,
     workplace,
 )
-from transformer_norms.data.tokenizer import Tokenizer
+from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError, StorageError
 from transformer_norms.processes import cores
 from transformer_norms.progress import Say, Tell, tell_nobody
 from transformer_norms.storage.files import as_storage_error, preflight
 from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.storage.manifest import Draft
+from transformer_norms.storage.reading import read_json
 
 PACKAGE = __name__.partition(".")[0]
 _VOCABULARY = 4 << 20  # bytes of the largest tokenizer, and of small files
@@ -106,12 +107,12 @@ def own_code(*makers: object) -> dict[str, dict[str, str]]:
     """Returns the hashes of the files of classes that are not this package's, or nothing: a corpus
     that reads otherwise after an edit of its file has other tokens, also where its identity is the
     same. What the file imports does not count."""
-    classes = [type(one) for one in makers if type(one).__module__.partition(".")[0] != PACKAGE]
     files = {}
-    for own in classes:
-        with suppress(OSError, TypeError):  # a notebook's has no file
-            file = Path(inspect.getfile(own))
-            files[f"{file.name}/{own.__name__}"] = file
+    for own in map(type, makers):
+        if own.__module__.partition(".")[0] != PACKAGE:
+            with suppress(OSError, TypeError):  # a notebook's has no file
+                file = Path(inspect.getfile(own))
+                files[f"{file.name}/{own.__name__}"] = file
     return {"code": hash_loaded(files)} if files else {}
 
 
@@ -189,10 +190,17 @@ class Preparation:
         before = len(self.notes)
         if list(self.folder.glob("slices-*/")):
             self.say(f"data: going on with what a stopped preparation left in {self.folder}")
-        tokenizer, self.notes[before:] = store_tokenizer(
-            self.folder, lambda: (self._fit(split, pool), self.notes[before:]), self.say
-        )
-        return tokenizer
+
+        def build(draft: Draft) -> dict[str, Any]:
+            tokenizer = self._fit(split, pool)
+            draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
+            return {"notes": self.notes[before:]}
+
+        def read(entry: Path, manifest: dict[str, Any]) -> Tokenizer:
+            self.notes[before:] = manifest["notes"]
+            return load_tokenizer(read_json(entry / TOKENIZER))
+
+        return open_or_build(self.folder / FITTED, build, read, self.say, tell_nobody)
 
     def _fit(self, split: Split, pool: Pool) -> Tokenizer:
         train = self._train_texts(split, pool)
