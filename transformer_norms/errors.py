@@ -6,7 +6,7 @@ import re
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:([^/@\s]+)@")  # of an address, such as that of a proxy
 BEGAN = "the summary.json of the run has this traceback"  # a note of an error in a begun run
-_SHORTEST = 8  # letters: true, 1 and auto are no secrets, whatever their name is
+_SHORTEST = 8  # letters: true, 1 and auto are not secrets under any name
 
 
 class ConfigError(ValueError):

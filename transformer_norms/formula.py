@@ -97,7 +97,7 @@ def _read(text: str, arguments: tuple[tuple[str, int], ...]) -> tuple[ast.expr, 
 def _refuse_unknown(node: ast.AST, text: str, arguments: Mapping[str, int]) -> None:
     number = isinstance(node, ast.Constant) and type(node.value) in (int, float, bool)
     comparison = isinstance(node, ast.Compare) and len(node.ops) == 1
-    # `load` marks every name that is read: no syntax of its own.
+    # `load` marks every name that is read: not a separate syntax.
     plain = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Name, ast.Load))
     call = False
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:

@@ -27,7 +27,7 @@ def is_finite(number: float) -> bool:
 
 
 def _integer(value: Any) -> Any:
-    """1e6 is the integer 1000000; 1.5 is no integer, and neither is a bool."""
+    """1e6 is the integer 1000000; 1.5 is not an integer, and neither is a bool."""
     if isinstance(value, bool):
         raise ValueError("a whole number is wanted, not a bool")
     if isinstance(value, float) and value.is_integer():
@@ -76,11 +76,11 @@ Groups = Annotated[Sequence[Mapping[str, Any]], BeforeValidator(_list)]
 
 
 class Mark(Enum):
-    """AUTO: what is chosen may be `auto`, and stands for what the config resolves it to.
-    ASIDE: the field changes no result beyond its last digits, and is no part of the identity.
+    """AUTO: what is chosen may be `auto`, which the config resolves.
+    ASIDE: the field changes no result beyond its last digits, and is not part of the identity.
     COMMAND: the field is about one command, and is not taken over from a saved run.
     DERIVED: the field follows from what is chosen, and cannot be chosen itself.
-    STEPS: a share above 0 and below 1 stands for that share of the run's steps.
+    STEPS: a share above 0 and below 1 means that share of the run's steps.
     EACH: the field holds several nodes by name, of the class that its annotation names."""
 
     AUTO = "auto"
@@ -116,7 +116,7 @@ class Values(Mapping[str, Any]):
         try:
             return object.__getattribute__(self, "_values")[key]
         except KeyError:
-            raise AttributeError(f"there is no key '{key}' beside {', '.join(self)}") from None
+            raise AttributeError(f"there is no key '{key}'; there are {', '.join(self)}") from None
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

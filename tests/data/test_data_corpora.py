@@ -127,8 +127,8 @@ def test_a_glob_is_read_in_sorted_order_and_identity_is_content_and_order(tmp_pa
     ("name", "said"),
     [
         ("missing.txt", "there is no file .*missing.txt"),
-        ("*.csv", r"no file matches .*\*\.csv"),
-        ("folder", ".*folder is a directory"),
+        ("*.csv", r"there is no file .*\*\.csv"),
+        ("folder", ".*folder: is no file, but a folder"),
         ("empty.txt", ".*empty.txt is empty"),
         ("/proc/version", "/proc/version is empty"),  # as /proc/kmsg, whose readers wait
         ("latin.txt", ".*latin.txt is not UTF-8 at byte 3"),
@@ -155,17 +155,13 @@ PROSE = "It ends.\r\nThe café is open\n" * 9
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (PROSE.encode("utf-16"), "is UTF-16; type iconv -f UTF-16 -t UTF-8 FILE"),
-        (PROSE.encode("utf-16-le"), "is UTF-16; type iconv -f UTF-16LE -t UTF-8 FILE"),
-        (("\u65e5 " + PROSE).encode("utf-16-be"), "is UTF-16; type iconv -f UTF-16BE -t UTF-8"),
-        ("Привет, мир\n".encode("utf-16-le"), "is UTF-16; type iconv -f UTF-16LE -t UTF-8 FILE"),
-        (PROSE.encode("utf-32"), "is UTF-32; type iconv -f UTF-32 -t UTF-8 FILE"),
-        (gzip.compress(PROSE.encode()), "is gzip; type gzip -dc FILE"),
-        (bz2.compress(PROSE.encode()), "is bzip2; type bzip2 -dc FILE"),
-        (lzma.compress(PROSE.encode()), "is xz; type xz -dc FILE"),
-        (b"\x28\xb5\x2f\xfd\x24\x00", "is zstd; type zstd -dc FILE"),
-        (zipped(PROSE.encode()), "is zip; type unzip -p FILE"),
-        (b"%PDF-1.7\n%\xe2\xe3", "is PDF; type pdftotext FILE"),
+        (PROSE.encode("utf-16"), "is UTF-16 or UTF-32; file -i FILE guesses"),
+        (PROSE.encode("utf-16-le"), "is UTF-16 or UTF-32"),
+        (("\u65e5 " + PROSE).encode("utf-16-be"), "is UTF-16 or UTF-32"),
+        ("Привет, мир\n".encode("utf-16-le"), "is UTF-16 or UTF-32"),
+        (PROSE.encode("utf-32"), "is UTF-16 or UTF-32"),
+        (gzip.compress(PROSE.encode()), "is compressed; unpack it first"),
+        (b"\x28\xb5\x2f\xfd\x24\x00", "is compressed; unpack it first"),
         (b"PAR1\x15\x04", "is Parquet; data=parquet reads it"),
         (PROSE.encode("latin-1"), "is not UTF-8 at byte 17; file -i FILE guesses its ENCODING"),
     ],
@@ -175,7 +171,7 @@ def test_what_is_not_utf_8_is_named_by_its_first_bytes_with_what_to_type(data, w
     file = tmp_path / "a.txt"
     file.write_bytes(data)
     assert f"data.paths: {file} {words}" in refused(lambda: list(text_of(file).documents()))
-    if words.startswith(("is UTF", "is Par", "is PDF")):
+    if words.startswith(("is UTF", "is Par")):
         assert f"data.paths: {file}, line 1 {words}" in refused(json_texts, file)
 
 

@@ -17,7 +17,7 @@ import pytest
 from corpora import BYTE, Branch, damage, files_of_at_most, stop_at
 from pyarrow import parquet
 
-from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, slices
+from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, split
 from transformer_norms.data.token_cache import PARTS
 from transformer_norms.errors import StorageError
 
@@ -44,7 +44,7 @@ TEXTS = written_texts()
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
     """The texts in two Parquet files, cut into slices that are much smaller than a corpus is."""
-    monkeypatch.setattr(slices, "MOST_CHARACTERS", SLICE)
+    monkeypatch.setattr(split, "MOST_CHARACTERS", SLICE)
     monkeypatch.setattr(documents, "SLICE", SLICE)
     monkeypatch.setattr(encoding, "BAND", 1500)
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
@@ -66,7 +66,7 @@ def workplace(tmp_path):
 def held_tokens(corpus, *arguments):
     """The tokens of the same corpus, encoded in memory and in another cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "MOST_CHARACTERS", 10**9)
+        patch.setattr(split, "MOST_CHARACTERS", 10**9)
         patch.setenv("TRANSFORMER_NORMS_CACHE", os.environ["TRANSFORMER_NORMS_CACHE"] + "-held")
         return ready(corpus, *arguments)
 
@@ -155,7 +155,7 @@ def kill_at(corpus, point, count, workers=1):
         stderr.read()  # until nobody holds the other end
 
 
-POINTS = [("learning", 1), ("encoding", 1), ("encoding", 7), ("writing val", 1)]
+POINTS = [("learning", 1), ("MB", 1), ("MB", 7), ("writing val", 1)]
 FEW = [
     pytest.param(*point, marks=[pytest.mark.nightly] * (at < 2)) for at, point in enumerate(POINTS)
 ]
@@ -166,7 +166,9 @@ def test_a_killed_preparation_goes_on_with_the_slices_that_are_missing(
     corpus, tmp_path, monkeypatch, point, count
 ):
     kill_at(corpus, point, count)
-    stored = [file.parent.name for file in tmp_path.glob("cache/*.unfinished/run-*/manifest.json")]
+    stored = [
+        file.parent.name for file in tmp_path.glob("cache/*.unfinished/slices-*/manifest.json")
+    ]
     encoded, encode_work = [], encoding.encode_work
     monkeypatch.setattr(
         encoding, "encode_work", lambda *a, **k: encoded.append(a) or encode_work(*a, **k)
@@ -174,7 +176,7 @@ def test_a_killed_preparation_goes_on_with_the_slices_that_are_missing(
     lines = []
     tokens = ready(corpus, PAIRS, say=lines.append)
     total = len(list(corpus.slices()))
-    assert len(stored) == {"learning": 0, "encoding": count, "writing val": total}[point]
+    assert len(stored) == {"learning": 0, "MB": count, "writing val": total}[point]
     assert len(encoded) == total - len(stored)
     assert any("going on" in line for line in lines) == (point != "learning")
     assert tokens.fingerprint == held_tokens(corpus, PAIRS).fingerprint
@@ -188,35 +190,32 @@ def test_a_killed_preparation_takes_its_processes_with_it(corpus, point, count):
     assert ready(corpus, PAIRS, workers=2).fingerprint == held_tokens(corpus, PAIRS).fingerprint
 
 
-SLICE_FILES = [f"run-000002/{name}" for name in ("ids.bin", "documents.bin", "manifest.json")]
+FILES = [f"slices-*/{name}" for name in ("ids.bin", "documents.bin", "manifest.json")]
 
 
-@pytest.mark.parametrize("name", [*SLICE_FILES, "tokenizer/tokenizer.json"])
-def test_a_damaged_file_of_a_stopped_preparation_is_made_again_and_a_slice_is_named_in_one_line(
-    corpus, tmp_path, name
+@pytest.mark.parametrize("name", [*FILES, "tokenizer/tokenizer.json"])
+def test_a_damaged_file_of_a_stopped_preparation_is_made_again_and_named_in_one_line(
+    corpus, tmp_path, name, capfd
 ):
     with pytest.raises(KeyboardInterrupt):
-        ready(corpus, PAIRS, tell=stop_at("encoding", 5))
-    damage(workplace(tmp_path) / name)
-    lines = []
-    tokens = ready(corpus, PAIRS, say=lines.append)
-    damaged = [line for line in lines if "a slice was damaged" in line]
-    assert [f"{name} " in line or f"{name}:" in line for line in damaged] == [True] * (
-        name in SLICE_FILES
-    )
-    assert not any("\n" in line for line in damaged)
+        ready(corpus, PAIRS, tell=stop_at("MB", 5))
+    file = sorted(workplace(tmp_path).glob(name))[2 * (name in FILES)]
+    damage(file)
+    tokens = ready(corpus, PAIRS, say=lambda line: print(line, file=sys.stderr))
+    lines = capfd.readouterr().err.splitlines()
+    assert [str(file) in line for line in lines if line.startswith("data: damaged")] == [True]
     assert tokens.fingerprint == held_tokens(corpus, PAIRS).fingerprint
 
 
 @pytest.mark.goal("D2")
 def test_a_disk_that_refuses_is_one_line_and_what_is_done_stays(corpus, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        ready(corpus, tell=stop_at("encoding", 2))
+        ready(corpus, tell=stop_at("MB", 2))
     said = r"ids\.bin: file too large"
     with files_of_at_most(100), pytest.raises(StorageError, match=said) as caught:
         ready(corpus)
     assert "\n" not in str(caught.value)
-    assert len(list(workplace(tmp_path).glob("run-*"))) == 2
+    assert len(list(workplace(tmp_path).glob("slices-*/"))) == 2
     assert ready(corpus).fingerprint == held_tokens(corpus).fingerprint
 
 
@@ -238,13 +237,13 @@ def test_a_disk_too_small_is_seen_after_the_first_slice(corpus, tmp_path, monkey
 
 
 def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch):
-    monkeypatch.setattr(slices, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(split, "MOST_CHARACTERS", 1000)
     monday, tuesday = (
         Branch([f"{day}, text {number} " * 10 for number in range(200)])
         for day in ("Monday", "Tuesday")
     )
     with pytest.raises(KeyboardInterrupt):
-        ready(monday, tell=stop_at("encoding", 4))
+        ready(monday, tell=stop_at("MB", 4))
     tokens = ready(tuesday)
     text = "".join(tokens.tokenizer.decode(getattr(tokens, part)) for part in PARTS)
     assert (text.count("Monday"), text.count("Tuesday")) == (0, 2000)

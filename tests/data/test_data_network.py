@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 from refusing import refused
 
-from transformer_norms.data import CORPORA, TOKENIZERS, downloads, load_tokenizer
+from transformer_norms.data import CORPORA, TOKENIZERS, downloads, load_tokenizer, vocabularies
 
 OFFLINE = "datasets.config.HF_HUB_OFFLINE"
 
@@ -64,7 +64,7 @@ def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkey
     theirs = tiktoken.Encoding(
         name, pat_str=r"\w+|\W+", mergeable_ranks=letters, special_tokens=special
     )
-    monkeypatch.setattr(downloads._Vocabulary, "_load", lambda self: theirs)
+    monkeypatch.setattr(vocabularies._Vocabulary, "_load", lambda self: theirs)
     ours = TOKENIZERS[name]().fit([], True, print, print)
     assert (ours.vocab_size, ours.end) == (271, 258)
     text = "abcab <|endoftext|>"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from corpora import DAMAGES, damage, ready
+from corpora import ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,18 +123,6 @@ def test_they_are_counted_once_for_a_number_of_tokens_and_a_limit(tokens, monkey
     assert len(list((tmp_path / "cache").glob("ngrams-*/"))) == 3
     monkeypatch.setattr(ngrams_file, "NGrams", None)  # none is counted from here on
     assert count(tokens) == (first, [])
-
-
-@pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_file_is_named_in_a_line_and_counted_again(tokens, tmp_path, how):
-    before, _ = count(tokens)
-    (file,) = (tmp_path / "cache").glob("ngrams-*/manifest.json")
-    damage(file, how)
-    after, lines = count(tokens)
-    assert after == before
-    assert len(lines) == 1
-    assert "the cached ngrams are damaged" in lines[0]
-    assert count(tokens) == (before, [])
 
 
 def test_a_cache_that_cannot_be_written_costs_only_the_time(tokens, monkeypatch):

@@ -5,9 +5,8 @@ from corpora import Listed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_norms.data import slices
-from transformer_norms.data.slices import LowestTexts, ReadTexts, placed_texts, split_corpus
-from transformer_norms.data.split import split_by_hash
+from transformer_norms.data import split as split_file
+from transformer_norms.data.split import LowestTexts, ReadTexts, Work, read_corpus, split_corpus
 from transformer_norms.errors import InputError
 from transformer_norms.progress import tell_nobody
 
@@ -20,7 +19,7 @@ def parts_of(texts, split, val_fraction, test_fraction=0):
     """The texts of each part in order, and the split."""
     made = split_corpus(ReadTexts(texts), split, val_fraction, test_fraction)
     parts = {"train": [], "val": [], "test": []}
-    for placed in sorted(text for work in made.work() for text in placed_texts(work)):
+    for placed in sorted(text for work in made.work() for text in work.placed()):
         parts[placed.part].append(placed.text)
     return parts, made
 
@@ -40,7 +39,8 @@ def test_no_document_stands_in_two_parts_even_if_it_comes_many_times(measured):
 def test_the_order_of_reading_does_not_matter_to_a_hash_split():
     shuffled = numbered(200)
     random.Random(0).shuffle(shuffled)
-    assert split_by_hash(shuffled, 0.1) == split_by_hash(numbered(200), 0.1)
+    first, second = (Work(ReadTexts(texts), "", 0.1) for texts in (shuffled, numbered(200)))
+    assert first.placed() == second.placed()
 
 
 def test_fewer_than_a_hundred_documents_are_split_by_position_and_one_line_says_so():
@@ -84,20 +84,20 @@ def test_a_test_part_of_the_tail_split_is_the_end_of_train_and_leaves_val_as_it_
 
 @pytest.mark.parametrize("split", ["tail", "hash"])
 def test_running_text_is_read_whole_up_to_a_length_and_documents_in_slices(monkeypatch, split):
-    monkeypatch.setattr(slices, "MOST_CHARACTERS", 10)
-    monkeypatch.setattr(slices, "MOST_RUNNING", 2000)
-    whole = slices.read_corpus(Listed(["x" * 500, "", "y" * 500]), split, tell_nobody)
+    monkeypatch.setattr(split_file, "MOST_CHARACTERS", 10)
+    monkeypatch.setattr(split_file, "MOST_RUNNING", 2000)
+    whole = read_corpus(Listed(["x" * 500, "", "y" * 500]), split, tell_nobody)
     assert whole.texts == ["x" * 500, "y" * 500]
     documents = Listed(numbered(200))
     if split == "hash":
-        assert slices.read_corpus(documents, split, tell_nobody) is None
+        assert read_corpus(documents, split, tell_nobody) is None
         documents = Listed(["x" * 2001])
     with pytest.raises(InputError, match="running text has 2,000 characters at most"):
-        slices.read_corpus(documents, split, tell_nobody)
+        read_corpus(documents, split, tell_nobody)
 
 
 def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_they_come(monkeypatch):
-    monkeypatch.setattr(slices, "MOST_LEARNED", 1000)
+    monkeypatch.setattr(split_file, "MOST_LEARNED", 1000)
     texts = [(number, "x" * (1 + number % 7)) for number in range(2000)]
     expected, characters = [], 0
     for _, text in texts:
@@ -110,9 +110,9 @@ def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_the
         lowest = LowestTexts()
         for at in range(0, len(texts), 50):
             lowest.add([text for text in texts[at : at + 50] if text[0] < lowest.below])
-        assert lowest.texts() == expected
+        assert [text for _, text in lowest.kept] == expected
         assert lowest.left_out
         assert lowest.below < 2000
     few = LowestTexts()
     few.add([(2, "b"), (1, "a")])
-    assert (few.texts(), few.left_out) == (["a", "b"], False)
+    assert (few.kept, few.left_out) == ([(1, "a"), (2, "b")], False)

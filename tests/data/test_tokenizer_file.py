@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from corpora import ready
 from refusing import refused
-from tokenizers import Regex, normalizers
+from tokenizers import normalizers
 
 from transformer_norms import compose, train
 from transformer_norms.commands.sampling import sample
 from transformer_norms.data import TOKENIZERS, load_tokenizer
 from transformer_norms.data.documents import TextFiles
 from transformer_norms.data.settings import expected_vocab_size
-from transformer_norms.data.split import position_ends, split_by_hash, split_by_position
+from transformer_norms.data.split import ReadTexts, split_corpus
 from transformer_norms.hf.__main__ import main as export
 from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.plan import Plan
@@ -140,14 +140,6 @@ def test_a_vocabulary_with_a_gap_gets_an_end_whose_id_no_word_has(tmp_path):
         (None, None),
         (normalizers.NFC(), None),  # the text is in this form already
         (normalizers.Lowercase(), str.lower),
-        (normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]), str.lower),
-        (normalizers.NFKC(), lambda text: text.replace("\ufb01", "fi")),
-        (
-            normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
-            lambda text: text.replace("é", "e"),
-        ),
-        (normalizers.Replace("Cat", "Dog"), lambda text: text.replace("Cat", "Dog")),
-        (normalizers.Replace(Regex("\\s+"), " "), lambda text: re.sub(r"\s+", " ", text)),
         (normalizers.Strip(), str.strip),
         (normalizers.Prepend(" "), lambda text: "_" + text),
     ],
@@ -163,10 +155,8 @@ def test_a_tokenizer_that_changes_texts_is_named_with_their_count(
     choice = TOKENIZERS["file"](path=str(tmp_path), end="auto")
     notes = ready(corpus, choice).facts["notes"]
     said = [note for note in notes if note.startswith("tokenizer: ")]
-    if separator == "none":
-        placed = split_by_position(text, position_ends(len(text), 0.1))
-    else:
-        placed = split_by_hash(lines, 0.1)
+    read = ReadTexts([text] if separator == "none" else lines)
+    placed = [one for work in split_corpus(read, "hash", 0.1, 0).work() for one in work.placed()]
     changed = sum(change(one.text) != one.text for one in placed) if change else 0
     assert len(said) == bool(changed) == bool(change)
     assert all(f"changes {changed} of {len(placed)} texts" in line for line in said)

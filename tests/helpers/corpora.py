@@ -5,7 +5,7 @@ import resource
 from contextlib import contextmanager
 
 from transformer_norms.data import TOKENIZERS, prepare
-from transformer_norms.data.slices import ReadTexts
+from transformer_norms.data.split import ReadTexts
 
 TEXTS = [f"number {n} is {'even' if n % 2 == 0 else 'odd'}, " * (1 + n % 5) for n in range(200)]
 BYTE = TOKENIZERS["byte"]()

@@ -5,14 +5,21 @@ import gzip
 import io
 import json
 import marshal
+import os
 import pickle
+import subprocess
 import zipfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import joblib
 import numpy as np
 import torch
+import yaml
+from hydra.utils import instantiate
+
+Run = Callable[[bytes], object]
 
 
 class Calls:
@@ -25,75 +32,66 @@ class Calls:
         return self.call
 
 
-def payloads(canary: Path) -> dict[str, bytes]:
-    """The content of each file. Whoever runs it makes the canary."""
-    import os
-    import subprocess
-
+def payloads(canary: Path) -> dict[str, tuple[bytes, Run]]:
+    """The content of each file, and what loads it as a careless reader of its format does. Whoever
+    runs it makes the canary."""
     code = f"open({str(canary)!r}, 'w').close()"
     touch = Calls(open, str(canary), "w")
     plain = pickle.dumps(touch)
-    made = {
-        "protocol 0": pickle.dumps(touch, protocol=0),
-        "protocol 2": pickle.dumps(touch, protocol=2),
-        "protocol 5": pickle.dumps(touch, protocol=5),
-        "os.system": pickle.dumps(Calls(os.system, f"touch '{canary}'")),
-        "exec": pickle.dumps(Calls(exec, code)),
-        "eval": pickle.dumps(Calls(eval, code)),
-        "subprocess": pickle.dumps(Calls(subprocess.check_call, ["touch", str(canary)])),
-        "partial": pickle.dumps(Calls(partial(open, str(canary)), "w")),
-        "inside a value": pickle.dumps({"step": 6, "rng": [touch]}),
-        "by hand": b"cbuiltins\nopen\n(S" + repr(str(canary)).encode() + b"\nS'w'\ntR.",
-        "pickle in a pickle": pickle.dumps(Calls(pickle.loads, plain)),
-        "gzip": gzip.compress(plain),
-        "joblib": _saved(joblib.dump, touch),
-        "numpy objects": _saved(
-            lambda value, file: np.save(file, value), np.array([touch], object)
+    calls = {
+        "os.system": Calls(os.system, f"touch '{canary}'"),
+        "exec": Calls(exec, code),
+        "eval": Calls(eval, code),
+        "subprocess": Calls(subprocess.check_call, ["touch", str(canary)]),
+        "partial": Calls(partial(open, str(canary)), "w"),
+        "inside a value": {"step": 6, "rng": [touch]},
+        "pickle in a pickle": Calls(pickle.loads, plain),
+    }
+    save_old = partial(torch.save, _use_new_zipfile_serialization=False)
+    hydra = f'{{"_target_": "builtins.open", "_args_": ["{canary}", "w"]}}'
+    made: dict[str, tuple[bytes, Run]] = {
+        **{
+            f"protocol {number}": (pickle.dumps(touch, protocol=number), pickle.loads)
+            for number in (0, 2, 5)
+        },
+        **{name: (pickle.dumps(call), pickle.loads) for name, call in calls.items()},
+        "by hand": (f"cbuiltins\nopen\n(S{str(canary)!r}\nS'w'\ntR.".encode(), pickle.loads),
+        "gzip": (gzip.compress(plain), lambda data: pickle.loads(gzip.decompress(data))),
+        "joblib": (_saved(joblib.dump, touch), lambda data: joblib.load(io.BytesIO(data))),
+        "numpy objects": (
+            _saved(lambda value, file: np.save(file, value), np.array([touch], object)),
+            lambda data: np.load(io.BytesIO(data), allow_pickle=True),
         ),
-        "torch": _saved(torch.save, {"model": touch}),
-        "torch, as it was": _saved(
-            partial(torch.save, _use_new_zipfile_serialization=False), {"model": touch}
+        "torch": (_saved(torch.save, {"model": touch}), _load_torch),
+        "torch, as it was": (_saved(save_old, {"model": touch}), _load_torch),
+        "torch in torch": (
+            _saved(torch.save, Calls(_load_torch, _saved(torch.save, touch))),
+            _load_torch,
         ),
-        "torch in torch": _saved(torch.save, Calls(_load_torch, _saved(torch.save, touch))),
-        "marshal": marshal.dumps(compile(code, "hostile", "exec")),
-        "a zip of code": _zip({"__main__.py": code.encode(), "data.pkl": plain}),
-        "behind a safetensors header": _safetensors(plain),
-        "yaml": f"!!python/object/apply:builtins.open ['{canary}', w]\n".encode(),
-        "hydra": f'{{"_target_": "builtins.open", "_args_": ["{canary}", "w"]}}'.encode(),
-        "base64": json.dumps({"__reduce__": base64.b64encode(plain).decode()}).encode(),
+        "marshal": (
+            marshal.dumps(compile(code, "hostile", "exec")),
+            lambda data: exec(marshal.loads(data)),
+        ),
+        "a zip of code": (
+            _zip({"__main__.py": code.encode(), "data.pkl": plain}),
+            lambda data: exec(zipfile.ZipFile(io.BytesIO(data)).read("__main__.py")),
+        ),
+        "after a safetensors header": (
+            _safetensors(plain),
+            lambda data: pickle.loads(data[8 + int.from_bytes(data[:8], "little") :]),
+        ),
+        "yaml": (
+            f"!!python/object/apply:builtins.open ['{canary}', w]\n".encode(),
+            yaml.unsafe_load,
+        ),
+        "hydra": (hydra.encode(), lambda data: instantiate(json.loads(data))),
+        "base64": (
+            json.dumps({"__reduce__": base64.b64encode(plain).decode()}).encode(),
+            lambda data: pickle.loads(base64.b64decode(json.loads(data)["__reduce__"])),
+        ),
     }
     assert not canary.exists()
     return made
-
-
-def run_payload(name: str, data: bytes) -> None:
-    """Loads the payload as a careless reader of that format does."""
-    if name == "gzip":
-        pickle.loads(gzip.decompress(data))
-    elif name == "joblib":
-        joblib.load(io.BytesIO(data))
-    elif name == "numpy objects":
-        np.load(io.BytesIO(data), allow_pickle=True)
-    elif name.startswith("torch"):
-        _load_torch(data)
-    elif name == "marshal":
-        exec(marshal.loads(data))
-    elif name == "a zip of code":
-        exec(zipfile.ZipFile(io.BytesIO(data)).read("__main__.py"))
-    elif name == "behind a safetensors header":
-        pickle.loads(data[8 + int.from_bytes(data[:8], "little") :])
-    elif name == "yaml":
-        import yaml
-
-        yaml.unsafe_load(data)
-    elif name == "hydra":
-        from hydra.utils import instantiate
-
-        instantiate(json.loads(data))
-    elif name == "base64":
-        pickle.loads(base64.b64decode(json.loads(data)["__reduce__"]))
-    else:
-        pickle.loads(data)
 
 
 def _load_torch(data: bytes) -> object:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from pickles import payloads, run_payload
+from pickles import payloads
 from run_folders import skip_pictures
 
 from transformer_norms import train
@@ -54,8 +54,8 @@ def study(tmp_path, monkeypatch, trained):
 @pytest.mark.goal("X1")
 def test_each_payload_makes_its_canary_if_anything_runs_it(canary, measured):
     made = payloads(canary)
-    for name, data in made.items():
-        run_payload(name, data)
+    for name, (data, run) in made.items():
+        run(data)
         assert canary.exists(), name
         canary.unlink()
     assert len(made) >= 12
@@ -121,7 +121,7 @@ def test_a_pickle_in_the_place_of(place, most, canary, monkeypatch, capfd, measu
     manifest = file.parent / "manifest.json"
     seal = manifest.read_bytes() if manifest.exists() else None
     tried = 0
-    for payload, data in islice(payloads(canary).items(), most):
+    for payload, (data, _) in islice(payloads(canary).items(), most):
         file.write_bytes(data if name.suffix != ".jsonl" else data + b"\n")
         if sealed:
             seal_anew(manifest, file)

@@ -13,7 +13,7 @@ from transformer_norms.data import downloads, pydocs, stories  # noqa: F401
 from transformer_norms.data.documents import CORPORA
 from transformer_norms.data.prepare import prepare
 from transformer_norms.data.token_cache import Tokens
-from transformer_norms.data.tokenizer import TOKENIZERS, Tokenizer, load_tokenizer
-from transformer_norms.data.vocabularies import tokenizer_file  # noqa: F401
+from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_norms.data.vocabularies import TOKENIZERS
 
 __all__ = ["CORPORA", "TOKENIZERS", "Tokenizer", "Tokens", "load_tokenizer", "prepare"]

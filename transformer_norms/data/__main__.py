@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from argparse import Namespace
-from typing import Any
 
 from transformer_norms import signals
 from transformer_norms.commands.terminal import PROGRAM, Parser, command
@@ -33,27 +32,24 @@ def make_parser() -> Parser:
 
 
 def _print(typed: Namespace) -> int:
-    print(json.dumps(prepare_ahead(with_runs(typed.overrides)), allow_nan=False))
-    return 0
-
-
-def prepare_ahead(overrides: list[str]) -> dict[str, Any]:
-    """Puts the tokens of a config into the cache and returns how many there are."""
+    """Puts the tokens of the config into the cache and prints how many there are."""
+    overrides = with_runs(typed.overrides)  # before torch is imported
     from transformer_norms.config.compose import compose
     from transformer_norms.data.token_cache import PARTS
     from transformer_norms.run.plan import prepare_tokens
 
     began = time.monotonic()
-    config = compose(overrides)
-    tokens = prepare_tokens(config)
+    tokens = prepare_tokens(compose(overrides))
     keys = ("documents", "bytes", "tokens")
-    return {
+    answer = {
         "folder": str(tokens.folder),
         "fingerprint": tokens.fingerprint,
         "vocab_size": tokens.vocab_size,
         **{key: {part: tokens.facts[part][key] for part in PARTS} for key in keys},
         "seconds": round(time.monotonic() - began, 1),
     }
+    print(json.dumps(answer, allow_nan=False))
+    return 0
 
 
 main = command(make_parser, _print, "stopped; the same command goes on", signals.AGAIN)

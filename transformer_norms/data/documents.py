@@ -2,21 +2,23 @@
 
 import glob
 import json
+import os
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from transformer_norms.errors import InputError
+from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.kinds import Text, Texts
 from transformer_norms.names import Registry, suggestion
 from transformer_norms.storage.files import sha256
-from transformer_norms.storage.formats import binary_format, source_format
-from transformer_norms.storage.reading import real_path
+from transformer_norms.storage.formats import ICONV, binary_format, source_format
+from transformer_norms.storage.reading import open_file, real_path
 
 CORPORA = Registry("corpus")
 SLICE = 2**25  # bytes of text that one process encodes at once
@@ -45,47 +47,32 @@ class Corpus(Protocol):
     def documents(self) -> Iterator[str]: ...
 
 
-def find_files(patterns: Sequence[str], key: str = "data.paths") -> list[Path]:
+def find_files(patterns: Sequence[str], key: str) -> list[Path]:
     """The files that a key names, globs in sorted order. Raises InputError."""
-    files = [file for pattern in patterns for file in _match(pattern, key)]
-    if not files:
+    if not patterns:
         raise InputError(f"{key} is empty: name a file, {key}=FILE_OR_GLOB")
-    seen: set[Path] = set()
-    for file in files:
-        _check(file, key)
-        if real_path(file) in seen:
-            # The same text twice would be on both sides of a split by position.
-            raise InputError(f"{key}: {file} is named twice; name each file once")
-        seen.add(real_path(file))
-    return files
-
-
-def _match(pattern: str, key: str) -> list[Path]:
-    path = Path(pattern).expanduser()
-    if path.exists():  # a file may be called a[1].txt, so an existing file wins over a glob
-        return [path]
-    if not glob.has_magic(pattern):
-        raise InputError(f"{key}: there is no file {pattern}")
-    names = sorted(glob.glob(str(path), recursive=True))
-    files = [Path(name) for name in names if not Path(name).is_dir()]
-    if not files:
-        raise InputError(f"{key}: no file matches {pattern}")
-    return files
-
-
-def _check(file: Path, key: str) -> None:
-    if file.is_dir():
-        raise InputError(f"{key}: {file} is a directory; name files, e.g. {file}/*.txt")
-    if not file.is_file():
-        raise InputError(f"{key}: {file} is not a regular file")
-    try:
-        # A read of a file of the system, which says the same, may wait: /proc/kmsg.
-        if file.stat().st_size == 0:
-            raise InputError(f"{key}: {file} is empty")
-        with file.open("rb") as stream:
-            stream.read(1)
-    except OSError as error:
-        raise InputError(f"{key}: {file} cannot be read ({error.strerror})") from None
+    files: dict[Path, Path] = {}  # by the real path
+    for pattern in patterns:
+        path = Path(pattern).expanduser()
+        # A file may be called a[1].txt, so an existing file wins over a glob.
+        matching = [] if path.exists() else map(Path, sorted(glob.glob(str(path), recursive=True)))
+        named = [path] if path.exists() else [file for file in matching if not file.is_dir()]
+        if not named:
+            raise InputError(f"{key}: there is no file {pattern}")
+        for file in named:
+            try:
+                with open_file(real_path(file)) as stream:
+                    # A read of a file of the system, which says the same, may wait: /proc/kmsg.
+                    empty = os.fstat(stream.fileno()).st_size == 0
+            except ConfigError as error:
+                raise InputError(f"{key}: {error}; name files, e.g. FOLDER/*.txt") from None
+            if empty:
+                raise InputError(f"{key}: {file} is empty")
+            if real_path(file) in files:
+                # The same text twice would be on both sides of a split by position.
+                raise InputError(f"{key}: {file} is named twice; name each file once")
+            files[real_path(file)] = file
+    return [*files.values()]
 
 
 class _Files:
@@ -98,19 +85,20 @@ class _Files:
     keep_documents_separate = False
     validation: Any = None
 
-    def __init__(self, paths: Sequence[str], val_paths: Sequence[str], **settings: Any) -> None:
-        self.files = find_files(paths)
-        if val_paths:
-            files = find_files(val_paths, "data.val_paths")
-            known = dict(zip(self._hashes(), self.files, strict=True))
-            self.validation = type(self)(paths=tuple(map(str, files)), val_paths=(), **settings)
-            self.validation.key = "data.val_paths"
-            for digest, file in zip(self.validation._hashes(), files, strict=True):
-                if digest in known:
-                    raise InputError(
-                        f"data.val_paths: {file} has the content of {known[digest]} in data.paths; "
-                        "a loss on text that was trained on is no validation loss"
-                    )
+    def __init__(self, paths: Sequence[str], val_paths: Sequence[str]) -> None:
+        self.files = find_files(paths, self.key)
+        if not val_paths:
+            return
+        self.validation = copy(self)
+        self.validation.key = "data.val_paths"
+        self.validation.files = find_files(val_paths, "data.val_paths")
+        known = dict(zip(self._hashes(), self.files, strict=True))
+        for digest, file in zip(self.validation._hashes(), self.validation.files, strict=True):
+            if digest in known:
+                raise InputError(
+                    f"data.val_paths: {file} has the content of {known[digest]} in data.paths; "
+                    "a loss on text that was trained on is not a validation loss"
+                )
 
     @property
     def size(self) -> int:
@@ -135,9 +123,9 @@ class TextFiles(_Files):
     type = "text"
 
     def __init__(self, *, paths: Texts, val_paths: Texts, separator: Text) -> None:
-        super().__init__(paths, val_paths, separator=separator)
         self.separator = "" if separator == "none" else unescape(separator)
         self.keep_documents_separate = bool(self.separator)
+        super().__init__(paths, val_paths)
 
     def identity(self) -> dict:
         return super().identity() | ({"separator": self.separator} if self.separator else {})
@@ -151,7 +139,7 @@ class TextFiles(_Files):
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            words = words or f"is not UTF-8 at byte {error.start}; {_ENCODING}"
+            words = words or f"is not UTF-8 at byte {error.start}; {ICONV}"
         if words:
             raise InputError(f"{self.key}: {file} {words}")
         pattern = re.escape(self.separator.replace("\r\n", "\n")).replace("\\\n", "\r?\n")
@@ -168,7 +156,6 @@ class TextFiles(_Files):
         yield from self.validation.notes() if self.validation else ()
 
 
-_ENCODING = "file -i FILE guesses its ENCODING; then type iconv -f ENCODING -t UTF-8 FILE > NEW"
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
 
 
@@ -181,9 +168,7 @@ def unescape(separator: str) -> str:
         return _ESCAPES[escape[0]]
 
     if not separator:
-        raise InputError(
-            'data.separator: is empty; type what stands between documents, as "\\n\\n"'
-        )
+        raise InputError('data.separator: is empty; type what separates documents, as "\\n\\n"')
     return re.sub(r"\\.?", replace, separator)
 
 
@@ -191,8 +176,8 @@ class _RowFiles(_Files):
     """Files of rows; the column `field` of each row is a document."""
 
     def __init__(self, *, paths: Texts, val_paths: Texts, field: Text) -> None:
-        super().__init__(paths, val_paths, field=field)
         self.field = field
+        super().__init__(paths, val_paths)
         self.keep_documents_separate = self.validation is not None
 
     def identity(self) -> dict:
@@ -281,10 +266,10 @@ class ParquetRows:
 
 def cut_parquet(file: Path | str, field: str) -> Iterator[ParquetRows]:
     """Cuts the rows of a file into slices of about SLICE bytes of text."""
+    string = re.compile("(dictionary<values=)?(large_)?string")
     with _open_parquet(file) as table:
-        kinds = {column.name: str(column.type) for column in table.schema_arrow}
-        words = re.compile("(dictionary<values=)?(large_)?string")
-        text_of({name: "" for name, kind in kinds.items() if words.match(kind)}, field, str(file))
+        names = [one.name for one in table.schema_arrow if string.match(str(one.type))]
+        text_of(dict.fromkeys(names, ""), field, str(file))
         rows = table.metadata.num_rows
     count = min(-(-column_size(file, field) // SLICE), rows)
     for at in range(count):

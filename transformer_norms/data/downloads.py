@@ -4,8 +4,7 @@ On such a network `datasets` waits for minutes and `tiktoken` for ever. So every
 limited time.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -23,10 +22,8 @@ from transformer_norms.data.documents import (
     root_cause,
     text_of,
 )
-from transformer_norms.data.tokenizer import TOKENIZERS, RankTokenizer, Tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.kinds import Nothing, Positive, Text
-from transformer_norms.progress import Say, Tell
 from transformer_norms.storage.files import as_storage_error
 
 SECONDS = 60.0  # for an answer
@@ -154,59 +151,14 @@ class Hub:
             yield from cut_parquet(file, self.field)
 
     def _open(self, addresses: list[str]) -> Iterator[Path | str]:
-        """Yields the files, in Hugging Face's cache, while the next one is on its way. A download
-        that was stopped goes on where it was. A number of documents is read at the addresses."""
+        """Yields the files, in Hugging Face's cache. A download that was stopped goes on where it
+        was. A number of documents is read at the addresses."""
         import datasets
 
-        if self.limit is not None:
-            yield from addresses
-            return
         download = datasets.DownloadManager().download
-        with ThreadPoolExecutor(1) as pool, hide_bars():
-            ahead = pool.submit(download, addresses[0])
-            for following in [*addresses[1:], None]:
-                with refusals(f"data.name={self.name} cannot be downloaded", _INSTEAD):
-                    file = Path(ahead.result())
-                if following is not None:
-                    ahead = pool.submit(download, following)
-                yield file
-
-
-class _Vocabulary:
-    """A published vocabulary, which tiktoken downloads or has in its cache."""
-
-    type: str
-    encoding: str
-    pattern: str
-
-    def identity(self) -> dict:
-        return {"type": self.type}
-
-    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
-        instead = (
-            "use tokenizer=bpe, tokenizer=byte, or TIKTOKEN_CACHE_DIR=FOLDER of tiktoken's files"
-        )
-        encoding = fetch(f"tokenizer={self.type}: its vocabulary", instead, self._load)
-        # tiktoken has no public way to all of its ranks at once.
-        numbered = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
-        ranks = [piece for piece, _ in numbered]
-        return RankTokenizer(self.type, self.pattern, ranks, encoding.n_vocab, encoding.eot_token)
-
-    def _load(self) -> Any:
-        import tiktoken
-
-        return tiktoken.get_encoding(self.encoding)
-
-
-@TOKENIZERS("gpt2")
-class Gpt2(_Vocabulary):
-    """GPT-2's byte pairs; Radford et al. 2019."""
-
-    type, encoding, pattern = "gpt2", "gpt2", "r50k"
-
-
-@TOKENIZERS("cl100k")
-class Cl100k(_Vocabulary):
-    """The byte pairs of GPT-3.5 and GPT-4."""
-
-    type, encoding, pattern = "cl100k", "cl100k_base", "cl100k"
+        for address in addresses:
+            file: Path | str = address
+            if self.limit is None:
+                with hide_bars(), refusals(f"data.name={self.name} cannot be downloaded", _INSTEAD):
+                    file = Path(download(address))
+            yield file

@@ -25,19 +25,18 @@ from typing import Any
 import numpy as np
 
 from transformer_norms import signals
-from transformer_norms.data.slices import Work, placed_texts
-from transformer_norms.data.split import Placed
+from transformer_norms.data.split import Placed, Work
 from transformer_norms.data.token_cache import (
     PARTS,
-    SCHEMA,
     TOKENIZER,
-    canonical_json,
     dtype_for,
+    open_or_build,
     pack_ids,
 )
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
-from transformer_norms.storage.manifest import DamagedError, build_folder, verify_folder
+from transformer_norms.progress import say, tell_nobody
+from transformer_norms.storage.manifest import Draft
 from transformer_norms.storage.reading import read_json
 from transformer_norms.streams import guard_streams
 
@@ -46,46 +45,47 @@ STRETCH = 256  # words of two bytes, each an id or half of one
 AT_ONCE = 2**16  # stretches whose hashes fit into a cache of the processor
 INDEX = np.dtype([("part", "u1"), ("place", "<u8"), ("bytes", "<u4"), ("tokens", "<u4"),
                   ("likeness", "<u8"), ("changed", "?")])  # fmt: skip
+FITTED = "tokenizer"  # the entry in the folder of a preparation that has its tokenizer
 _IDS, _DOCUMENTS = "ids.bin", "documents.bin"
 Pool = Callable[[Callable[..., Any], Iterable[tuple]], Iterator[Any]]  # as itertools.starmap
 
 
 @dataclass(frozen=True)
 class EncodedSlice:
-    """The documents of a slice in the order of their parts and places. `read(start, stop)` returns
-    ids; they hold the documents one after the other."""
+    """The documents of a slice in the order of their parts and places. The ids, in memory or in a
+    file, hold one document after the other."""
 
     index: np.ndarray
-    read: Callable[[int, int], Any]
+    ids: np.ndarray | Path
+    dtype: str
+
+    def read(self, start: int, stop: int) -> Any:
+        if isinstance(self.ids, np.ndarray):
+            return self.ids[start:stop]
+        offset = start * np.dtype(self.dtype).itemsize
+        return np.fromfile(self.ids, self.dtype, stop - start, offset=offset)
 
 
 def encode_work(
-    work: Work,
-    tokenizer: Tokenizer,
-    separated: bool,
-    threads: int | None = None,
-    tell: Callable[[int], object] = lambda encoded: None,
+    work: Work, tokenizer: Tokenizer, separated: bool, threads: int | None = None
 ) -> EncodedSlice:
-    """Encodes a slice in memory. Calls `tell` with the bytes of each stretch that was encoded."""
+    """Encodes a slice in memory, on so many threads."""
     # Sorting keeps the order of the places.
-    placed = sorted(placed_texts(work), key=lambda text: PARTS.index(text.part))
+    placed = sorted(work.placed(), key=lambda text: PARTS.index(text.part))
     index = np.array([_describe(text, separated) for text in placed], INDEX)
-    packed = []
-    for ids in tokenizer.encode_documents((text.text for text in placed), separated, threads):
-        packed.append(pack_ids(ids, tokenizer.vocab_size))
-        tell(int(tokenizer.byte_lengths[ids].sum()))
-    ids = np.frombuffer(b"".join(packed), dtype_for(tokenizer.vocab_size))
-    del packed  # which is as large again
+    size, dtype = tokenizer.vocab_size, dtype_for(tokenizer.vocab_size)
+    encoded = tokenizer.encode_documents((text.text for text in placed), separated, threads)
+    ids = np.frombuffer(b"".join(pack_ids(one, size) for one in encoded), dtype)
     if separated:
         index["tokens"] = np.diff(np.flatnonzero(ids == tokenizer.end), prepend=-1)
     else:
-        assert len(placed) == 1, "only an end tells documents apart"
+        assert len(placed) <= 1, "only an end tells documents apart"
         index["tokens"] = ids.size
     if not tokenizer.exact:
         for row, stop, text in zip(index, np.cumsum(index["tokens"]), placed, strict=True):
             pieces = map(tokenizer.pieces.__getitem__, ids[stop - row["tokens"] : stop].data)
             row["changed"] = b"".join(pieces) != text.text.encode()
-    return EncodedSlice(index, lambda start, stop: ids[start:stop])
+    return EncodedSlice(index, ids, dtype)
 
 
 def _describe(placed: Placed, separated: bool) -> tuple[int, int, int, int, int, bool]:
@@ -164,64 +164,36 @@ def _hashes(bands: Iterable[bytes]) -> Iterator[np.ndarray]:
             yield hashes
 
 
-# Encoded slices on disk.
+# What a preparation that is stopped leaves in its folder.
 
 
-def store_tokenizer(workplace: Path, tokenizer: Tokenizer, notes: list[str]) -> None:
-    """Writes what `open_tokenizer` reads, and the lines that a user has to know."""
-    with build_folder(workplace / "tokenizer") as draft:
-        draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
-        draft.seal({"schema": SCHEMA, "files": draft.files, "notes": notes})
+@cache
+def _stored_tokenizer(folder: Path) -> Tokenizer:
+    return load_tokenizer(read_json(folder / FITTED / TOKENIZER))
 
 
-def open_tokenizer(workplace: Path) -> tuple[Tokenizer, list[str]]:
-    """Returns the tokenizer and its notes. Raises DamagedError if there is none."""
-    manifest = verify_folder(workplace / "tokenizer", SCHEMA)
-    return load_tokenizer(read_json(workplace / "tokenizer" / TOKENIZER)), manifest["notes"]
+def slice_folder(folder: Path, work: Work) -> Path:
+    """Returns the folder of a slice. Its name has the hash of the slice's file and rows, or of its
+    text where it is read: what a corpus names may change, as a branch on the hub."""
+    return folder / f"slices-{hashlib.sha256(pickle.dumps(work)).hexdigest()}"
 
 
-_tokenizer_of = cache(open_tokenizer)  # once a process
+def store_slice(work: Work, folder: Path) -> EncodedSlice:
+    """Returns the encoded documents of a slice, which are stored in `folder` unless they are."""
+    tokenizer = _stored_tokenizer(folder.parent)
+    dtype = dtype_for(tokenizer.vocab_size)
 
-
-def source_of(work: Work) -> str:
-    """Returns the SHA-256 of a slice: of its file and rows, or of its text where it is read."""
-    return hashlib.sha256(pickle.dumps(work)).hexdigest()
-
-
-def store_slice(work: Work, folder: Path, source: str) -> tuple[Path, str]:
-    """Encodes and writes a slice of documents, unless it is there. Returns its folder, and what was
-    damaged.
-
-    `source` tells the slice from others: what the identity of a corpus names may change, as a
-    branch on the hub.
-    """
-    damage = ""
-    if folder.is_dir():
-        try:
-            if verify_folder(folder, SCHEMA).get("source") != source:
-                raise DamagedError(f"{folder} was made of another text")
-            return folder, damage
-        except DamagedError as error:
-            damage = str(error)
-    tokenizer, _ = _tokenizer_of(folder.parent)
-    encoded = encode_work(work, tokenizer, separated=True, threads=1)
-    with build_folder(folder) as draft:
-        draft.write(
-            _IDS, [memoryview(encoded.read(0, int(encoded.index["tokens"].sum()))).cast("B")]
-        )
+    def build(draft: Draft) -> dict[str, Any]:
+        encoded = encode_work(work, tokenizer, separated=True, threads=1)
+        ids = encoded.read(0, int(encoded.index["tokens"].sum()))
+        draft.write(_IDS, [memoryview(ids).cast("B")])
         draft.write(_DOCUMENTS, [encoded.index.tobytes()])
-        draft.seal({"schema": SCHEMA, "files": draft.files, "source": source})
-    return folder, damage
+        return {}
 
+    def read(entry: Path, manifest: dict[str, Any]) -> EncodedSlice:
+        return EncodedSlice(np.fromfile(entry / _DOCUMENTS, INDEX), entry / _IDS, dtype)
 
-def open_slice(folder: Path, dtype: str) -> EncodedSlice:
-    """The slice that `store_slice` wrote or verified."""
-    width = np.dtype(dtype).itemsize
-
-    def read(start: int, stop: int) -> np.ndarray:
-        return np.fromfile(folder / _IDS, dtype, stop - start, offset=start * width)
-
-    return EncodedSlice(np.fromfile(folder / _DOCUMENTS, INDEX), read)
+    return open_or_build(folder, build, read, say, tell_nobody)
 
 
 # Processes.

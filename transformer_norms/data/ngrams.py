@@ -14,15 +14,12 @@ interpolated form of Chen & Goodman 1998, Harvard TR-10-98, section 2.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from transformer_norms.data.token_cache import SCHEMA, Tokens, entry_key, open_or_build
-from transformer_norms.errors import StorageError
+from transformer_norms.data.token_cache import Tokens, cache_folder, entry_key, open_or_build
 from transformer_norms.progress import Say, Tell
-from transformer_norms.storage.manifest import Draft, verify_folder
 
 ORDERS = 5
 MOST_TOKENS = 5 * 10**6  # to be counted in seconds, in less than a gigabyte
@@ -55,20 +52,21 @@ def ngram_facts(
         }
         return {"ngrams": losses, "ngram_tokens": stretches.size}
 
-    def build(draft: Draft) -> None:
-        draft.seal({"schema": SCHEMA, "files": {}, "facts": facts()})
-
-    def read_facts(folder: Path) -> Any:
-        return verify_folder(folder, SCHEMA)["facts"]
-
     try:
-        return open_or_build("ngrams", entry_key(about), build, read_facts, say, tell)
-    except StorageError:  # the tokens may lie in a cache that cannot be written
+        folder = cache_folder() / f"ngrams-{entry_key(about)}"
+        return open_or_build(
+            folder,
+            lambda draft: {"facts": facts()},
+            lambda folder, manifest: manifest["facts"],
+            say,
+            tell,
+        )
+    except OSError:  # the tokens may lie in a cache that cannot be written
         return facts()
 
 
 def spread_stretches(train: np.ndarray, count: int, context: int) -> np.ndarray:
-    """Returns about `count` training tokens as rows: the whole text in one row if it is no longer,
+    """Returns about `count` training tokens as rows: the whole text in one row if it is not longer,
     else stretches of `context` tokens at even distances.
 
     A run that reads only a part of the text reads windows from everywhere in it. The first tokens
@@ -121,7 +119,7 @@ class _Order:
     def __init__(self, grams: np.ndarray, counts: np.ndarray, histories: int, vocab: int) -> None:
         self.vocab_size = vocab
         of = grams // vocab
-        # The last elements stand for what was not seen.
+        # The last elements are for what was not seen.
         self.grams = np.append(grams, np.iinfo(np.int64).max)
         self.counts = np.append(counts, 0)
         self.followed = np.append(np.bincount(of, counts, histories), 0)

@@ -2,11 +2,9 @@
 
 import inspect
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,29 +12,29 @@ import numpy as np
 
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.encoding import (
+    FITTED,
     EncodedSlice,
     MergedSlices,
     Pool,
     encode_work,
     open_pool,
-    open_slice,
-    open_tokenizer,
-    source_of,
+    slice_folder,
     store_slice,
-    store_tokenizer,
 )
-from transformer_norms.data.slices import (
+from transformer_norms.data.split import (
     LowestTexts,
+    ReadTexts,
     Split,
     read_corpus,
     split_corpus,
     train_texts,
 )
 from transformer_norms.data.token_cache import (
+    ELSEWHERE,
     PARTS,
-    SCHEMA,
     TOKENIZER,
     Tokens,
+    cache_folder,
     canonical_json,
     dtype_for,
     entry_key,
@@ -44,13 +42,14 @@ from transformer_norms.data.token_cache import (
     open_or_build,
     workplace,
 )
-from transformer_norms.data.tokenizer import Tokenizer
-from transformer_norms.errors import InputError
+from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_norms.errors import InputError, StorageError
 from transformer_norms.processes import cores
 from transformer_norms.progress import Say, Tell, tell_nobody
-from transformer_norms.storage.files import preflight
+from transformer_norms.storage.files import as_storage_error, preflight
 from transformer_norms.storage.loaded_code import hash_loaded
-from transformer_norms.storage.manifest import DamagedError, Draft
+from transformer_norms.storage.manifest import Draft
+from transformer_norms.storage.reading import read_json
 
 PACKAGE = __name__.partition(".")[0]
 _VOCABULARY = 4 << 20  # bytes of the largest tokenizer, and of small files
@@ -74,7 +73,7 @@ def prepare(
     say: Say,
     tell: Tell = tell_nobody,
     workers: int | None = None,
-    beside: Mapping[Path, int] | None = None,
+    elsewhere: Mapping[Path, int] | None = None,
 ) -> Tokens:
     """Returns the tokens of a corpus. Raises InputError, or StorageError for an unusable cache.
 
@@ -82,7 +81,7 @@ def prepare(
     exception, the preparation ends. A corpus that fits into memory leaves no trace then; a larger
     one is encoded by `workers` processes, one a core if it is None, and goes on later from the
     slices that are done. The tokens do not depend on `workers`. There has to be space on the disk
-    for what the same command will write `beside` them, too.
+    for what the same command will write `elsewhere`, too.
     """
     content = {
         "corpus": identity_of(corpus),
@@ -91,26 +90,29 @@ def prepare(
         "val_fraction": val_fraction,
         "test_fraction": test_fraction,
     }
-    key = entry_key(content | own_code(corpus, tokenizer))
-
-    def build(draft: Draft) -> None:
-        folder = workplace("tokens", key)
-        count = workers or cores()
-        Preparation(corpus, tokenizer, content, folder, count, say, tell, beside).write(draft)
-
-    return open_or_build("tokens", key, build, open_entry, say, tell)
+    folder = cache_folder() / f"tokens-{entry_key(content | own_code(corpus, tokenizer))}"
+    count = workers or cores()
+    preparation = Preparation(
+        corpus, tokenizer, content, workplace(folder), count, say, tell, elsewhere
+    )
+    try:
+        return open_or_build(folder, preparation.write, open_entry, say, tell)
+    except OSError as error:
+        if refusal := as_storage_error(error):
+            raise StorageError(f"{refusal}; {ELSEWHERE}") from error
+        raise
 
 
 def own_code(*makers: object) -> dict[str, dict[str, str]]:
     """Returns the hashes of the files of classes that are not this package's, or nothing: a corpus
     that reads otherwise after an edit of its file has other tokens, also where its identity is the
     same. What the file imports does not count."""
-    classes = [type(one) for one in makers if type(one).__module__.partition(".")[0] != PACKAGE]
     files = {}
-    for own in classes:
-        with suppress(OSError, TypeError):  # a notebook's has no file
-            file = Path(inspect.getfile(own))
-            files[f"{file.name}/{own.__name__}"] = file
+    for own in map(type, makers):
+        if own.__module__.partition(".")[0] != PACKAGE:
+            with suppress(OSError, TypeError):  # a notebook's has no file
+                file = Path(inspect.getfile(own))
+                files[f"{file.name}/{own.__name__}"] = file
     return {"code": hash_loaded(files)} if files else {}
 
 
@@ -139,119 +141,110 @@ class Preparation:
     workers: int
     say: Say
     tell: Tell
-    beside: Mapping[Path, int] | None = None
+    elsewhere: Mapping[Path, int] | None = None
     notes: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
         self.notes.append(line)
         self.say(line)
 
-    def write(self, draft: Draft) -> None:
+    def write(self, draft: Draft) -> dict[str, Any]:
         self.say(f"data: reading {self.content['corpus']['type']}")
         held = read_corpus(self.corpus, self.content["split"], self.tell)
         # A word that takes two bytes as an id has more in a text. A slice of a corpus that is not
         # held tells its ids in a byte later.
         size = held.size + len(held.texts) if held else getattr(self.corpus, "size", 0) // 2
-        preflight(self.folder, 2 * size + _VOCABULARY, self.beside)
+        preflight(self.folder, 2 * size + _VOCABULARY, self.elsewhere)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
-        notes = getattr(self.corpus, "notes", None)  # of a plugin's corpus it may be anything
-        for line in filter(None, (*(notes() if callable(notes) else ()), split.note)):
+        for line in filter(None, (*getattr(self.corpus, "notes", tuple)(), split.note)):
             self.note(line)
-        if split.sizes:
-            self._check_parts(split, split.sizes)
-        if held:
-            tokenizer, encoded = self._encode_held(split, held.size)
-        else:
-            with open_pool(self.workers) as pool:
-                tokenizer, encoded = self._encode_slices(split, pool)
-        self._seal(draft, split, tokenizer, MergedSlices(encoded))
+        tokenizer, encoded = self._encode(split, held)
+        return self._write_parts(draft, split, tokenizer, MergedSlices(encoded))
 
-    def _check_parts(self, split: Split, sizes: dict[str, int]) -> None:
-        test = self.content["test_fraction"]
-        shares = f"data.val_fraction={self.content['val_fraction']:g}"
-        shares += f" data.test_fraction={test:g}" if test else ""
-        for part in ("train", "val", "test") if test else ("train", "val"):
-            if not sizes[part]:
-                raise InputError(
-                    f"data={self.content['corpus']['type']}: no text falls into {part} with "
-                    f"data.split={split.rule} {shares}; use more text or other shares"
-                )
+    def _encode(self, split: Split, held: ReadTexts | None) -> tuple[Tokenizer, list[EncodedSlice]]:
+        """Encodes the corpus slice by slice: in memory if it is held there, else on all workers,
+        where each slice that is done is on disk."""
+        slices: list[EncodedSlice] = []
+        done, size = 0, held.size if held else getattr(self.corpus, "size", 0)
+        with open_pool(1 if held else self.workers) as pool:
+            encoded: Iterable[EncodedSlice]
+            if held:
+                tokenizer = self._fit(split, pool)
+                encoded = (encode_work(work, tokenizer, split.separated) for work in split.work())
+            else:
+                tokenizer = self._fit_once(split, pool)
+                jobs = ((work, slice_folder(self.folder, work)) for work in split.work())
+                encoded = pool(store_slice, jobs)
+            self.tell("data: encoding", 0, 0)
+            for one in encoded:
+                slices.append(one)
+                if not held and done == 0:
+                    self._check_space(one)
+                done += int(one.index["bytes"].sum(dtype=np.int64))
+                self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, max(size, done) / 1e6)
+        return tokenizer, slices
 
-    def _fit(self, split: Split, pool: Pool = starmap) -> Tokenizer:
+    def _fit_once(self, split: Split, pool: Pool) -> Tokenizer:
+        """Returns the tokenizer that a stopped preparation has stored, or stores a fresh one."""
+        before = len(self.notes)
+        if list(self.folder.glob("slices-*/")):
+            self.say(f"data: going on with what a stopped preparation left in {self.folder}")
+
+        def build(draft: Draft) -> dict[str, Any]:
+            tokenizer = self._fit(split, pool)
+            draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
+            return {"notes": self.notes[before:]}
+
+        def read(entry: Path, manifest: dict[str, Any]) -> Tokenizer:
+            self.notes[before:] = manifest["notes"]
+            return load_tokenizer(read_json(entry / TOKENIZER))
+
+        return open_or_build(self.folder / FITTED, build, read, self.say, tell_nobody)
+
+    def _fit(self, split: Split, pool: Pool) -> Tokenizer:
         train = self._train_texts(split, pool)
         return self.choice.fit(train, split.separated, self.note, self.tell)
 
     def _train_texts(self, split: Split, pool: Pool) -> Iterator[str]:
         """Yields the text of train that a tokenizer is fitted to. Until then nothing is read."""
         lowest = LowestTexts()
-        asked = ((work, lowest.below) for work in split.work())
+        asked = ((work, split.separated, lowest.below) for work in split.work())
         for texts in pool(train_texts, asked):
             lowest.add(texts)
             phrase = "data: choosing {:.0f} million characters of train"
             self.tell(phrase, lowest.characters / 1e6, 0)
-        chosen = lowest.texts()
         if lowest.left_out:
             self.note(
                 f"tokenizer: fitted to {lowest.characters / 1e6:.0f} million characters of train, "
                 "the texts of lowest hash"
             )
-        yield from chosen
+        yield from (text for _, text in lowest.kept)
 
-    def _encode_held(self, split: Split, size: int) -> tuple[Tokenizer, list[EncodedSlice]]:
-        """Encodes a corpus of `size` bytes, all of it in memory."""
-        tokenizer, done = self._fit(split), 0
-
-        def tell(count: int) -> None:
-            nonlocal done
-            done += count
-            self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, size / 1e6)
-
-        works = split.work()
-        return tokenizer, [encode_work(one, tokenizer, split.separated, tell=tell) for one in works]
-
-    def _encode_slices(self, split: Split, pool: Pool) -> tuple[Tokenizer, list[EncodedSlice]]:
-        """Encodes a corpus slice by slice, on all workers. Each slice that is done is on disk."""
-        try:
-            tokenizer, notes = open_tokenizer(self.folder)
-            for line in notes:
-                self.note(line)
-            self.say(f"data: going on with what a stopped preparation left in {self.folder}")
-        except DamagedError:
-            before = len(self.notes)
-            tokenizer = self._fit(split, pool)
-            store_tokenizer(self.folder, tokenizer, self.notes[before:])
-        jobs = (
-            (work, self.folder / f"run-{number:06}", source_of(work))
-            for number, work in enumerate(split.work())
-        )
-        slices, began, done, dtype = [], time.monotonic(), 0, dtype_for(tokenizer.vocab_size)
-        for folder, damage in pool(store_slice, jobs):
-            if damage:
-                self.say(f"data: a slice was damaged ({damage}) and was encoded again")
-            slices.append(open_slice(folder, dtype))
-            if done == 0:
-                self._check_space(slices[-1], np.dtype(dtype).itemsize)
-            done += int(slices[-1].index["bytes"].sum(dtype=np.int64))
-            total = max(getattr(self.corpus, "size", 0), done)
-            self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, total / 1e6)
-        speed = done / 1e6 / max(time.monotonic() - began, 1e-3)
-        self.say(f"data: encoded {done / 1e6:,.0f} MB, {speed:,.1f} MB a second")
-        return tokenizer, slices
-
-    def _check_space(self, encoded: EncodedSlice, width: int) -> None:
+    def _check_space(self, first: EncodedSlice) -> None:
         """Raises StorageError unless there is space for the ids of all slices, twice: before and
-        after they are joined. A slice tells how many tokens there are in a byte."""
-        tokens, size = (int(encoded.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
-        whole = getattr(self.corpus, "size", 0) * tokens * width // max(size, 1)
-        stored = sum(file.stat().st_size for file in self.folder.glob("run-*/ids.bin"))
-        preflight(self.folder, 2 * whole - stored, self.beside)
+        after they are joined. The first tells how many bytes of ids there are in a byte."""
+        tokens, size = (int(first.index[key].sum(dtype=np.int64)) for key in ("tokens", "bytes"))
+        ids = tokens * np.dtype(first.dtype).itemsize
+        whole = getattr(self.corpus, "size", 0) * ids // max(size, 1)
+        stored = sum(file.stat().st_size for file in self.folder.glob("slices-*/ids.bin"))
+        preflight(self.folder, 2 * whole - stored, self.elsewhere)
 
-    def _seal(self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: MergedSlices) -> None:
-        """Writes the ids of each part, and what is to be known about them."""
+    def _write_parts(
+        self, draft: Draft, split: Split, tokenizer: Tokenizer, joined: MergedSlices
+    ) -> dict[str, Any]:
+        """Writes the ids of each part. Returns what is to be known about them."""
         facts: dict[str, Any] = self.content | {"split": split.rule, "separated": split.separated}
         facts |= {part: joined.sizes(part) for part in PARTS}
-        self._check_parts(split, {part: facts[part]["bytes"] for part in PARTS})
+        test = facts["test_fraction"]
+        for part in PARTS if test else ("train", "val"):
+            if not facts[part]["bytes"]:
+                shares = f"data.val_fraction={facts['val_fraction']:g}"
+                shares += f" data.test_fraction={test:g}" if test else ""
+                raise InputError(
+                    f"data={facts['corpus']['type']}: no text falls into {part} with "
+                    f"data.split={split.rule} {shares}; use more text or other shares"
+                )
         for part in PARTS:
             self.tell(f"data: writing {part}", 0, 0)
             draft.write(f"{part}.bin", joined.ids(part))
@@ -273,5 +266,4 @@ class Preparation:
             )
         facts |= {"floor": self.corpus.floor, "notes": self.notes}
         draft.write(TOKENIZER, [canonical_json(tokenizer.save())])
-        about = {"schema": SCHEMA, "dtype": dtype_for(tokenizer.vocab_size)}
-        draft.seal({**about, "files": draft.files, "facts": facts})
+        return {"dtype": dtype_for(tokenizer.vocab_size), "facts": facts}

@@ -46,7 +46,7 @@ def topics() -> list[str]:
     try:
         from pydoc_data.topics import topics as texts
     except ImportError:
-        return []  # some distributions put it in a package of its own
+        return []  # some distributions put it in a separate package
     return [texts[name] for name in sorted(texts)]
 
 

@@ -1,13 +1,13 @@
 """The settings that every corpus shares; a corpus adds its own. No torch here."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from transformer_norms.errors import InputError
 from transformer_norms.kinds import Mark, OpenShare, Positive, Seed, Share, node
-from transformer_norms.storage.reading import read_json, real_path
+from transformer_norms.progress import say, tell_nobody
 
 # The sizes of published vocabularies. A byte vocabulary has one more where documents are kept
 # apart, which only the data can tell.
@@ -19,7 +19,13 @@ MOST_VAL_TOKENS = 2**17  # where data.val_tokens is auto
 def expected_vocab_size(tokenizer: Mapping[str, Any]) -> int:
     """Returns the size of a tokenizer's vocabulary, as far as its config tells it."""
     if "path" in tokenizer:
-        return _size_of_file(Path(tokenizer["path"]).expanduser())
+        from transformer_norms.data.vocabularies import TokenizerFile
+
+        try:
+            file = TokenizerFile(path=tokenizer["path"], end="auto")
+            return file.fit([], False, say, tell_nobody).vocab_size
+        except InputError:
+            return UNKNOWN
     size: int = tokenizer.get("vocab_size", VOCABULARIES.get(tokenizer["type"], UNKNOWN))
     return size
 
@@ -34,20 +40,6 @@ def affordable_val_tokens(trained: int) -> int:
     """
     most = max(trained * 3 // 20, 1)
     return min(MOST_VAL_TOKENS, 1 << most.bit_length() - 1)
-
-
-def _size_of_file(path: Path) -> int:
-    """The size of the vocabulary of a tokenizer.json; UNKNOWN if it cannot be read."""
-    try:
-        from tokenizers import Tokenizer
-
-        file = path / "tokenizer.json" if path.is_dir() else path
-        content = read_json(real_path(file))  # the user has named it, also where it is a link
-        if "vocab_size" in content:  # of a run of ours
-            return int(content["vocab_size"])
-        return max(Tokenizer.from_file(str(file)).get_vocab().values()) + 1
-    except Exception:  # the library raises nothing narrower
-        return UNKNOWN
 
 
 @node

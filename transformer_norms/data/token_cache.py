@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,13 +19,7 @@ import numpy as np
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError, StorageError
 from transformer_norms.progress import Say, Tell
-from transformer_norms.storage.files import (
-    as_storage_error,
-    make_folder,
-    remove_leftovers,
-    sha256,
-    storage,
-)
+from transformer_norms.storage.files import make_folder, remove_leftovers, sha256, storage
 from transformer_norms.storage.locks import wait_for_lock
 from transformer_norms.storage.manifest import DamagedError, Draft, build_folder, verify_folder
 from transformer_norms.storage.reading import read_json
@@ -34,7 +27,7 @@ from transformer_norms.storage.reading import read_json
 SCHEMA = 2
 PARTS = ("train", "val", "test")
 TOKENIZER = "tokenizer.json"
-_ELSEWHERE = "TRANSFORMER_NORMS_CACHE=FOLDER puts the tokens elsewhere"
+ELSEWHERE = "TRANSFORMER_NORMS_CACHE=FOLDER puts the tokens elsewhere"
 Entry = TypeVar("Entry")
 
 
@@ -77,7 +70,7 @@ def cache_folder() -> Path:
         return Path(folder).expanduser().absolute()
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if caches.startswith("~"):
-        raise StorageError(f"{caches}: this user has no home; {_ELSEWHERE}")
+        raise StorageError(f"{caches}: this user has no home; {ELSEWHERE}")
     return Path(caches, "transformer_norms").absolute()
 
 
@@ -91,51 +84,47 @@ def entry_key(content: dict) -> str:
 
 
 def open_or_build(
-    kind: str,
-    key: str,
-    build: Callable[[Draft], None],
-    read: Callable[[Path], Entry],
+    folder: Path,
+    build: Callable[[Draft], dict[str, Any]],
+    read: Callable[[Path, dict[str, Any]], Entry],
     say: Say,
     tell: Tell,
 ) -> Entry:
-    """Returns the entry of a key. `build` writes and seals it unless it is there. `read` verifies
-    and opens it, and raises DamagedError.
+    """Returns the entry in `folder`, from its files and its manifest, which are verified. Unless it
+    is there, `build` writes its files, and returns what else its manifest holds.
 
     Calls `tell` some times a second while another process builds it. Raises StorageError if the
     cache cannot be written.
     """
-    root, name = cache_folder(), f"{kind}-{key}"
-    folder = root / name
+
+    def open_verified() -> Entry:
+        return read(folder, verify_folder(folder, SCHEMA))
+
     if folder.is_dir():
         with suppress(DamagedError):
-            return read(folder)
-
-    try:
-        make_folder(root)
-        with storage(lock := root / f"{name}.lock"):
-            lock.touch()
-        waiting = f"data: another process is preparing the same {kind}; waiting for it"
-        with wait_for_lock(lock, lambda: tell("data: waiting", 0, 0), lambda: say(waiting)):
-            if folder.is_dir():  # another process may have built it meanwhile
-                try:
-                    return read(folder)
-                except DamagedError as error:
-                    say(f"data: the cached {kind} are damaged ({error}): building them again")
-            remove_leftovers(root)
-            with build_folder(folder) as draft:
-                build(draft)
-            shutil.rmtree(workplace(kind, key), ignore_errors=True)
-            return read(folder)
-    except OSError as error:
-        if refusal := as_storage_error(error):
-            raise StorageError(f"{refusal}; {_ELSEWHERE}") from error
-        raise
+            return open_verified()
+    kind, lock = folder.name.partition("-")[0], folder.with_name(f"{folder.name}.lock")
+    make_folder(folder.parent)
+    with storage(lock):
+        lock.touch()
+    waiting = f"data: another process is preparing the same {kind}; waiting for it"
+    with wait_for_lock(lock, lambda: tell("data: waiting", 0, 0), lambda: say(waiting)):
+        if folder.is_dir():  # another process may have built it meanwhile
+            try:
+                return open_verified()
+            except DamagedError as error:
+                say(f"data: damaged, and built again: {error}")
+        remove_leftovers(folder.parent)
+        with build_folder(folder) as draft:
+            draft.seal({"schema": SCHEMA, **build(draft)})
+        shutil.rmtree(workplace(folder), ignore_errors=True)
+        return open_verified()
 
 
-def workplace(kind: str, key: str) -> Path:
+def workplace(folder: Path) -> Path:
     """The folder in which a long build of an entry keeps what it has, until the entry is there. A
     build that was stopped goes on from it."""
-    return cache_folder() / f"{kind}-{key}.unfinished"
+    return folder.with_name(f"{folder.name}.unfinished")
 
 
 def dtype_for(vocab_size: int) -> str:
@@ -154,9 +143,8 @@ def read_ids(folder: Path, part: str, dtype: str) -> np.ndarray:
     return np.memmap(file, dtype=dtype, mode="r")
 
 
-def open_entry(folder: Path) -> Tokens:
-    """Returns the tokens of an entry after its files were verified. Raises DamagedError."""
-    manifest = verify_folder(folder, SCHEMA, _hash_once)
+def open_entry(folder: Path, manifest: dict[str, Any]) -> Tokens:
+    """Returns the tokens of an entry whose files were verified."""
     dtype = manifest["dtype"]
     # The content alone makes the fingerprint, so it is equal on every machine.
     content = {
@@ -171,17 +159,6 @@ def open_entry(folder: Path) -> Tokens:
         fingerprint=fingerprint,
         facts=manifest["facts"],
     )
-
-
-def _hash_once(file: Path) -> str:
-    """SHA-256 of a file, once a process as long as the file is the same one and untouched."""
-    status = file.stat()
-    return _hash(file, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-
-
-@cache
-def _hash(file: Path, *state: int) -> str:
-    return sha256(file)
 
 
 def canonical_json(value: object) -> bytes:

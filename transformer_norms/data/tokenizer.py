@@ -1,28 +1,24 @@
-"""Text <-> ids: tokenizers of bytes and of byte pairs, how they are fitted, saved and loaded.
+"""Text <-> ids: tokenizers of bytes, of byte pairs, and of a file that was made elsewhere.
 
-A saved tokenizer is JSON that holds all it needs, published vocabularies included. So the folder of
-a run can be mailed, and works without a network.
+A tokenizer has to give each id its bytes, so that bits per byte can be told. A saved one is JSON
+that holds all it needs, published vocabularies included. So the folder of a run can be mailed, and
+works without a network.
 """
 
 import base64
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from transformer_norms.errors import InputError, describe_error
-from transformer_norms.kinds import Integer
-from transformer_norms.names import Registry
-from transformer_norms.progress import Say, Tell
+from transformer_norms.storage.reading import parse_json
 
-TOKENIZERS = Registry("tokenizer")
 SCHEMA = 1
-FEWEST_IDS = 257  # the bytes, and the end of a document
 MOST_IDS = 2**20
 _MOST_GAPS = 1024  # ids beyond the ranks: separators, and unused ids of published vocabularies
 _STRETCH = 2**17  # characters that are encoded between two reports of progress
@@ -66,17 +62,19 @@ class Tokenizer(ABC):
     def encode_documents(
         self, documents: Iterable[str], separated: bool, threads: int | None = None
     ) -> Iterator[np.ndarray]:
-        """The ids of all documents in order, part by part; with `end` after each if separated."""
+        """The ids of all documents in order, part by part; with `end` after each if separated.
+        They are encoded on so many threads; None is as many as there are cores, and some more."""
         closing = np.array([self.end] * separated, dtype=np.uint32)
         cut = stretches if self.can_cut else lambda text: iter([text])
         parts = chain.from_iterable(chain(cut(document), [None]) for document in documents)
-        while group := list(islice(parts, _GROUP)):
-            encoded = iter(self.encode_all([part for part in group if part is not None], threads))
-            yield from (closing if part is None else next(encoded) for part in group)
 
-    def encode_all(self, texts: list[str], threads: int | None) -> Iterable[np.ndarray]:
-        """The ids of each text, on so many threads; None is one a core."""
-        return map(self.encode, texts)
+        def encode(part: str | None) -> np.ndarray:
+            return closing if part is None else self.encode(part)
+
+        with ThreadPoolExecutor(threads) as pool:  # the libraries release Python's lock meanwhile
+            run = map if threads == 1 else pool.map
+            while group := list(islice(parts, _GROUP)):
+                yield from run(encode, group)
 
     def decode(self, ids: Any) -> str:
         """The text of ids. Bytes that are not UTF-8 become U+FFFD. Ids without bytes are left
@@ -144,124 +142,85 @@ class RankTokenizer(Tokenizer):
             middle = len(text) // 2
             return np.concatenate([self.encode(text[:middle]), self.encode(text[middle:])])
 
-    def encode_all(self, texts: list[str], threads: int | None) -> Iterable[np.ndarray]:
-        with ThreadPoolExecutor(threads) as pool:  # tiktoken releases Python's lock meanwhile
-            return list(pool.map(self.encode, texts))
-
     def save(self) -> dict:
         ranks = [base64.b64encode(piece).decode("ascii") for piece in self.ranks]
         return {**super().save(), "pattern": self.pattern, "ranks": ranks}
 
 
-def load_tokenizer(saved: Any) -> Tokenizer:
-    """Returns the tokenizer that `save` described. Raises InputError for anything else.
+class FileTokenizer(Tokenizer):
+    """`text` is the content of a tokenizer.json, as the tokenizers library writes it.
 
-    The file may come from anybody. What does not fit is refused; nothing in it is run or imported.
-    """
-    try:
-        if saved["schema"] != SCHEMA:
-            raise ValueError(f"its schema is not {SCHEMA}")
-        if not saved["vocab_size"] <= MOST_IDS + _MOST_GAPS:
-            raise ValueError("its vocab_size is no plausible number")
-        tokenizer = LOADERS[saved["type"]](saved)
-        end = tokenizer.end
-        ends = end is None or (end in range(tokenizer.vocab_size) and not tokenizer.pieces[end])
-    except InputError:
-        raise
-    except (LookupError, TypeError, ValueError) as error:
-        raise refusal(describe_error(error)[:100]) from None
-    if not ends or tokenizer.save() != saved:
-        raise refusal("its keys do not fit each other")
-    return tokenizer
+    Byte-level BPE gives each id its bytes (GPT-2, Llama 3, Qwen), and so do the pieces of
+    SentencePiece (Llama 2, Gemma). A normalizer may change a text before it is encoded; then the
+    tokens spell another text, which the preparation of a corpus says. Only documents have an end; a
+    beginning is never put before a text. What a text spells is never special to it. A model
+    may have a larger `vocab_size`: no text has the ids after those of the file."""
 
+    def __init__(self, text: str, end: int | None, vocab_size: int = 0) -> None:
+        from tokenizers import Tokenizer as Theirs
 
-def _load_ranks(saved: Mapping[str, Any]) -> Tokenizer:
-    if saved["pattern"] not in [*PATTERNS]:
-        raise ValueError(f"its pattern is none of {', '.join(PATTERNS)}")
-    ranks = [base64.b64decode(piece, validate=True) for piece in saved["ranks"]]
-    single = {bytes([value]) for value in range(256)}
-    if not all(ranks) or len({*ranks}) != len(ranks) or not single <= {*ranks}:
-        raise ValueError("its ranks lack a byte, or two are the same")  # tiktoken would panic
-    return RankTokenizer(saved["type"], saved["pattern"], ranks, saved["vocab_size"], saved["end"])
+        try:
+            self.theirs = Theirs.from_str(text)
+            content = parse_json(text.encode(), "its json")
+        except Exception as error:  # the library raises nothing narrower
+            raise refusal(f"the tokenizers library cannot read it ({error})") from None
+        self.theirs.encode_special_tokens = True
+        self.theirs.no_truncation()
+        self.theirs.no_padding()
+        pieces = spell_pieces(content, self.theirs)
+        super().__init__("file", pieces + [b""] * (vocab_size - len(pieces)), end)
+        self.text = text
+        whole = self.encode("the cat sat on the mat").tolist()
+        parts = [self.encode(part).tolist() for part in ("the cat", " sat on the", " mat")]
+        self.can_cut = whole == sum(parts, [])  # a blank begins a token
 
+    def encode(self, text: str) -> np.ndarray:
+        text.encode("utf-8")  # a lone surrogate raises
+        (encoded,) = self.theirs.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoded.ids, dtype=np.uint32)
 
-# Each type of tokenizer has a loader. Vocabularies of files add theirs.
-LOADERS: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {
-    "byte": lambda saved: ByteTokenizer(separated=saved["end"] is not None),
-    **dict.fromkeys(("bpe", "gpt2", "cl100k"), _load_ranks),
-}
+    def save(self) -> dict:
+        return {**super().save(), "json": self.text}
 
 
-def refusal(reason: str) -> InputError:
-    return InputError(f"tokenizer.json is no tokenizer of this program: {reason}")
+def spell_pieces(content: Mapping[str, Any], theirs: Any) -> list[bytes]:
+    """The bytes of each id. A special token has none, nor has an id without a token. Raises
+    InputError if the pieces of a vocabulary are not bytes of a text, or two of them have one id."""
+    spell, vocabulary = _speller(content), theirs.get_vocab()
+    words = {id: word for word, id in vocabulary.items()}
+    if not 0 <= (most := max(words, default=-1)) < MOST_IDS:
+        raise refusal(f"its ids go up to {most}")
+    if twice := [word for word, id in vocabulary.items() if words[id] != word]:
+        raise refusal(f"two of its tokens have one id, {vocabulary[twice[0]]}")
+    pieces = [spell(words[id]) if id in words else b"" for id in range(most + 1)]
+    for id, token in theirs.get_added_tokens_decoder().items():
+        pieces[id] = b"" if token.special else token.content.encode()
+    return pieces
 
 
-@TOKENIZERS("byte")
-class Bytes:
-    """`tokenizer=byte`: nothing is trained and nothing is downloaded."""
+def _speller(content: Mapping[str, Any]) -> Callable[[str], bytes]:
+    decoder = content.get("decoder") or {"type": "none"}
+    decoders = decoder.get("decoders") or [decoder]
+    kinds = {str(one.get("type")) for one in decoders}
+    if "ByteLevel" in kinds:
+        byte_of = byte_letters()
 
-    def identity(self) -> dict:
-        return {"type": "byte"}
+        def spell(word: str) -> bytes:
+            letters = [byte_of.get(letter) for letter in word]
+            known = bytes(letter for letter in letters if letter is not None)
+            return known if len(known) == len(word) else word.encode()
 
-    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
-        return ByteTokenizer(separated)
-
-
-@TOKENIZERS("bpe")
-class BytePairs:
-    """`tokenizer=bpe`: byte pairs learned from train alone.
-
-    `vocab_size` counts all ids; an end comes last.
-    """
-
-    def __init__(self, *, vocab_size: Annotated[Integer, Field(ge=FEWEST_IDS, le=2**20)]) -> None:
-        self.vocab_size = vocab_size
-
-    def identity(self) -> dict:
-        return {"type": "bpe", "vocab_size": self.vocab_size}
-
-    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
-        wanted = self.vocab_size - separated
-        ranks = learn_pairs(list(train), wanted, tell)
-        if len(ranks) < wanted:
-            most = len(ranks) + separated
-            raise InputError(
-                f"tokenizer.vocab_size={self.vocab_size}: the train text is too small, it allows "
-                f"{most} at most; use tokenizer.vocab_size={most} or tokenizer=byte"
-            )
-        end = wanted if separated else None
-        return RankTokenizer("bpe", "r50k", ranks, self.vocab_size, end)
-
-
-def learn_pairs(texts: Sequence[str], size: int, tell: Tell) -> list[bytes]:
-    """Returns at most `size` byte strings: the 256 bytes, then pairs in the order of merging."""
-    from tokenizers import Tokenizer as Learner
-    from tokenizers import models, pre_tokenizers, trainers
-
-    learner = Learner(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=[],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        return spell
+    if kinds & {"ByteFallback", "Metaspace"}:
+        return lambda word: (
+            bytes([int(word[3:5], 16)])
+            if re.fullmatch(r"<0x[0-9A-F]{2}>", word)
+            else word.replace("\u2581", " ").encode()
+        )
+    raise refusal(
+        f"its decoder {', '.join(sorted(kinds))} does not say which bytes a token has, so "
+        "that there are no bits per byte; byte-level BPE and SentencePiece with bytes do"
     )
-    learner.train_from_iterator(_tell_stretches(texts, tell), trainer)
-    spelled = sorted(learner.get_vocab().items(), key=lambda item: item[1])
-    byte_of = byte_letters()
-    return [bytes(byte_of[letter] for letter in word) for word, _ in spelled]
-
-
-def _tell_stretches(texts: Sequence[str], tell: Tell) -> Iterator[str]:
-    """Yields the texts in stretches, and tells how far the trainer is. It counts words while it
-    reads, and merges pairs after the last stretch."""
-    done, total = 0, sum(map(len, texts))
-    for text in texts:
-        for part in stretches(text):
-            yield part
-            done += len(part)
-            tell("data: words of {:.0f}/{:.0f} million characters", done / 1e6, total / 1e6)
-    tell("data: learning byte pairs", 0, 0)
 
 
 def byte_letters() -> dict[str, int]:
@@ -270,3 +229,43 @@ def byte_letters() -> dict[str, int]:
     hidden = [value for value in range(256) if value not in printable]
     letters = {chr(value): value for value in printable}
     return letters | {chr(256 + place): value for place, value in enumerate(hidden)}
+
+
+def load_tokenizer(saved: Any) -> Tokenizer:
+    """Returns the tokenizer that `save` described. Raises InputError for anything else.
+
+    The file may come from anybody. What does not fit is refused; nothing in it is run or imported.
+    """
+    try:
+        if not saved["vocab_size"] <= MOST_IDS + _MOST_GAPS:
+            raise ValueError("its vocab_size is not plausible")
+        tokenizer = _load(saved)
+        end = tokenizer.end
+        fits = end is None or (end in range(tokenizer.vocab_size) and not tokenizer.pieces[end])
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise refusal(describe_error(error)[:100]) from None
+    if not fits or tokenizer.save() != saved:
+        raise refusal("its keys do not fit each other")
+    return tokenizer
+
+
+def _load(saved: Mapping[str, Any]) -> Tokenizer:
+    match saved["type"]:
+        case "byte":
+            return ByteTokenizer(separated=saved["end"] is not None)
+        case "file":
+            return FileTokenizer(saved["json"], saved["end"], saved["vocab_size"])
+        case "bpe" | "gpt2" | "cl100k":
+            ranks = [base64.b64decode(piece, validate=True) for piece in saved["ranks"]]
+            single = {bytes([value]) for value in range(256)}
+            if not all(ranks) or len({*ranks}) != len(ranks) or not single <= {*ranks}:
+                raise ValueError("its ranks lack a byte, or two are the same")  # tiktoken panics
+            size, end = saved["vocab_size"], saved["end"]
+            return RankTokenizer(saved["type"], saved["pattern"], ranks, size, end)
+    raise ValueError("its type is unknown")
+
+
+def refusal(reason: str) -> InputError:
+    return InputError(f"tokenizer.json is no tokenizer of this program: {reason}")

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from transformer_norms.data import Tokenizer
-from transformer_norms.data.tokenizer import PATTERNS, RankTokenizer, byte_letters
-from transformer_norms.data.vocabularies.tokenizer_file import END, FileTokenizer
+from transformer_norms.data.tokenizer import PATTERNS, FileTokenizer, RankTokenizer, byte_letters
+from transformer_norms.data.vocabularies import END
 
 # In Oniguruma's syntax {1,3}+ repeats a repetition: ours -> theirs.
 _REPEATED = r"\p{N}{1,3}+", r"(?>\p{N}{1,3})"

@@ -98,7 +98,7 @@ def save(
             draft.write(name + _SUFFIX, stream(group), sizes[name])
         draft.write(_STATE, [encoded], len(encoded))
         about = {"schema": SCHEMA, "identity": identity, "step": step, "finite": True}
-        draft.seal({**about, "files": draft.files, "extra": extra})
+        draft.seal({**about, "extra": extra})
     prune(folder, step, keep)
     return path
 

@@ -26,20 +26,20 @@ from transformer_norms.storage.reading import real_path
 
 
 def prepare_tokens(
-    config: Config, corpus: Corpus | None = None, beside: Mapping[Path, int] | None = None
+    config: Config, corpus: Corpus | None = None, elsewhere: Mapping[Path, int] | None = None
 ) -> Tokens:
     """Returns the tokens of a config's corpus, from the cache or built into it.
 
     `.train`, `.val` and `.test` are arrays of ids, which lie on disk. `.tokenizer` encodes and
     decodes, and `.vocab_size` is the number of its ids. `corpus` is by default the config's.
-    `beside` are the bytes that will be written into other folders, and have to fit, too.
+    `elsewhere` are the bytes that will be written into other folders, and have to fit, too.
     """
     check_config(config)
     corpus = CORPORA.maker(config.data)() if corpus is None else corpus
     choice, data = TOKENIZERS.maker(config.tokenizer)(), config.data
     fractions = data.val_fraction, data.test_fraction
     with Live() as live:
-        return prepare(corpus, choice, data.split, *fractions, say, live, beside=beside)
+        return prepare(corpus, choice, data.split, *fractions, say, live, elsewhere=elsewhere)
 
 
 class Plan:

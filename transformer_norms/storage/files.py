@@ -86,9 +86,9 @@ def make_folder(path: Path) -> None:
         raise storage_error(path, reason) from error
 
 
-def preflight(folder: Path, needed: int, beside: Mapping[Path, int] | None = None) -> None:
+def preflight(folder: Path, needed: int, elsewhere: Mapping[Path, int] | None = None) -> None:
     """Raises StorageError if `folder`, which need not exist, cannot take `needed` bytes more. Those
-    that the same command will write `beside` it count where they go to the same disk."""
+    that the same command will write `elsewhere` count where they go to the same disk."""
     existing = _existing(folder)
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
@@ -97,8 +97,8 @@ def preflight(folder: Path, needed: int, beside: Mapping[Path, int] | None = Non
         reason = _STORAGE.get(error.errno or 0, "not writable")
         raise storage_error(folder, reason, needed) from error
     disk = existing.stat().st_dev
-    on_disk = {place: _existing(place).stat().st_dev for place in beside or {}}
-    needed += sum(more for place, more in (beside or {}).items() if on_disk[place] == disk)
+    on_disk = {place: _existing(place).stat().st_dev for place in elsewhere or {}}
+    needed += sum(more for place, more in (elsewhere or {}).items() if on_disk[place] == disk)
     if shutil.disk_usage(existing).free < needed:
         raise storage_error(folder, _NO_SPACE, needed)
 
@@ -188,7 +188,7 @@ def write_bytes(path: Path, data: bytes, workplace: Path | None = None) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Raises ValueError for NaN and Infinity, which are no JSON, before anything is written."""
+    """Raises ValueError for NaN and Infinity, which are not JSON, before anything is written."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 

@@ -3,19 +3,16 @@
 import re
 from pathlib import Path
 
-# The last two are UTF-16 without a mark: eight letters of alphabets, one after the other.
+ICONV = "file -i FILE guesses its ENCODING; then type iconv -f ENCODING -t UTF-8 FILE > NEW"
+# UTF-16 may have no mark: then it is eight letters of alphabets, one after the other.
 _BINARY = {
-    rb"\xff\xfe\0\0|\0\0\xfe\xff": "is UTF-32; type iconv -f UTF-32 -t UTF-8 FILE > NEW",
-    rb"\xff\xfe|\xfe\xff": "is UTF-16; type iconv -f UTF-16 -t UTF-8 FILE > NEW",
-    rb"\x1f\x8b": "is gzip; type gzip -dc FILE > NEW",
-    rb"BZh[1-9]1AY&SY": "is bzip2; type bzip2 -dc FILE > NEW",
-    rb"\xfd7zXZ\0": "is xz; type xz -dc FILE > NEW",
-    rb"\x28\xb5\x2f\xfd": "is zstd; type zstd -dc FILE > NEW",
-    rb"PK\x03\x04": "is zip; type unzip -p FILE > NEW",
-    rb"%PDF-": "is PDF; type pdftotext FILE NEW",
+    rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|PK\x03\x04": (
+        "is compressed; unpack it first, as with gzip -d"
+    ),
     rb"PAR1[\0-\x1f]": "is Parquet; data=parquet reads it",
-    rb"(..){,999}?([^\0][\0-\6]){8}": "is UTF-16; type iconv -f UTF-16LE -t UTF-8 FILE > NEW",
-    rb"(..){,999}?([\0-\6][^\0]){8}": "is UTF-16; type iconv -f UTF-16BE -t UTF-8 FILE > NEW",
+    rb"\xff\xfe|(\0\0)?\xfe\xff|(..){,999}?(([^\0][\0-\6]){8}|([\0-\6][^\0]){8})": (
+        f"is UTF-16 or UTF-32; {ICONV}"
+    ),
 }
 _SOURCES = {
     rb'\.(jsonl?|ndjson)\n|.*\n\s*\[?\s*\{\s*"[^"\n]*"\s*:': "is JSON; data=jsonl reads its texts",

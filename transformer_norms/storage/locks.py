@@ -21,7 +21,7 @@ class Lock:
         os.close(self._descriptor)
 
     def holds(self, path: Path) -> bool:
-        """Whether what was locked is still what stands at `path`."""
+        """Whether what was locked is still at `path`."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), path.lstat())
         except FileNotFoundError:

@@ -72,7 +72,7 @@ def read_text(path: Path, limit: int = LONGEST) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether the name is taken, also by what is no file: a link that leads nowhere, a pipe."""
+    """Whether the name is taken, also by what is not a file: a link that leads nowhere, a pipe."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):

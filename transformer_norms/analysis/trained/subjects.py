@@ -20,7 +20,7 @@ from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import Config
 from transformer_norms.data import TOKENIZERS, Tokenizer, Tokens
 from transformer_norms.data.batches import windows
-from transformer_norms.data.vocabularies.tokenizer_file import FileTokenizer
+from transformer_norms.data.tokenizer import FileTokenizer
 from transformer_norms.errors import ConfigError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown

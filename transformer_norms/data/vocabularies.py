@@ -1,39 +1,33 @@
-"""A tokenizer that was made elsewhere: a tokenizer.json, as the tokenizers library writes it.
+"""The tokenizers that a config may choose, and how each is made: learned from train, downloaded, or
+read from a file."""
 
-A tokenizer has to give each id its bytes, so that bits per byte can be told. Byte-level BPE does
-(GPT-2, Llama 3, Qwen), and so do the pieces of SentencePiece (Llama 2, Gemma). A normalizer may
-change a text before it is encoded; then the tokens spell another text, which the preparation of a
-corpus says. Only documents have an end; a beginning is never put before a text.
-"""
-
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
+from pydantic import Field
 
 from transformer_norms.data.downloads import fetch
 from transformer_norms.data.tokenizer import (
-    LOADERS,
-    MOST_IDS,
     SCHEMA,
-    TOKENIZERS,
     ByteTokenizer,
+    FileTokenizer,
     RankTokenizer,
     Tokenizer,
     byte_letters,
     load_tokenizer,
-    refusal,
+    stretches,
 )
 from transformer_norms.errors import InputError
-from transformer_norms.kinds import Text
-from transformer_norms.names import unknown
+from transformer_norms.kinds import Integer, Text
+from transformer_norms.names import Registry, unknown
 from transformer_norms.progress import Say, Tell
 from transformer_norms.storage.files import sha256
 from transformer_norms.storage.reading import parse_json, read_text, real_path
 
+TOKENIZERS = Registry("tokenizer")
+FEWEST_IDS = 257  # the bytes, and the end of a document
 # The end of a document, where a file has none and in an export of ours. Its blank is no letter of a
 # byte: no text spells it.
 END = "<| end |>"
@@ -43,85 +37,112 @@ ENDS = (
 )  # fmt: skip
 
 
-class FileTokenizer(Tokenizer):
-    """`text` is the content of a tokenizer.json. What a text spells is never special to it. A model
-    may have a larger `vocab_size`: no text has the ids after those of the file."""
+@TOKENIZERS("byte")
+class Bytes:
+    """`tokenizer=byte`: nothing is trained and nothing is downloaded."""
 
-    def __init__(self, text: str, end: int | None, vocab_size: int = 0) -> None:
-        from tokenizers import Tokenizer as Theirs
+    def identity(self) -> dict:
+        return {"type": "byte"}
 
-        try:
-            self.theirs = Theirs.from_str(text)
-            content = parse_json(text.encode(), "its json")
-        except Exception as error:  # the library raises nothing narrower
-            raise refusal(f"the tokenizers library cannot read it ({error})") from None
-        self.theirs.encode_special_tokens = True
-        self.theirs.no_truncation()
-        self.theirs.no_padding()
-        pieces = spell_pieces(content, self.theirs)
-        super().__init__("file", pieces + [b""] * (vocab_size - len(pieces)), end)
-        self.text = text
-        whole = self.encode("the cat sat on the mat").tolist()
-        parts = [self.encode(part).tolist() for part in ("the cat", " sat on the", " mat")]
-        self.can_cut = whole == sum(parts, [])  # a blank begins a token
-
-    def encode(self, text: str) -> np.ndarray:
-        text.encode("utf-8")  # a lone surrogate raises
-        return self._encode_batch([text])[0]
-
-    def encode_all(self, texts: list[str], threads: int | None) -> Iterable[np.ndarray]:
-        # A batch of several texts takes all cores.
-        return map(self.encode, texts) if threads == 1 else self._encode_batch(texts)
-
-    def _encode_batch(self, texts: list[str]) -> list[np.ndarray]:
-        encoded = self.theirs.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(one.ids, dtype=np.uint32) for one in encoded]
-
-    def save(self) -> dict:
-        return {**super().save(), "json": self.text}
+    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
+        return ByteTokenizer(separated)
 
 
-def spell_pieces(content: Mapping[str, Any], theirs: Any) -> list[bytes]:
-    """The bytes of each id. A special token has none, nor has an id without a token. Raises
-    InputError if the pieces of a vocabulary are no bytes of a text, or two of them have one id."""
-    spell, vocabulary = _speller(content), theirs.get_vocab()
-    words = {id: word for word, id in vocabulary.items()}
-    if not 0 <= (most := max(words, default=-1)) < MOST_IDS:
-        raise refusal(f"its ids go up to {most}")
-    if twice := [word for word, id in vocabulary.items() if words[id] != word]:
-        raise refusal(f"two of its tokens have one id, {vocabulary[twice[0]]}")
-    pieces = [spell(words[id]) if id in words else b"" for id in range(most + 1)]
-    for id, token in theirs.get_added_tokens_decoder().items():
-        pieces[id] = b"" if token.special else token.content.encode()
-    return pieces
+@TOKENIZERS("bpe")
+class BytePairs:
+    """`tokenizer=bpe`: byte pairs learned from train alone.
+
+    `vocab_size` counts all ids; an end comes last.
+    """
+
+    def __init__(self, *, vocab_size: Annotated[Integer, Field(ge=FEWEST_IDS, le=2**20)]) -> None:
+        self.vocab_size = vocab_size
+
+    def identity(self) -> dict:
+        return {"type": "bpe", "vocab_size": self.vocab_size}
+
+    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
+        wanted = self.vocab_size - separated
+        ranks = learn_pairs(list(train), wanted, tell)
+        if len(ranks) < wanted:
+            most = len(ranks) + separated
+            raise InputError(
+                f"tokenizer.vocab_size={self.vocab_size}: the train text is too small, it allows "
+                f"{most} at most; use tokenizer.vocab_size={most} or tokenizer=byte"
+            )
+        end = wanted if separated else None
+        return RankTokenizer("bpe", "r50k", ranks, self.vocab_size, end)
 
 
-def _speller(content: Mapping[str, Any]) -> Callable[[str], bytes]:
-    decoder = content.get("decoder") or {"type": "none"}
-    decoders = decoder.get("decoders") or [decoder]
-    kinds = {str(one.get("type")) for one in decoders}
-    if "ByteLevel" in kinds:
-        byte_of = byte_letters()
+def learn_pairs(texts: Sequence[str], size: int, tell: Tell) -> list[bytes]:
+    """Returns at most `size` byte strings: the 256 bytes, then pairs in the order of merging."""
+    from tokenizers import Tokenizer as Learner
+    from tokenizers import models, pre_tokenizers, trainers
 
-        def spell(word: str) -> bytes:
-            letters = [byte_of.get(letter) for letter in word]
-            known = bytes(letter for letter in letters if letter is not None)
-            return known if len(known) == len(word) else word.encode()
-
-        return spell
-    if kinds & {"ByteFallback", "Metaspace"}:
-        return lambda word: (
-            bytes([int(word[3:5], 16)])
-            if re.fullmatch(r"<0x[0-9A-F]{2}>", word)
-            else word.replace("\u2581", " ").encode()
-        )
-    raise refusal(
-        f"its decoder {', '.join(sorted(kinds))} does not say which bytes a token stands for, so "
-        "that there are no bits per byte; byte-level BPE and SentencePiece with bytes do"
+    learner = Learner(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
+    learner.train_from_iterator(_tell_stretches(texts, tell), trainer)
+    spelled = sorted(learner.get_vocab().items(), key=lambda item: item[1])
+    byte_of = byte_letters()
+    return [bytes(byte_of[letter] for letter in word) for word, _ in spelled]
 
 
-LOADERS["file"] = lambda saved: FileTokenizer(saved["json"], saved["end"], saved["vocab_size"])
+def _tell_stretches(texts: Sequence[str], tell: Tell) -> Iterator[str]:
+    """Yields the texts in stretches, and tells how far the trainer is. It counts words while it
+    reads, and merges pairs after the last stretch."""
+    done, total = 0, sum(map(len, texts))
+    for text in texts:
+        for part in stretches(text):
+            yield part
+            done += len(part)
+            tell("data: words of {:.0f}/{:.0f} million characters", done / 1e6, total / 1e6)
+    tell("data: learning byte pairs", 0, 0)
+
+
+class _Vocabulary:
+    """A published vocabulary, which tiktoken downloads or has in its cache."""
+
+    type: str
+    encoding: str
+    pattern: str
+
+    def identity(self) -> dict:
+        return {"type": self.type}
+
+    def fit(self, train: Iterable[str], separated: bool, say: Say, tell: Tell) -> Tokenizer:
+        instead = (
+            "use tokenizer=bpe, tokenizer=byte, or TIKTOKEN_CACHE_DIR=FOLDER of tiktoken's files"
+        )
+        encoding = fetch(f"tokenizer={self.type}: its vocabulary", instead, self._load)
+        # tiktoken has no public way to all of its ranks at once.
+        numbered = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
+        ranks = [piece for piece, _ in numbered]
+        return RankTokenizer(self.type, self.pattern, ranks, encoding.n_vocab, encoding.eot_token)
+
+    def _load(self) -> Any:
+        import tiktoken
+
+        return tiktoken.get_encoding(self.encoding)
+
+
+@TOKENIZERS("gpt2")
+class Gpt2(_Vocabulary):
+    """GPT-2's byte pairs; Radford et al. 2019."""
+
+    type, encoding, pattern = "gpt2", "gpt2", "r50k"
+
+
+@TOKENIZERS("cl100k")
+class Cl100k(_Vocabulary):
+    """The byte pairs of GPT-3.5 and GPT-4."""
+
+    type, encoding, pattern = "cl100k", "cl100k_base", "cl100k"
 
 
 def _with_end(theirs_json: str, end: str, separated: bool) -> FileTokenizer:
@@ -181,12 +202,10 @@ def _ours(tokenizer: Tokenizer, separated: bool) -> Tokenizer:
     """A tokenizer of a run of ours. It gets an end if that run's text had no documents."""
     if tokenizer.end is not None or not separated:
         return tokenizer
-    if isinstance(tokenizer, RankTokenizer):
-        size = tokenizer.vocab_size
-        return RankTokenizer(tokenizer.type, tokenizer.pattern, tokenizer.ranks, size + 1, size)
     if isinstance(tokenizer, FileTokenizer):
         return _with_end(tokenizer.text, "auto", separated)
-    return ByteTokenizer(separated)
+    size = tokenizer.vocab_size
+    return load_tokenizer(tokenizer.save() | {"vocab_size": size + 1, "end": size})
 
 
 @TOKENIZERS("hub")

@@ -1,1 +1,0 @@
-"""Vocabularies that were made elsewhere."""
