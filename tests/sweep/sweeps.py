@@ -19,8 +19,8 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import drive, launching
-from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.launching import run_job
+from transformer_norms.sweep.launcher import Launcher
+from transformer_norms.sweep.launching import run_jobs
 
 SHORT = ["model=nano", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
 SHORT += "data.val_tokens=300 trainer.threads=1 trainer.steps=4 trainer.batch_size=2".split()
@@ -59,7 +59,7 @@ class Bad(nn.Module):
 """
 
 
-class BasicLauncher:
+class BasicLauncher(Launcher):
     """Runs jobs here, one at a time, and counts what was asked of it."""
 
     at_once = 1
@@ -67,9 +67,10 @@ class BasicLauncher:
     def __init__(self):
         self.asked = []
 
-    def run(self, jobs, stacks=None):
-        self.asked += jobs
-        return [run_job(overrides) for overrides in jobs]
+    def run(self, stacks, stopping):
+        jobs = [job for stack in stacks for job in stack]
+        self.asked += [job.overrides for job in jobs]
+        return {job.folder: run_jobs([job.overrides])[0] for job in jobs}
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +79,6 @@ def here(tmp_path, monkeypatch):
     Path("corpus.txt").write_text(TEXT)
     skip_pictures(monkeypatch)
     compose_once(monkeypatch)
-    plan_sweep.cache_clear()
 
 
 def compose_once(monkeypatch, composed=None):
@@ -106,12 +106,7 @@ def trained(monkeypatch):
 
 def sweep(capsys, *arguments, launcher=None, short=SHORT):
     """(the JSON line, the exit code, what a person reads)."""
-    plan_sweep.cache_clear()
-    code = 0
-    try:
-        drive.run_sweep([*short, *arguments], launcher or BasicLauncher())
-    except SystemExit as exit:
-        code = exit.code
+    code = drive.run_sweep([*short, *arguments], lambda request: launcher or BasicLauncher())
     out, err = capsys.readouterr()
     return json.loads(out.splitlines()[-1]), code, err
 
@@ -159,10 +154,10 @@ class Trainings:
         summary.write(run.folder)
         return summary
 
-    def start(self, overrides):
+    def start(self, jobs):
         if self.left == 0:  # not in the run, whose end is a failure of its own, whatever it is
             raise Killed
-        return launching.run_job(overrides)
+        return launching.run_jobs(jobs)
 
     def loss(self, config):
         norm = config.choices["norm"]
@@ -182,7 +177,7 @@ def trainings(tmp_path, monkeypatch):
     monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
     made = Trainings()
     monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
-    monkeypatch.setattr("sweeps.run_job", made.start)
+    monkeypatch.setattr("sweeps.run_jobs", made.start)
     return made
 
 

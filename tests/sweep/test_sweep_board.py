@@ -33,9 +33,10 @@ def test_a_terminal_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
     shown = board.Board("name", lambda folder: None)
     shown.add([job_in(tmp_path, {"data.paths": ["/a"], "optimizer.betas": ["[b]"]})])
     console = Console(file=StringIO(), width=200)
-    shown.rows[0].state = "running"
+    (row,) = shown.rows.values()
+    row.state = "running"
     console.print(shown._drawing())
-    assert console.file.getvalue().splitlines()[1] == f"  {shown.rows[0].job}: step 0/0"
+    assert console.file.getvalue().splitlines()[1] == f"  {row.job}: step 0/0"
 
 
 def test_the_time_left_is_at_the_pace_of_the_runs_so_far(tmp_path, monkeypatch):
@@ -44,9 +45,10 @@ def test_the_time_left_is_at_the_pace_of_the_runs_so_far(tmp_path, monkeypatch):
     monkeypatch.setattr(board.time, "monotonic", lambda: 110.0)
     shown.add([job_in(tmp_path / f"{i}") for i in range(4)])
     assert shown._left() == ""
-    shown.rows[0].began, shown.rows[0].state = True, "finished"
+    first, _, third, _ = shown.rows.values()
+    first.began, first.state = True, "finished"
     assert shown._left() == "; 0:30 left"  # ten seconds for one of four
-    shown.rows[2].state, shown.rows[2].step, shown.rows[2].steps = "running", 1, 4
+    third.state, third.step, third.steps = "running", 1, 4
     assert shown._left() == "; 0:22 left"  # 2.75 at 1.25 in ten seconds
 
 

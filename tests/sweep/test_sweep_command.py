@@ -21,6 +21,7 @@ from warm import CEILING, TEXT, Command
 from transformer_norms import cli, compose, train
 from transformer_norms.processes import cores
 from transformer_norms.sweep import drive, pool
+from transformer_norms.sweep.question import read_request
 
 ROOT = Path(__file__).parents[2]
 SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
@@ -164,9 +165,10 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
     first.wait_for(lambda: workers_at_work("main"))
 
     class Second(BasicLauncher):
-        def run(self, *jobs):
-            yield from super().run(*jobs)
+        def run(self, stacks, stopping):
+            ends = super().run(stacks, stopping)
             Path("go").touch()  # once it has found the first driver's run held
+            return ends
 
     second, *ended = sweep(capsys, *arguments, launcher=Second(), short=SHORT)
     code, answer, err = first.end()
@@ -218,8 +220,7 @@ def test_by_default_a_run_that_ends_its_process_fails_alone(capsys, monkeypatch,
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setattr(pool, "_run_in_worker", end_process_of_first_seed)
     monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
-    with pytest.raises(SystemExit, match="1"):
-        cli.main(["-m", "seed=0,1", "trainer.steps=4", *SHORT])
+    assert cli.main(["-m", "seed=0,1", "trainer.steps=4", *SHORT]) == 1
     out, err = capsys.readouterr()
     assert json.loads(out.splitlines()[-1])["failed"] == 1
     assert err.splitlines()[-1] == "failed: the variant s0: its worker ended with code 9"
@@ -230,8 +231,10 @@ def test_by_default_a_run_that_ends_its_process_fails_alone(capsys, monkeypatch,
 def test_hydras_basic_launcher_trains_in_the_process_of_the_command(monkeypatch):
     """A debugger sees its runs. The default has a worker."""
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    launchers = []
-    monkeypatch.setattr(drive, "run_sweep", lambda words, launcher: launchers.append(launcher))
+    request, launchers = read_request(["seed=0,1"]), []
+    monkeypatch.setattr(
+        drive, "run_sweep", lambda words, make: launchers.append(make(request)) or 0
+    )
     for typed in ([], ["hydra/launcher=basic"], ["launcher=pool", "launcher.workers=3"]):
         assert cli.main(["-m", "seed=0,1", *typed, *SHORT]) == 0
     one, own, three = launchers

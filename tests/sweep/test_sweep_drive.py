@@ -133,10 +133,10 @@ def test_a_launcher_that_breaks_down_is_told_and_costs_the_job_that_breaks_it(ca
     class Breaks(BasicLauncher):
         at_once = 0
 
-        def run(self, jobs, stacks):
-            if any("norm=layernorm" in overrides for overrides in jobs):
+        def run(self, stacks, stopping):
+            if any("norm=layernorm" in job.overrides for stack in stacks for job in stack):
                 raise error("the queue is gone")
-            return super().run(jobs)
+            return super().run(stacks, stopping)
 
     launcher = Breaks()
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)

@@ -19,6 +19,7 @@ from transformer_norms.config.launchers import SlurmSettings
 from transformer_norms.errors import StorageError
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import pilots
+from transformer_norms.sweep.question import read_request
 
 PROGRAMS = {
     "sbatch": 'n=$(ls | grep -c "^job-"); cp "$1" "job-$n"; echo "Submitted batch job $n"',
@@ -69,15 +70,13 @@ class Inside(BasicLauncher):
         cls.settings.append(settings)
         return cls()
 
-    def close(self):
-        pass
-
 
 def command(capsys, text=TWO, **typed):
     """The JSON line, the exit code and the lines of `train.py sweep=mine launcher=slurm`."""
     own = [*MADE_UP, *write_sweep(text)]
     words = [*own, "launcher=slurm", "launcher.pilots=2"]
-    launcher = pilots.Pilots(SlurmSettings(**{**DEFAULTS, **typed}), words)
+    settings = SlurmSettings(**{**DEFAULTS, **typed})
+    launcher = pilots.Pilots(settings, words, read_request(own))
     return sweep(capsys, *own[len(MADE_UP) :], launcher=launcher)
 
 
@@ -201,10 +200,10 @@ def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monk
     (tmp_path / "bin" / "srun").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(ConfigError, match="there is no srun here"):
-        pilots.Pilots(SlurmSettings(**DEFAULTS), [])
+        pilots.Pilots(SlurmSettings(**DEFAULTS), [], read_request(["seed=0"]))
     monkeypatch.setattr(pilots, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '.\[slurm\]'"):
-        pilots.Pilots(SlurmSettings(**DEFAULTS), [])
+        pilots.Pilots(SlurmSettings(**DEFAULTS), [], read_request(["seed=0"]))
 
 
 @pytest.mark.parametrize(
@@ -217,9 +216,9 @@ def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled_or_
 ):
     command(capsys)
 
-    def stop(arguments, launcher):
+    def stop(arguments, make_launcher):
         assert arguments == (*MADE_UP, *write_sweep(TWO))
-        raise SystemExit(75)
+        return 75
 
     monkeypatch.setattr(pilots, "run_sweep", stop)
     Path("queue").write_text(f"{state} None\n")

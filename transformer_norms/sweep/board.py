@@ -7,7 +7,7 @@ another command that works on the same study.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Screen, clock
 from transformer_norms.run.folder import state_of
 from transformer_norms.run.metrics import parse_row
-from transformer_norms.run.summary import ENDED
+from transformer_norms.run.summary import ENDED, Summary
 from transformer_norms.storage.reading import open_file
 from transformer_norms.sweep.planning import Job
 
@@ -35,12 +35,12 @@ class JobRow:
     """The state of one job."""
 
     job: Job
+    summary: Summary | None = None  # which was read last
     state: str = "waiting"
     step: int = 0
     steps: int = 0
     loss: float | None = None
     error: str = ""
-    read: int = 0  # when the summary was written that was read last, in nanoseconds
     began: bool = False  # whether it was trained while this command watched
     start: tuple[float, int] | None = None  # the second and the step when it was first seen running
 
@@ -62,24 +62,18 @@ class JobRow:
         left = time_left(self.start[0], self.step - self.start[1], self.steps - self.step)
         return f", {left} left" if left else ""
 
-    def update(self) -> None:
-        """Reads the run folder, as far as it has changed."""
-        file = self.job.folder / "summary.json"
-        if not file.is_file():
-            return
-        written = file.stat().st_mtime_ns
-        if written != self.read:
-            summary = self.job.summary
-            if summary is None:
-                return
-            self.state = state_of(summary)
-            self.step, self.steps = summary.step, summary.steps or 0
-            self.loss = summary.val_loss
-            self.error = (summary.error or "").strip().rpartition("\n")[2]
-            self.read = written
+    def update(self) -> bool:
+        """Reads the run folder, and returns whether the run has written its summary since."""
+        summary = self.job.summary
+        changed = summary not in (None, self.summary)
+        if summary and changed:
+            self.summary, self.state = summary, state_of(summary)
+            self.step, self.steps, self.loss = summary.step, summary.steps or 0, summary.val_loss
+            self.error = self.job.error.rpartition("\n")[2]
         if self.state == "running" and (last := last_loss(self.job.folder / "metrics.jsonl")):
             self.step = last["step"]
             self.loss = last.get("val/loss", last.get("train/loss"))
+        return changed
 
 
 class Board:
@@ -88,7 +82,7 @@ class Board:
 
     def __init__(self, title: str, follow: Callable[[Path], None]) -> None:
         self.title, self.follow = title, follow
-        self.rows: list[JobRow] = []
+        self.rows: dict[Path, JobRow] = {}  # by the job's folder
         self.screen, self.said = Screen(), set[str]()
         self.began = self.spoke = time.monotonic()
         self.done_before = 0.0  # of the runs, by earlier commands
@@ -105,22 +99,28 @@ class Board:
         self.look()
         self.screen.close()
 
-    def add(self, jobs: list[Job]) -> None:
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Shows the jobs that are not shown yet."""
         with self.lock:
             for job in jobs:
-                row = JobRow(job)
-                row.update()
-                row.state = "waiting" if row.state == "failed" else row.state
-                self.done_before += row.share
-                self.rows.append(row)
+                if job.folder not in self.rows:
+                    row = self.rows[job.folder] = JobRow(job)
+                    row.update()
+                    row.state = "waiting" if row.state == "failed" else row.state
+                    self.done_before += row.share
 
-    def tell(self, job: Job, state: str, error: str = "") -> None:
+    def tell(self, job: Job, state: str, error: str) -> None:
         """Notes what a launcher says of a job."""
         with self.lock:
-            for row in self.rows:
-                if row.job is job and not row.over:
-                    row.state, row.error = state, error
-                    self._say_ended(row)
+            row = self.rows[job.folder]
+            if not row.over:
+                row.state, row.error = state, error
+                self._say_ended(row)
+
+    @property
+    def any_began(self) -> bool:
+        """Whether a run was trained while this command watched."""
+        return any(row.began for row in self.rows.values())
 
     def say(self, line: str) -> None:
         """Prints a line for a person, above the drawing if there is one."""
@@ -136,7 +136,7 @@ class Board:
     def look(self) -> None:
         """Reads the folders now, so that a run's end is printed before what follows from it."""
         with self.lock:
-            for row in self.rows:
+            for row in self.rows.values():
                 if not row.over:
                     self._look_at(row)
             if self.screen.is_terminal:
@@ -151,10 +151,10 @@ class Board:
             self.look()
 
     def _look_at(self, row: JobRow) -> None:
-        read = row.read
+        changed = False
         with suppress(OSError, ValueError):  # a file that is being written, or has gone
-            row.update()
-        if row.read != read and not row.began:
+            changed = row.update()
+        if changed and not row.began:
             row.began = True
             self.follow(row.job.folder)
         if row.state == "running" and row.start is None and row.step:
@@ -164,26 +164,27 @@ class Board:
 
     def _say_ended(self, row: JobRow) -> None:
         self.spoke = time.monotonic()
-        ended = sum(row.over for row in self.rows)
+        ended = sum(row.over for row in self.rows.values())
         result = f": {row.error}" if row.error else _loss_text(row)
         self.say(f"{ended}/{len(self.rows)}  {row.job}: {row.state}{result}{self._left()}")
 
     def _left(self) -> str:
         """The time that the rest of these runs takes, once one of this command's runs has ended."""
-        if not any(row.began and row.share == 1 for row in self.rows):
+        rows = self.rows.values()
+        if not any(row.began and row.share == 1 for row in rows):
             return ""
-        done = sum(row.share for row in self.rows)
-        left = time_left(self.began, done - self.done_before, len(self.rows) - done)
+        done = sum(row.share for row in rows)
+        left = time_left(self.began, done - self.done_before, len(rows) - done)
         return f"; {left} left" if left else ""
 
     def _drawing(self) -> Text:
-        ended = sum(row.over for row in self.rows)
+        ended = sum(row.over for row in self.rows.values())
         title = f"{self.title}: {ended} of {len(self.rows)} runs{self._left()}"
         return Text("\n".join([title, *self._running()[:MOST_LINES]]), no_wrap=True)
 
     def _running(self) -> list[str]:
         """Returns a line for each run that is trained now."""
-        rows = [row for row in self.rows if row.state == "running"]
+        rows = [row for row in self.rows.values() if row.state == "running"]
         return [f"  {r.job}: step {r.step}/{r.steps}{_loss_text(r)}{r.left}" for r in rows]
 
 

@@ -2,17 +2,20 @@
 comparison is decided."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions
+from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, verdicts
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_record
+from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Study
-from transformer_norms.sweep.planning import Pair
+from transformer_norms.sweep.planning import Job, Pair
 from transformer_norms.sweep.question import Question
+from transformer_norms.sweep.record_file import RecordFile
 from transformer_norms.sweep.seeds import seed_order
 
 
@@ -21,12 +24,14 @@ def _planned(study: Study) -> dict[str, set[int]]:
     return {v.name: {member.seed for member in v.results} for v in study.variants}
 
 
-def read_findings(record: Path) -> Findings:
-    """The findings of a sweep's record, by the rules that hold if this look counts. Raises
-    ConfigError if its runs must not be compared."""
-    study = read_study([record])
-    looks = [*read_record(record).own_looks, look_at(study, {})]
-    return findings(replace(study, looks=count_looks(looks, study.variants)))
+def read_findings(record: Path) -> Findings | None:
+    """The findings of a sweep's record, by the rules that hold if this look counts. None if its
+    runs must not be compared, or cannot be read: the report gives the reason."""
+    with suppress(ConfigError):
+        study = read_study([record])
+        looks = [*read_record(record).own_looks, look_at(study, {})]
+        return findings(replace(study, looks=count_looks(looks, study.variants)))
+    return None
 
 
 def look_at(study: Study, decisions: Decisions, *, unfinished: bool = False) -> Look:
@@ -43,6 +48,23 @@ def look_at(study: Study, decisions: Decisions, *, unfinished: bool = False) -> 
         {name: decision for name, decision in decisions.items() if decision},
         sorted({run.summary.identity for v in told for run in v.ended}),
     )
+
+
+def earlier_look(file: RecordFile, first: Sequence[Job]) -> list[Look]:
+    """Returns the look that a person may have had at variants whose results have all ended: by a
+    report of a sweep that was stopped. Where this command, whose first jobs are `first`, adds
+    seeds, those that have ended count, too."""
+    record, request = file.read(), file.request
+    if record is None or record.most:
+        return []
+    if not request.named and not any(job.run in record.runs for job in first):
+        return []  # a bare `-m` that has nothing to do with the one before it
+    found = read_findings(file.path)
+    if found is None:
+        return []
+    unfinished = not {*request.question.first_seeds} <= {*record.seeds}
+    look = look_at(found.study, verdicts(found.every), unfinished=unfinished)
+    return [look] if look.seen else []
 
 
 @dataclass(frozen=True)

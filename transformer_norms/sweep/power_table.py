@@ -71,9 +71,8 @@ def _unit(question: Question, known: Spread | None) -> tuple[Spread, str]:
 
 def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findings]:
     record = path_of(jobs.study, jobs.request.name)
-    with suppress(ConfigError):  # its report says what is wrong with it
-        if record.is_file():
-            yield read_findings(record)
+    if record.is_file() and (found := read_findings(record)):
+        yield found
     with suppress(ConfigError):
         if noise := noise_in(jobs.study.parent, settings):
             yield findings(noise)
