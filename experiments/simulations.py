@@ -33,7 +33,7 @@ from transformer_norms.comparison.verdict import (
     compare,
     usual_variance,
 )
-from transformer_norms.sweep.grid import NO_TUNING, Tuning
+from transformer_norms.sweep.design import NO_TUNING, Tuning
 from transformer_norms.sweep.search import Attempt, Search
 from transformer_norms.sweep.tuning import Tuner
 from transformer_norms.text_tables import markdown_table

@@ -14,8 +14,8 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import option_files, options
+from transformer_norms.sweep.design import Tuning
 from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Jobs
 from transformer_norms.sweep.power_table import count_comparisons, count_pairs
 from transformer_norms.sweep.question import read_question, read_request

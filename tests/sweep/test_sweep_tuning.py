@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from math import log, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from sweeps import made_up_sweep as sweep
 
 from transformer_norms.comparison.sweep_record import PlannedRun, Tuned, read_record
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
+from transformer_norms.sweep.design import MOST_OUTWARD, Tuning, product
 from transformer_norms.sweep.planning import Job
 from transformer_norms.sweep.search import Attempt, Search
 from transformer_norms.sweep.tuning import Tuner
@@ -215,7 +216,7 @@ class DoneJob(Job):
 
 
 def done_job(run, summary):
-    return DoneJob(run, Path(), (), composed(()), summary)
+    return DoneJob(run, (), SimpleNamespace(folder=Path(), config=composed(())), summary)
 
 
 class Harness:

@@ -24,7 +24,8 @@ from transformer_norms.run.summary import ENDED, Summary
 from transformer_norms.storage.reading import open_file
 from transformer_norms.sweep.planning import Job
 
-OVER = (*ENDED, "failed", FAILED_AT_START)
+FAILED = ("failed", FAILED_AT_START)
+OVER = (*ENDED, *FAILED)
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds
 MOST_LINES = 12  # of runs at work that are drawn at once
 _TAIL = 1 << 18  # bytes that hold the last row with a loss, and rows of probes behind it
@@ -47,6 +48,15 @@ class JobRow:
     @property
     def over(self) -> bool:
         return self.state in OVER
+
+    @property
+    def status(self) -> str:
+        """How the run counts at the end of the sweep: finished, diverged, failed or missing."""
+        summary = self.job.summary
+        if summary and summary.ended:
+            return summary.status
+        recorded = summary is not None and summary.status == "failed"
+        return "failed" if recorded or self.state in FAILED else "missing"
 
     @property
     def share(self) -> float:
@@ -82,7 +92,7 @@ class Board:
 
     def __init__(self, title: str, follow: Callable[[Path], None]) -> None:
         self.title, self.follow = title, follow
-        self.rows: dict[Path, JobRow] = {}  # by the job's folder
+        self._row_of: dict[Path, JobRow] = {}  # by the job's folder
         self.screen, self.said = Screen(), set[str]()
         self.began = self.spoke = time.monotonic()
         self.done_before = 0.0  # of the runs, by earlier commands
@@ -99,12 +109,16 @@ class Board:
         self.look()
         self.screen.close()
 
+    @property
+    def rows(self) -> list[JobRow]:
+        return list(self._row_of.values())
+
     def add(self, jobs: Sequence[Job]) -> None:
         """Shows the jobs that are not shown yet."""
         with self.lock:
             for job in jobs:
-                if job.folder not in self.rows:
-                    row = self.rows[job.folder] = JobRow(job)
+                if job.folder not in self._row_of:
+                    row = self._row_of[job.folder] = JobRow(job)
                     row.update()
                     row.state = "waiting" if row.state == "failed" else row.state
                     self.done_before += row.share
@@ -112,15 +126,10 @@ class Board:
     def tell(self, job: Job, state: str, error: str) -> None:
         """Notes what a launcher says of a job."""
         with self.lock:
-            row = self.rows[job.folder]
+            row = self._row_of[job.folder]
             if not row.over:
                 row.state, row.error = state, error
                 self._say_ended(row)
-
-    @property
-    def any_began(self) -> bool:
-        """Whether a run was trained while this command watched."""
-        return any(row.began for row in self.rows.values())
 
     def say(self, line: str) -> None:
         """Prints a line for a person, above the drawing if there is one."""
@@ -136,7 +145,7 @@ class Board:
     def look(self) -> None:
         """Reads the folders now, so that a run's end is printed before what follows from it."""
         with self.lock:
-            for row in self.rows.values():
+            for row in self.rows:
                 if not row.over:
                     self._look_at(row)
             if self.screen.is_terminal:
@@ -164,13 +173,13 @@ class Board:
 
     def _say_ended(self, row: JobRow) -> None:
         self.spoke = time.monotonic()
-        ended = sum(row.over for row in self.rows.values())
+        ended = sum(row.over for row in self.rows)
         result = f": {row.error}" if row.error else _loss_text(row)
         self.say(f"{ended}/{len(self.rows)}  {row.job}: {row.state}{result}{self._left()}")
 
     def _left(self) -> str:
         """The time that the rest of these runs takes, once one of this command's runs has ended."""
-        rows = self.rows.values()
+        rows = self.rows
         if not any(row.began and row.share == 1 for row in rows):
             return ""
         done = sum(row.share for row in rows)
@@ -178,13 +187,13 @@ class Board:
         return f"; {left} left" if left else ""
 
     def _drawing(self) -> Text:
-        ended = sum(row.over for row in self.rows.values())
+        ended = sum(row.over for row in self.rows)
         title = f"{self.title}: {ended} of {len(self.rows)} runs{self._left()}"
         return Text("\n".join([title, *self._running()[:MOST_LINES]]), no_wrap=True)
 
     def _running(self) -> list[str]:
         """Returns a line for each run that is trained now."""
-        rows = [row for row in self.rows.values() if row.state == "running"]
+        rows = [row for row in self.rows if row.state == "running"]
         return [f"  {r.job}: step {r.step}/{r.steps}{_loss_text(r)}{r.left}" for r in rows]
 
 

@@ -9,18 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 
 from transformer_norms.comparison.deciding import Counts, decide, more_seeds, verdicts
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.sweep_record import (
-    FAILED_AT_START,
-    Look,
-    Tuned,
-    Values,
-    distinct,
-)
+from transformer_norms.comparison.sweep_record import FAILED_AT_START, Look, Values, distinct
 from transformer_norms.config.launchers import read_launcher
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings
@@ -37,7 +30,6 @@ from transformer_norms.sweep.record_file import RecordFile
 from transformer_norms.sweep.tuning import Tuner
 from transformer_norms.tracking.mirror import Mirror
 
-_folder = attrgetter("folder")  # of a job
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has
 # After so many looks a run is tried in earnest. Its process may be on another machine, where it
 # cannot be seen to end; its number may be another process's by now.
@@ -64,9 +56,8 @@ def run_sweep(arguments: Sequence[str], make_launcher: Callable[[Request], Launc
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else ConfigError.exit_code if sweep.refused else 0
-        once = distinct(sweep.jobs, _folder)
-        code = end_sweep(sweep.record.path, once, sweep.failed, code, sweep.board.say)
-        if sweep.board.any_began:
+        code = end_sweep(sweep.record.path, sweep.board.rows, code, sweep.board.say)
+        if any(row.began for row in sweep.board.rows):
             mirror.follow(jobs.study)  # for its report
         if sweep.goes_on:
             launcher.forget_sweep()
@@ -80,12 +71,7 @@ class Sweep:
     def __init__(self, planner: Jobs, launcher: Launcher, follow: Callable[[Path], None]) -> None:
         self.planner, self.launcher = planner, launcher
         self.request, self.question = planner.request, planner.request.question
-        self.jobs: list[Job] = []
-        self.tuned: list[Tuned] = []
-        self.looks: list[Look] = []
         self.record = RecordFile(planner.study, planner.request)
-        self.failed: dict[Path, str] = {}
-        self.awaited: set[Path] = set()  # the runs that another process had
         self.board = Board(self.request.study, follow)
         self.stopping = Stopping(self.board.say, "the runs stop")
         self.refused = False
@@ -103,13 +89,13 @@ class Sweep:
             try:
                 self.planner.prepare_data(first)
             except Preempted:
-                self.jobs = first
+                self.board.add(first)
                 return
             self.stopping.deferring = self.stopping.has_unsaved_steps = True
             lines = self.planner.introduction(first) + self.record.warnings(first)
             for line in lines + power_lines(self.question, read_noise(self.planner, first[0])):
                 self.board.say(line)
-            self.looks = earlier_look(self.record, first)
+            self.record.looks = earlier_look(self.record, first)
             best = self._tune()
             self._run("result", at_each(self.question.first_seeds, best))
             if self.question.until_decided:
@@ -129,11 +115,11 @@ class Sweep:
             self._run("tune", at_each(question.tune.seed, pairs))
             if not self.goes_on:
                 return []
-            tuner.read(self.jobs)
-        self.tuned = tuner.choices()
+            tuner.read(self.record.jobs)
+        self.record.tuned = tuner.choices()
         for line in tuner.lines():
             self.board.say(line)
-        return [(one.variant, one.best) for one in self.tuned if one.best is not None]
+        return [(one.variant, one.best) for one in self.record.tuned if one.best is not None]
 
     def _allows(self, variant: Values, point: Values) -> bool:
         """Whether the config of a point can be composed; a line says why not."""
@@ -166,7 +152,7 @@ class Sweep:
 
     def _keep(self, look: Look) -> None:
         if look.seen:
-            self.looks.append(look)
+            self.record.looks.append(look)
             self._write_record()
 
     # --------------------------------------------------------------------------- running the jobs
@@ -182,11 +168,11 @@ class Sweep:
             self.board.say(str(error))
             self.refused = True
             return
-        begun = {job.run.place for job in self.jobs}
+        begun = {job.run.place for job in self.record.jobs}
         jobs = [job for job in jobs if job.run.place not in begun]
-        self.jobs += jobs
+        self.record.jobs += jobs
         self._write_record()
-        waiting = jobs = distinct(jobs, _folder)  # two variants may be the same run
+        waiting = jobs = distinct(jobs, lambda job: job.folder)  # two variants may be the same run
         self.board.add(jobs)
         while waiting and not self.stopped:
             waiting = self._wait_for_others(self._launch(waiting))
@@ -218,7 +204,6 @@ class Sweep:
         if end.remark:
             self.board.say(f"{job}: {end.remark}")
         if end.status == "failed":
-            self.failed[job.folder] = end.error
             begun = job.folder.is_dir()
             self.board.tell(job, "failed" if begun else FAILED_AT_START, end.error)
             if begun:
@@ -227,9 +212,8 @@ class Sweep:
 
     def _wait_for_others(self, busy: list[Job]) -> list[Job]:
         """Waits while other processes train these runs; returns the runs that did not end."""
-        if (new := {job.folder for job in busy} - self.awaited) and not self.stopped:
-            self.board.say(f"waiting for {plural(len(new), 'run')} that another process has")
-        self.awaited |= new
+        if busy and not self.stopped:
+            self.board.say_once(f"waiting for {plural(len(busy), 'run')} that another process has")
         for _ in range(_MOST_LOOKS if busy else 0):
             if self.stopped:
                 break
@@ -239,6 +223,4 @@ class Sweep:
         return [job for job in busy if not job.ended]
 
     def _write_record(self) -> None:
-        unbegun = [job.run.folder for job in self.jobs
-                   if job.folder in self.failed and not job.folder.is_dir()]  # fmt: skip
-        self.record.write(self.jobs, self.tuned, self.looks, unbegun)
+        self.record.write([r.job for r in self.board.rows if r.state == FAILED_AT_START])

@@ -13,10 +13,10 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Study
+from transformer_norms.sweep.design import seed_order
 from transformer_norms.sweep.planning import Job, Pair
 from transformer_norms.sweep.question import Question
 from transformer_norms.sweep.record_file import RecordFile
-from transformer_norms.sweep.seeds import seed_order
 
 
 def _planned(study: Study) -> dict[str, set[int]]:

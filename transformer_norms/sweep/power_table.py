@@ -33,9 +33,7 @@ def read_noise(jobs: Jobs, job: Job) -> Spread | None:
     """The noise of the difference of two runs of one seed, with the weight that the usual variance
     will have in this sweep. The sweep's own runs tell it, or else a study `noise` in the same
     folder whose runs are like `job`. None if no run tells it."""
-    from transformer_norms.run.plan import Plan
-
-    settings = settings_without_seeds(job.config, Plan(job.config).data_identity)
+    settings = settings_without_seeds(job.config, job.plan.data_identity)
     for found in _earlier_findings(jobs, settings):
         own = (c.spread for c in found.comparisons.values() if c.spread)
         if measured := found.rules.usual or next(own, None):

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.comparison.tuning_error import Trial, choose_point, plain_point
-from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning
+from transformer_norms.sweep.design import MOST_OUTWARD, Tuning
 
 _OUTWARD = 10  # steps beyond the last value that are looked at, where nothing is left within
 

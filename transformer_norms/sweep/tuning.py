@@ -12,7 +12,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Tuned, Values, grouped, label
 from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
-from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
+from transformer_norms.sweep.design import MOST_OUTWARD, Tuning, product
 from transformer_norms.sweep.planning import Job, Pair
 from transformer_norms.sweep.search import Attempt, Search, values_to_go_on
 
