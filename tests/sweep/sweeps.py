@@ -117,7 +117,7 @@ MADE_UP = ["model=nano", "data=stories", "tracking=none", "trainer.steps=4", "tr
 SHIFTS = {"rmsnorm": 0.0, "layernorm": -0.08, "dyt": 0.08, "scalenorm": 0.0, "derf": math.inf}
 SD = 0.01
 composed = cache(lambda overrides: compose(list(overrides)))  # all tests have the same configs
-_axes = cache(default_axes)
+_axes, _yamls = cache(default_axes), {}  # by the ids of configs, which `composed` keeps
 made_up_sweep = partial(sweep, short=MADE_UP)
 
 
@@ -141,7 +141,8 @@ class Trainings:
         self.runs.append((norm, seed))
         self.folders.append(run.folder.name)
         run.folder.mkdir(parents=True)
-        (run.folder / "config.yaml").write_text(to_yaml(config))
+        yaml = _yamls[id(config)] = _yamls.get(id(config)) or to_yaml(config)
+        (run.folder / "config.yaml").write_text(yaml)
         (run.folder / "metrics.jsonl").write_text("")
         loss = self.loss(config)
         trained = math.isfinite(loss)
@@ -175,6 +176,7 @@ def trainings(tmp_path, monkeypatch):
     skip_pictures(monkeypatch)
     compose_once(monkeypatch, composed)
     monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
+    monkeypatch.setattr("transformer_norms.run.identity.code", lambda config: {})  # saves time
     made = Trainings()
     monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
     monkeypatch.setattr("sweeps.run_jobs", made.start)
