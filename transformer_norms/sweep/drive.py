@@ -134,7 +134,7 @@ class Sweep:
         plan: SeedPlan | None = None
         counts: Counts | None = None
         while found := self._read_findings():
-            plan = plan or SeedPlan.of(self.question, best, found.study)
+            plan = plan or SeedPlan(self.question, best, found.study)
             planned = plan.counts(found.study)
             if planned == counts:  # and no other command is ahead
                 decisions = decide(found.every, found.rules, most)

@@ -1,9 +1,9 @@
 """Looks at a sweep's results, which are read as the report reads them, and adds seeds until each
 comparison is decided."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, verdicts
@@ -67,24 +67,18 @@ def earlier_look(file: RecordFile, first: Sequence[Job]) -> list[Look]:
     return [look] if look.seen else []
 
 
-@dataclass(frozen=True)
 class SeedPlan:
     """The results of variants at their best points, by the names that the study gives the variants.
-    Each variant has the first seeds of `order`, as many as its count says."""
+    Each variant has the first seeds of `order`, as many as its count says. The plan goes on with
+    the results that the study's record has planned."""
 
-    question: Question
-    best: Mapping[str, Pair]
-    order: Sequence[int]
-
-    @classmethod
-    def of(cls, question: Question, best: Sequence[Pair], study: Study) -> "SeedPlan":
-        """The plan that goes on with the results that the study's record has planned."""
-        named = {v.name: pair for v in study.variants for pair in best if pair[0] == v.values}
+    def __init__(self, question: Question, best: Sequence[Pair], study: Study) -> None:
+        self.question = question
+        self.best = {v.name: pair for v in study.variants for pair in best if pair[0] == v.values}
         planned = _planned(study)
-        every = sorted({seed for name in named for seed in planned[name]})
+        every = sorted({seed for name in self.best for seed in planned[name]})
         length = max(question.most_seeds, len(every))
-        order = seed_order(length, question.tune.seed, every)
-        return cls(question, named, order)
+        self.order = seed_order(length, question.tune.seed, every)
 
     def counts(self, study: Study) -> Counts:
         """How many seeds of each variant are planned by now, also by another command."""

@@ -74,14 +74,13 @@ class Pilots(Launcher):
         make_folder(self.folder)
         remove_leftovers(self.folder)
         try:
-            at_work = self._look_or_submit(jobs)
+            at_work, missing = self._look_or_submit(jobs), _count_missing(jobs)
             while at_work and self.settings.wait and not stopping.stop_requested:
-                missing = _count_missing(jobs)
-                _wait(at_work, jobs, stopping)
-                # Other pilots are submitted where these have ended after some progress.
-                if not stopping.stop_requested:
-                    progress = 0 < _count_missing(jobs) < missing
-                    at_work = self._look_or_submit(jobs) if progress else None
+                _pause(stopping)
+                if not (_count_missing(jobs) and pilot_states(at_work)):
+                    # Other pilots are submitted where these have ended after some progress.
+                    before, missing = missing, _count_missing(jobs)
+                    at_work = self._look_or_submit(jobs) if 0 < missing < before else None
         except Busy as error:
             say(str(error))
             at_work = "unknown"
@@ -232,14 +231,11 @@ def _check_slurm() -> None:
         )
 
 
-def _wait(array: str, jobs: Sequence[Job], stopping: Stopping) -> None:
-    """Waits until the runs or the pilots have ended, or a signal has come."""
-    while _count_missing(jobs) and pilot_states(array):
-        end = time.monotonic() + _LOOK_EVERY
-        while time.monotonic() < end and not stopping.stop_requested:
-            time.sleep(0.1)
-        if stopping.stop_requested:
-            return
+def _pause(stopping: Stopping) -> None:
+    """Waits until it is time for the next look at Slurm, or a signal has come."""
+    end = time.monotonic() + _LOOK_EVERY
+    while time.monotonic() < end and not stopping.stop_requested:
+        time.sleep(0.1)
 
 
 def _count_missing(jobs: Sequence[Job]) -> int:
