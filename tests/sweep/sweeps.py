@@ -82,7 +82,9 @@ def here(tmp_path, monkeypatch):
 
 
 def compose_once(monkeypatch, composed=None):
-    """A test composes each config once, which a sweep does for a plan and for a run of it."""
+    """A test composes each config once, which a sweep does for a plan and for a run of it, and
+    hashes no source file."""
+    monkeypatch.setattr("transformer_norms.run.identity.code", lambda config: {})
     composed = composed or cache(lambda overrides: compose(list(overrides)))
     for module in ("planning", "launching"):
         monkeypatch.setattr(
@@ -176,7 +178,6 @@ def trainings(tmp_path, monkeypatch):
     skip_pictures(monkeypatch)
     compose_once(monkeypatch, composed)
     monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
-    monkeypatch.setattr("transformer_norms.run.identity.code", lambda config: {})  # saves time
     made = Trainings()
     monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
     monkeypatch.setattr("sweeps.run_jobs", made.start)

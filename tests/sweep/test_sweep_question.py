@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_norms.comparison.sweep_record import baseline_of, label
-from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import option_files, options
@@ -160,27 +159,6 @@ def test_what_a_study_says_of_its_plan_is_what_it_plans(name, by_hand):
     assert f"{tokens:.2e}".replace("e+", "e") in text
     if name.endswith("_pilot"):
         assert fixed == read_question(name.removesuffix("_pilot")).fixed
-
-
-def test_a_question_varies_and_tunes_what_enters_the_first_block_and_a_weights_deviation(mine):
-    content = (
-        "question: Which?\nbaseline: {init.stream_by: table}\n"
-        "vary: {init.stream_by: [table, scale], init.std.output: [0, default/sqrt(2*N)]}\n"
-        "tune: {init.stream: [0.1, 1], seed: [100]}\nseeds: [0]\n"
-    )
-    plans = mine(content, "data=stories", "init=scaled")
-    jobs, question = Jobs(plans), plans.question
-    starts = set()
-    for variant in question.variants:
-        for point in question.points:
-            config = compose(jobs.make("tune", variant, point, 100).overrides)
-            scale, std = config.architecture.embed_scale, config.init.std
-            starts.add((scale, std["output"], std.get("embedding", std["default"])))
-    # By the table: its deviation; by the scale: the rms over the table's own 0.02.
-    outputs = {0, "0.02/sqrt(2*N)"}
-    assert starts == {("none", o, rms) for o in outputs for rms in ("0.1", "1")} | {
-        (scale, o, 0.02) for o in outputs for scale in ("0.1/0.02", "1/0.02")
-    }
 
 
 def test_typed_values_stand_in_the_place_of_the_files(mine):

@@ -91,13 +91,6 @@ def test_a_refinement_is_half_a_step_below_and_above_the_best_and_changes_one_ke
     ]  # fmt: skip
 
 
-def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():
-    tried = search_of({0.25: 2.0, 1.0: 1.0})
-    tried.allowed = lambda point: point[LR] <= 1
-    rates = [point[LR] for point in tried.refinement()]
-    assert rates == pytest.approx([0.5, 1 / 4**0.25], rel=1e-3)
-
-
 # The losses of a grid, and the next points outward, half way to a failure, and around the best.
 @pytest.mark.parametrize(("losses", "beyond", "between", "around"), [
     ({1e-3: 1, 2e-3: 2, 4e-3: 3}, [5e-4], [], [7.071e-4, 1.414e-3]),
@@ -220,29 +213,19 @@ def done_job(run, summary):
 
 
 class Harness:
-    """A tuner of two norms. The loss of a run is a function of its norm, its rate and its seed.
-    `done` has the summaries of the runs so far, of which there may be `most`."""
+    """A tuner of two norms, all of whose rounds have been run. The loss of a run is a function of
+    its norm, its rate and its seed."""
 
-    def __init__(self, tuning, loss=valley, done=None, most=math.inf, data=None):
-        self.loss, self.most, self.data = loss, most, data or data_of(UNIGRAM)
-        self.done = {} if done is None else done
-        self.jobs, self.lines = [], []
-        variants = [{"norm": norm} for norm in NORMS]
-        self.tuner = Tuner(tuning, variants, variants[0], lambda *pair: True, self.lines.append)
-
-    def run(self):
-        """The rounds; a run that is done is not trained again."""
+    def __init__(self, tuning, loss, data=None):
+        jobs, variants = [], [{"norm": norm} for norm in NORMS]
+        self.tuner = Tuner(tuning, variants, variants[0], lambda *pair: True, print)
         for pairs in self.tuner.rounds():
-            for seed, (variant, point) in itertools.product(self.tuner.tuning.seed, pairs):
+            for seed, (variant, point) in itertools.product(tuning.seed, pairs):
                 run = PlannedRun("a", "0" * 16, "tune", variant, point, seed)
-                if run.place not in self.done:
-                    if len(self.done) == self.most:
-                        raise Killed
-                    loss = self.loss(variant["norm"], point[LR], seed)
-                    self.done[run.place] = summary(loss, data=self.data)
-                self.jobs.append(done_job(run, self.done[run.place]))
-            self.tuner.read(self.jobs)
-        return self
+                jobs.append(
+                    done_job(run, summary(loss(variant["norm"], point[LR], seed), data=data))
+                )
+            self.tuner.read(jobs)
 
     def points(self, norm):
         (tried,) = (one for one in self.tuner.searches if one.variant == {"norm": norm})
@@ -276,7 +259,7 @@ def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_
     loss = lambda norm, rate, seed: (  # noqa: E731
         2 + abs(log(rate / 2e-3)) / 10 if norm == "rmsnorm" else short[rate]
     )
-    tuner = Harness(Tuning({LR: RATES}, [100]), loss, data=data_of(UNIGRAM, 2.5)).run().tuner
+    tuner = Harness(Tuning({LR: RATES}, [100]), loss, data=data_of(UNIGRAM, 2.5)).tuner
     passing = [[a.point[LR] for a in tried.attempts if not a.failed] for tried in tuner.searches]
     assert (len(passing[0]), passing[1]) == (5, [0.002828])
     assert tuner.choices()[1] == Tuned({"norm": "layernorm"}, {LR: 0.002828}, [])
@@ -284,27 +267,11 @@ def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_
 
 def test_a_variant_that_fails_everywhere_goes_down_and_has_nothing_to_tune():
     loss = lambda norm, *more: UNIGRAM if norm == "layernorm" else valley(norm, *more)  # noqa: E731
-    harness = Harness(Tuning({LR: RATES}, [100]), loss).run()
+    harness = Harness(Tuning({LR: RATES}, [100]), loss)
     assert [one.best for one in harness.tuner.choices()] == [{LR: 0.002828}, None]
     down = [point[LR] for point in harness.points("layernorm")[3:]]
     assert down == pytest.approx([1e-3 / 2**step for step in range(1, 9)], rel=2e-3)
     assert harness.tuner.lines()[1:] == ["layernorm: nothing to tune, every trial failed"]
-
-
-@pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart):
-    keys = {LR: RATES, WARMUP: [10, 20], INIT: ["mup", "scaled"]}
-    tuning, done = Tuning(keys, [100, 101]), {}
-    calm = Harness(tuning).run()
-    for runs in range(1, len(calm.done), apart):
-        with pytest.raises(Killed):
-            Harness(tuning, done=done, most=runs).run()
-    again = Harness(tuning, done=done).run()
-    assert [*done] == [*calm.done]  # none twice, none more, in the same order
-    assert again.tuner.choices() == calm.tuner.choices()
-    assert again.lines == calm.lines
-    assert again.tuner.lines() == calm.tuner.lines()
-    assert again.tuner.searches[1].outward > 1
 
 
 # ---------------------------------------------------------------------------- as a sweep's stage
