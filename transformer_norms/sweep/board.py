@@ -28,7 +28,7 @@ FAILED = ("failed", FAILED_AT_START)
 OVER = (*ENDED, *FAILED)
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds
 MOST_LINES = 12  # of runs at work that are drawn at once
-_TAIL = 1 << 18  # bytes that hold the last row with a loss, and rows of probes behind it
+_TAIL = 1 << 18  # bytes that hold the last row with a loss, and rows of probes after it
 
 
 @dataclass

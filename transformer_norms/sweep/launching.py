@@ -210,4 +210,4 @@ def look_at_ended(job: Job, say: Say) -> None:
     except Busy:
         pass
     except (ConfigError, DamagedError, NoUsableCheckpoint) as error:
-        say(f"{job}: its result stands, its weights are damaged: {error}")
+        say(f"{job}: its result counts, its weights are damaged: {error}")

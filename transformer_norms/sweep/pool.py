@@ -1,9 +1,9 @@
 """Runs jobs in workers that stay, so that imports, data and compilation are paid for once.
 
-This is `launcher=pool`, and with one worker `launcher=basic`. A worker that dies, at whatever
-moment and with whatever code, costs one attempt of the one job that it was given. A fresh worker
-takes its place, and the job goes on from its checkpoint. Jobs that train as one are given together,
-and after such a death each goes on alone.
+This is `launcher=pool`, and with one worker `launcher=basic`. A worker that dies, at any moment and
+with any code, costs one attempt of the one job that it was given. A fresh worker takes its place,
+and the job goes on from its checkpoint. Jobs that train as one are given together, and after such a
+death each goes on alone.
 
 Pebble's pool, which tokenizes here, promises less. A worker of it that dies before it has taken a
 job ends the whole pool. A job that ends its process with code 0 is waited for without end. All of

@@ -116,18 +116,20 @@ class Search:
         return found
 
     def refinement(self) -> list[Values]:
-        """Returns two points for each key with steps: the nearest steps around the best that were
-        not tried, the other keys at the best. If no point came near to training, they go down from
-        the lowest value, and where that ends, up."""
+        """Returns two points for each key with steps, the other keys at the best: half a step below
+        and above the best if these were not tried, then quarter steps, then the steps beyond what
+        was tried. If no point came near to training, they go down from the lowest value, and where
+        that ends, up."""
         near, keys, found = self.centre, self.tuning.stepped, list[Values]()
         for key in keys:
             values = sorted({*self.tuning.grid[key], *self.values(key)})
             lower, upper = _steps_beyond(values[1], values[0]), _steps_beyond(*values[-2:])
+            around = [*lower, *upper]
             if near:
-                outward = chain(*zip(lower, upper, strict=True))
-                around = chain(_values_between(values, near[key]), outward)
-            else:
-                around = chain(lower, upper)
+                best, steps = near[key], [lower[0], *values, upper[0]]
+                ends = [steps[values.index(best)], steps[values.index(best) + 2]]
+                around = [_between(best, end, share) for share in (1 / 2, 1 / 4) for end in ends]
+                around += chain(*zip(lower, upper, strict=True))
             centre = near or min(self.points, key=itemgetter(*keys))
             found += islice(self._new_points(centre, key, dict.fromkeys(around)), 2)
         return found
@@ -144,28 +146,18 @@ def values_to_go_on(values: Sequence[float], bests: Sequence[float]) -> list[flo
     values = sorted(values)
     for before, last in ((values[-2], values[-1]), (values[1], values[0])):
         span = [last, *(best for best in bests if (best - last) * (last - before) >= 0)]
-        steps = list(_steps_beyond(before, last))
+        steps = _steps_beyond(before, last)
         passed = sum(min(span) <= step <= max(span) for step in steps)
         values += steps[: passed + 2] if len(span) > 1 else []
     return sorted(set(values))
 
 
-def _values_between(values: Sequence[float], centre: float) -> Iterator[float]:
-    """Yields values half a step below and above `centre`, then quarter steps. A step is the ratio
-    to the next value, and outward at an edge that of the last two."""
-    place = values.index(centre)
-    below = values[place - 1] if place else _next_step(values[1], values[0])
-    above = values[place + 1] if centre != values[-1] else _next_step(values[-2], values[-1])
-    for share in (1 / 2, 1 / 4):
-        yield _between(centre, below, share)
-        yield _between(centre, above, share)
-
-
-def _steps_beyond(before: float, last: float) -> Iterator[float]:
-    """Yields the values that continue from `before` to `last` at the same ratio."""
+def _steps_beyond(before: float, last: float) -> list[float]:
+    """Returns the values that continue from `before` to `last` at the same ratio."""
+    steps = [before, last]
     for _ in range(_OUTWARD):
-        before, last = last, _next_step(before, last)
-        yield last
+        steps.append(_next_step(*steps[-2:]))
+    return steps[2:]
 
 
 def _between(start: float, end: float, share: float) -> float:
