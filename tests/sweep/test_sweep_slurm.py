@@ -97,7 +97,7 @@ def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm,
     answer, code, err = command(capsys, partition="long", gpus=2, memory=1.5, options="--nice=3")
     assert (code, answer["missing"], answer["report"]) == (75, 6, None)
     assert "submitted job 0, 2 pilots for 6 runs" in err
-    assert json.loads(Path("runs/mine/slurm/mine.json").read_text()) == {"job": "0", "pilots": 2}
+    assert json.loads(Path("runs/mine/slurm/mine.json").read_text()) == {"job": "0"}
     script = Path("job-0").read_text()
     flags = "array=0-1%2 time=30 cpus-per-task=2 gpus-per-node=2 mem=1536M partition=long nice=3"
     for flag in (*flags.split(), "signal=USR1@90", "requeue", "job-name=mine"):

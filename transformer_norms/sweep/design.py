@@ -15,7 +15,7 @@ from transformer_norms.comparison.sweep_record import ORDER, Values, distinct
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Integer, Seed
 from transformer_norms.text_tables import show
-from transformer_norms.validation import check
+from transformer_norms.validation import build, check
 
 MOST_RUNS = 10_000
 MOST_SEEDS = 1000
@@ -143,7 +143,7 @@ def read_seeds(seeds: Any) -> Any:
     """Returns the `seeds` of a file: a list as it is, a group of keys as the plan."""
     if not isinstance(seeds, Mapping):
         return seeds
-    plan = UntilDecided(**check("", dict(seeds), UntilDecided))
+    plan = build(UntilDecided, "", seeds)
     if plan.most < plan.first:
         raise ConfigError(f"most: {plan.most} is below first: {plan.first}")
     return plan
@@ -189,7 +189,7 @@ def cross(content: Mapping[str, Any]) -> dict[str, Any]:
     seeds = content.get("seeds")
     if not (isinstance(seeds, Mapping) and {"init", "order"} & {*seeds}):
         return dict(content)
-    crossed = Crossed(**check("seeds", dict(seeds), Crossed))
+    crossed = build(Crossed, "seeds", seeds)
     vary, fixed, together = (content.get(key) or {} for key in ("vary", "fixed", "together"))
     if ORDER in [*vary, *fixed, *(key for one in together for key in one)]:
         raise ConfigError(f"{ORDER}: it is set twice, here and by seeds.order")

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -32,7 +32,7 @@ from transformer_norms.run.folder import path_text
 from transformer_norms.signals import AGAIN, Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.locks import wait_for_lock
-from transformer_norms.storage.reading import is_there, read_typed
+from transformer_norms.storage.reading import is_there, read_json
 from transformer_norms.sweep.drive import run_sweep
 from transformer_norms.sweep.launcher import JobEnd, Launcher, Stacks
 from transformer_norms.sweep.planning import Job
@@ -44,14 +44,6 @@ SIGNAL = "USR1"  # from Slurm, before the time limit; a run that gets it saves i
 _LOOK_EVERY = 10.0  # seconds
 _MOST_REQUEUES = 1000  # at the time limit; a preempted pilot does not count
 _OURS = ("launcher=", "launcher.")
-
-
-@dataclass(frozen=True)
-class Submission:
-    """An array of pilots, as Slurm knows it."""
-
-    job: str
-    pilots: int
 
 
 class Pilots(Launcher):
@@ -93,7 +85,7 @@ class Pilots(Launcher):
         missing = plural(_count_missing(jobs), "run")
         with wait_for_lock(self.folder):  # one command at a time submits
             if is_there(self.record):
-                before = read_typed(self.record, Submission).job
+                before = read_json(self.record)["job"]
                 if states := pilot_states(before):
                     runs = Counter(job.state for job in jobs if not job.ended)
                     say(f"slurm: job {before}: {_text(states)}; not ended: {_text(runs)}")
@@ -102,12 +94,12 @@ class Pilots(Launcher):
                     return None
                 say(f"slurm: the pilots of job {before} have ended without {missing}; {self.logs}")
             now = submit(self.settings, self.command, self.folder, self.name)
-            write_json(self.record, asdict(now))
+            write_json(self.record, {"job": now})
         say(
-            f"slurm: submitted job {now.job}, {plural(now.pilots, 'pilot')} for {missing}; "
-            f"squeue --jobs={now.job} shows them, scancel {now.job} ends them, {self.logs}"
+            f"slurm: submitted job {now}, {plural(self.settings.pilots, 'pilot')} for {missing}; "
+            f"squeue --jobs={now} shows them, scancel {now} ends them, {self.logs}"
         )
-        return now.job
+        return now
 
     def _end_of(self, job: Job) -> JobEnd:
         if job.ended:
@@ -159,8 +151,9 @@ def make_launcher(command: Sequence[str], request: Request) -> Launcher:
     return Pool.of(settings)
 
 
-def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: str) -> Submission:
-    """Submits the pilots. Raises ConfigError with sbatch's own words if it refuses them."""
+def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: str) -> str:
+    """Submits the pilots and returns the number of their array, as Slurm knows it. Raises
+    ConfigError with sbatch's own words if it refuses them."""
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = SIGNAL  # submitit reads it when it is imported
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError, environment_variables
@@ -179,12 +172,18 @@ def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: 
         except (FailedJobError, FailedSubmissionError) as error:
             lines = str(error).strip().splitlines() or [""]
             raise ConfigError(f"sbatch: {lines[-1].removeprefix('sbatch: ')}") from None
-    return Submission(jobs[0].job_id.partition("_")[0], settings.pilots)
+    return jobs[0].job_id.partition("_")[0]
 
 
 def _parameters(settings: SlurmSettings) -> dict[str, Any]:
     """Returns what submitit writes into the script for sbatch."""
-    parameters: dict[str, Any] = {
+    memory = settings.memory if settings.memory == "none" else f"{round(settings.memory * 1024)}M"
+    chosen = {
+        "partition": settings.partition,
+        "mem": memory,
+        "gpus_per_node": settings.gpus or "none",
+    }
+    return {
         "time": settings.time,
         "nodes": 1,
         "ntasks_per_node": 1,
@@ -193,14 +192,8 @@ def _parameters(settings: SlurmSettings) -> dict[str, Any]:
         "setup": [f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
         "wckey": None,
         "additional_parameters": {"requeue": True, **read_options(settings.options)},
+        **{key: value for key, value in chosen.items() if value != "none"},
     }
-    if settings.partition != "none":
-        parameters["partition"] = settings.partition
-    if settings.memory != "none":
-        parameters["mem"] = f"{round(settings.memory * 1024)}M"
-    if settings.gpus:
-        parameters["gpus_per_node"] = settings.gpus
-    return parameters
 
 
 def pilot_states(job: str) -> Counter[str]:

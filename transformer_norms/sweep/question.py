@@ -41,7 +41,7 @@ from transformer_norms.sweep.design import (
     read_typed_seeds,
     seed_order,
 )
-from transformer_norms.validation import check
+from transformer_norms.validation import build
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 _HOMES = {"seed": "under seeds"} | dict.fromkeys(("sweep", *COMMANDS), "on the command line")
@@ -161,7 +161,7 @@ def read_question(name: str, plugins: str = "none") -> Question:
         if not isinstance(content, dict):
             raise ConfigError("a list is not allowed; it should be keys")
         keys = {str(key): value for key, value in content.items()}
-        question = Question(**check("", cross(keys), Question))
+        question = build(Question, "", cross(keys))
     except (ValueError, OSError) as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)
