@@ -5,7 +5,7 @@ import io
 import re
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -104,7 +104,7 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[JobEnd]:
             works = [partial(train, c, weights_only=not c.trainer.keep_optimizer) for c in configs]
             if len(jobs) > 1:
                 return _train_stack(configs, works, stop)
-            return [_run_to_end(work, stop) for work in works]
+            return [_end_of(works[0]())]
     except BaseException as error:
         return [_failure(error, stop)] * len(jobs)
     finally:
@@ -137,31 +137,31 @@ def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping
             one.stop_requested |= stop.stop_requested
 
     with machine.deterministic(device):
-        first, *others = [_run_to_end(run.result, stop) for run in stack.run(begun, pass_on)]
+        runs = stack.run(begun, pass_on)
+    ends = [
+        _failure(error, stop) if (error := run.exception()) else _end_of(run.result())
+        for run in runs
+    ]
     if stack.reason:
-        first = replace(first, remark=f"not stacked in every step: {stack.reason}")
-    return [first, *others]
+        ends[0] = replace(ends[0], remark=f"not stacked in every step: {stack.reason}")
+    return ends
 
 
-def _run_to_end(work: Callable[[], Mapping[str, Any]], stop: Stopping) -> JobEnd:
-    """Returns how a run ended, whose summary `work` returns."""
-    try:
-        summary = work()
-        keep_weights_only(Path(summary["folder"]))
-    except BaseException as error:
-        return _failure(error, stop)
+def _end_of(summary: Mapping[str, Any]) -> JobEnd:
+    """Returns how a run ended that has this summary."""
+    keep_weights_only(Path(summary["folder"]))
     return JobEnd(summary["status"])
 
 
 def _failure(error: BaseException, stop: Stopping) -> JobEnd:
-    """Returns how a run ended that raised this error, while it is handled."""
+    """Returns how a run ended that raised this error."""
     if isinstance(error, Busy):
         return JobEnd("busy")
     if stop.stop_requested or isinstance(error, Preempted):
         return JobEnd("preempted")
     if known := plugin_error(error):
         return JobEnd("failed", str(known))
-    return JobEnd("failed", describe_error(error), traceback.format_exc())
+    return JobEnd("failed", describe_error(error), "".join(traceback.format_exception(error)))
 
 
 def shorten(override: str) -> str:
