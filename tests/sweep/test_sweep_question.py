@@ -25,6 +25,12 @@ BASE = "question: Which?\nbaseline: {placement: pre}\nvary: {placement: [pre, po
 TUNED = BASE + "tune: {optimizer.lr: [1e-3, 4e-3], seed: [100]}\nseeds: [0, 1]\n"
 
 
+@pytest.fixture(autouse=True)
+def no_source(monkeypatch):
+    """Planning a job hashes no source file, which takes longer than the rest of it."""
+    monkeypatch.setattr("transformer_norms.run.identity.code", lambda config: {})
+
+
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     """Writes a sweep's file, and asks it with what is typed beside it."""
