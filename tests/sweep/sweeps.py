@@ -158,7 +158,7 @@ class Trainings:
         return summary
 
     def start(self, jobs):
-        if self.left == 0:  # not in the run, whose end is a failure of its own, whatever it is
+        if self.left == 0:  # not in the run, which answers anything that is raised as its failure
             raise Killed
         return launching.run_jobs(jobs)
 

@@ -82,7 +82,7 @@ def here(tmp_path, monkeypatch):
 
 
 def start(*arguments, prepare=None, **environment):
-    """Starts train.py in a process group of its own, as a terminal would."""
+    """Starts train.py in a separate process group, as a terminal would."""
     typed = {text.partition("=")[0] for text in arguments}
     short = [text for text in SHORT if text.partition("=")[0] not in typed]
     return Command([*arguments, *short], environment, prepare=prepare)
@@ -109,7 +109,7 @@ def workers_at_work(study):
 
 
 def results(study):
-    """The weights and the rows of a study's finished runs, in which each step stands once."""
+    """The weights and the rows of a study's finished runs, in which each step is there once."""
     runs = {}
     for name, summary in summaries(study).items():
         if summary["status"] != "finished":
@@ -340,7 +340,7 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
 @pytest.mark.goal("S2")
 @pytest.mark.parametrize("launcher", ["launcher=basic", "launcher=pool", "hydra/launcher=joblib"])
 def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher, measured):
-    """An error, a loss that is no number, sys.exit, a KeyboardInterrupt of its own, kill -9 as by
+    """An error, a loss that is no number, sys.exit, its own KeyboardInterrupt, kill -9 as by
     the kernel where memory is short, and an end without a word."""
     write_norm("bad", PLUGIN, "factor: 1.0\n")
     ends = {0: "RuntimeError: no more", 2: "SystemExit: 7", 3: "KeyboardInterrupt"}

@@ -79,7 +79,7 @@ def test_a_worker_that_had_a_signal_itself_gets_no_second_one_from_the_pool():
         (None, 2, ["0", "1", "0"]),
         (None, 1, ["0", "0", "0"]),
         ("3, 5", 2, ["3", "5", "3"]),
-        ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what stands before -1
+        ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what comes before -1
         ("", 0, ["", "", ""]),
     ],
 )

@@ -33,7 +33,7 @@ def no_source(monkeypatch):
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """Writes a sweep's file, and asks it with what is typed beside it."""
+    """Writes a sweep's file, and asks it with what is typed in addition."""
     monkeypatch.chdir(tmp_path)
     folder = Path("mine/configs/sweep")
     folder.mkdir(parents=True)
@@ -141,7 +141,7 @@ def test_ready_sweeps_that_more_than_five_seeds_decide_tune_on_two_of_their_own(
     "name", [n for n in READY if "together:" in option_files("sweep")[n].read_text()]
 )
 def test_no_two_variants_that_a_ready_sweep_lists_are_one_run(name):
-    """A typed `auto`, for example, stands before the choice of a preset."""
+    """A typed `auto`, for example, comes before the choice of a preset."""
     wide = ["model.width=256"] if name == "width" else []  # at 128 its factors 128/d are one
     plans = read_request([f"sweep={name}", "data=stories", *wide])
     jobs, (point, *_) = Jobs(plans), plans.question.points

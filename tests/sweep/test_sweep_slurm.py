@@ -1,4 +1,4 @@
-"""`launcher=slurm` beside programs that stand for Slurm's: what is submitted, when, and what the
+"""`launcher=slurm` with programs in the place of Slurm's: what is submitted, when, and what the
 command says. tests/scale/test_slurm.py has a real Slurm."""
 
 import errno

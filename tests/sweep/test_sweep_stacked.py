@@ -1,4 +1,4 @@
-"""A sweep whose launcher stacks runs: as lone runs of the same configs, whatever happens to one."""
+"""A sweep whose launcher stacks runs: as lone runs of the same configs, also where one fails."""
 
 import json
 import os
