@@ -60,7 +60,7 @@ def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, 
 @pytest.mark.goal("N1", "S2")
 def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained, measured):
     """All that may end a job: an error, a loss that is not a number, sys.exit, its own
-    KeyboardInterrupt, and any other BaseException. No signal came, so the sweep was not asked to stop."""
+    KeyboardInterrupt, any other BaseException. No signal came: the sweep was not asked to stop."""
     write_norm("bad", PLUGIN, "factor: 1.0\n")
     ends = [f"{{norm: bad, norm.factor: {end}, optimizer.lr: 1e-3}}" for end in (0, -1, 6, 2, 3, 7)]
     named = write_sweep(
