@@ -120,10 +120,30 @@ class Jobs:
         values = {k: v for k, v in variant.items() if stage != "tune" or k != ORDER}
         overrides = self._overrides(values, tuned, seed)
         if overrides not in self._plans:
-            self._plans[overrides] = self._plan(overrides, variant)
+            config = self._compose(overrides, variant)  # before torch is imported
+            from transformer_norms.run.plan import Plan
+
+            plan = Plan(config)
+            # Two variants may be one run: `auto` in one of them is what the other spells out.
+            self._plans[overrides] = self._plan_of.setdefault(plan.hash, plan)
         plan = self._plans[overrides]
         run = PlannedRun(plan.name, plan.hash, stage, variant, tuned, seed)
         return Job(run, overrides, plan)
+
+    def _compose(self, overrides: Sequence[str], variant: Values) -> Config:
+        """The config of a job. Raises ConfigError, which says what to write where some variants
+        have a key and others have not."""
+        try:
+            return compose(overrides)
+        except ConfigError as error:
+            question, key = self.request.question, str(error).partition("=")[0]
+            where = f" (in {label(variant)})" if len(question.variants) > 1 else ""
+            own = {one: value for one, value in variant.items() if one != key}
+            fits = (one for one in question.variants[:20] if not self.refusal(one, {}))
+            if own and key in {**question.fixed, **variant} and (having := next(fits, None)):
+                each = [{key: question.fixed.get(key), **having}, own]
+                where += f"; a sweep's file gives it to one variant, together: {each}"
+            raise ConfigError(f"{error}{where}") from None
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
@@ -191,19 +211,6 @@ class Jobs:
             f"warning: {question.most_seeds} seeds decide and 1 tunes, but the best value moves "
             f"from seed to seed; write seed: {two} under tune in the sweep's file"
         )
-
-    def _plan(self, overrides: Sequence[str], variant: Values) -> Any:
-        try:
-            config = compose(overrides)  # before the next import, which takes torch's time
-        except ConfigError as error:
-            several = len(self.request.question.variants) > 1
-            where = f" (in {label(variant)})" if several else ""
-            raise ConfigError(f"{error}{where}") from None
-        from transformer_norms.run.plan import Plan
-
-        plan = Plan(config)
-        # Two variants may be one run: `auto` in one of them is what the other spells out.
-        return self._plan_of.setdefault(plan.hash, plan)
 
 
 def _one_start(jobs: Sequence[Job]) -> str:

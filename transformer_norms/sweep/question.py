@@ -125,6 +125,8 @@ def read_request(arguments: Iterable[str]) -> Request:
                 f"{text}: {_INSTEAD.get(key, '')}{key} is written in a sweep's file; what is typed "
                 "with it is KEY=VALUE or KEY=A,B of a run"
             )
+        if key.split(".")[0] in ONE_VALUE and len(values) > 1:
+            raise ConfigError(f"{key}: one value for all runs of a sweep; there are {values}")
         if key in typed and typed[key] != values:
             raise ConfigError(f"{key} is typed twice, the second time as {text}")
         typed[key] = values
