@@ -267,16 +267,12 @@ REFUSED = [
         "0 is there twice",
     ),
     (BASE + "sedes: [1]\n", "sedes", "did you mean 'seeds'"),
-    (BASE + "seeds: [a]\n", "seeds: 'a'", "integer"),
     (BASE + "seeds: []\n", "seeds", "at least 1"),
     (BASE + "tune: {optimizer.lr: [1e-3]}\n", "tune: ", "seed is missing"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [0]}\n", "seed 0", "tunes and reports"),
     (BASE + "tune: {seed: [9]}\n", "tune: ", "names no key", "optimizer.lr"),
     (BASE + "tune: {optimizer.lr: 1e-3, seed: [9]}\n", "tune.optimizer.lr", "list"),
-    (BASE + "tune: {optimizer.lr: [1e-3], seed: [a]}\n", "tune.seed", "integer"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], refine: -1}\n", "tune.refine: -1", "0"),
-    (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], trials: 12}\n", "tune.trials: 12", "list"),
-    (BASE + "tune: {optimizer.lr: [1e-3], seed: 0}\n", "tune.seed: 0", "list"),
     *(
         (BASE + f"tune: {wrong}\n", f"tune: {shown} is", "keys")
         for wrong, shown in (("3", "3"), ("[]", "[]"), ("false", "False"))
@@ -286,15 +282,12 @@ REFUSED = [
     (BASE + "fixed: {launcher: pool}\n", "launcher", "command line"),
     (BASE + "together: [{placement: pre, study: a}]\n", "study", "under fixed"),
     (BASE + "margin: 0\n", "margin: 0", "greater than 0"),
-    (BASE + "margin: .nan\n", "margin", "finite"),
     (BASE + "effect: 0.01\n", "effect: there is no key 'effect'", "margin"),
-    (BASE + "contrasts: post - pre\n", "contrasts", "list"),
     (BASE + "contrasts: [psot - pre]\n", "contrasts: psot - pre", "did you mean 'post'"),
     (BASE + "contrasts: [post over placement]\n", "pre is no number above zero", "contrasts"),
     (BASE.replace("{placement: pre}", "{norm: pre}"), "baseline.norm", "placement"),
     (BASE.replace("{placement: pre}", "{placement: out}"), "no variant", "out"),
     (BASE.replace("question: Which?\n", ""), "question", "missing"),
-    (BASE.replace("[pre, post]", "pre"), "vary.placement", "list"),
     ("- a\n", "a list", "keys"),
     ("a: [\n", "configs/sweep/mine.yaml: is no YAML", "parsing"),
 ]
