@@ -54,7 +54,7 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
     for variant in variants:
         assert baseline_of(variant, question.baseline, variants) is not None
     # Every value of every axis and of the grid once: that they go together is tested elsewhere.
-    jobs, point = Jobs(plans), question.points[-1]
+    jobs, point = Jobs(plans), question.tune.points[-1]
     longest = max(map(len, question.vary.values()), default=0)
     grid = [
         {key: values[number % len(values)] for key, values in question.vary.items()}
@@ -144,7 +144,7 @@ def test_no_two_variants_that_a_ready_sweep_lists_are_one_run(name):
     """A typed `auto`, for example, comes before the choice of a preset."""
     wide = ["model.width=256"] if name == "width" else []  # at 128 its factors 128/d are one
     plans = read_request([f"sweep={name}", "data=stories", *wide])
-    jobs, (point, *_) = Jobs(plans), plans.question.points
+    jobs, (point, *_) = Jobs(plans), plans.question.tune.points
     listed = {jobs.make("result", v, point, 0).run.identity for v in plans.question.variants}
     assert len(listed) == len(plans.question.variants)
 

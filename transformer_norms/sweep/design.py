@@ -64,14 +64,14 @@ class Tuning:
         return [key for key, values in self.grid.items() if has_steps(values)]
 
     @property
-    def whole(self) -> int:
-        """The number of points of the grid."""
-        return math.prod(map(len, self.grid.values()))
+    def points(self) -> list[Values]:
+        """The points of the grid; one empty point if nothing is tuned."""
+        return product(self.grid)
 
     @property
     def budget(self) -> int:
         """The number of points of every variant, without those of `most_more`."""
-        return self.whole + self.refine * 2 * len(self.stepped)
+        return len(self.points) + self.refine * 2 * len(self.stepped)
 
     @property
     def most_more(self) -> int:
@@ -91,9 +91,9 @@ class Tuning:
     @property
     def description(self) -> str:
         """The budget in words: `7 points (a grid of 5, then 2 around the best)`."""
-        more = self.budget - self.whole
-        around = f", then {more} around the best" if more else ""
-        return f"{self.budget} points (a grid of {self.whole}{around})"
+        whole = len(self.points)
+        around = f", then {self.budget - whole} around the best" if self.budget > whole else ""
+        return f"{self.budget} points (a grid of {whole}{around})"
 
 
 NO_TUNING = Tuning({}, [], refine=0)

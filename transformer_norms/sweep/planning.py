@@ -101,7 +101,7 @@ class Jobs:
         Raises ConfigError or InputError if one cannot be run. Nothing has been written then.
         """
         question = self.request.question
-        points, variants, tune = question.points, question.variants, question.tune
+        tune, variants, points = question.tune, question.variants, question.tune.points
         tuning = (tune.budget + tune.most_more) * len(tune.seed)
         if len(variants) * max(tuning, question.most_seeds) > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")

@@ -115,7 +115,9 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     question = jobs.request.question
     if not (compared := count_comparisons(question)):
         raise ConfigError("--power: this sweep compares nothing: it has one variant")
-    job = jobs.make("result", question.variants[0], question.points[0], question.first_seeds[0])
+    job = jobs.make(
+        "result", question.variants[0], question.tune.points[0], question.first_seeds[0]
+    )
     known = read_noise(jobs, job)
     noise, size = _unit(question, known)
     rows: list[tuple[str, ...]] = [("seeds", "detects", "equal within", "runs")]

@@ -76,11 +76,6 @@ class Question:
         return distinct([*grid, *self.together])
 
     @property
-    def points(self) -> list[Values]:
-        """The points that are tried first; one empty point if nothing is tuned."""
-        return product(self.tune.grid)
-
-    @property
     def until_decided(self) -> UntilDecided | None:
         """The plan that adds seeds; None if the seeds are a list."""
         return self.seeds if isinstance(self.seeds, UntilDecided) else None

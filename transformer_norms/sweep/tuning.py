@@ -12,7 +12,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Tuned, Values, grouped, label
 from transformer_norms.run.failure import Horizon, best_ngram, bigram_horizons, failure
 from transformer_norms.run.summary import Summary
-from transformer_norms.sweep.design import MOST_OUTWARD, Tuning, product
+from transformer_norms.sweep.design import MOST_OUTWARD, Tuning
 from transformer_norms.sweep.planning import Job, Pair
 from transformer_norms.sweep.search import Attempt, Search, values_to_go_on
 
@@ -41,7 +41,7 @@ class Tuner:
         The caller runs them and calls `read` before it asks for more. A variant whose runs have
         not all ended waits for the next command.
         """
-        yield [(one.variant, point) for one in self.searches for point in product(self.tuning.grid)]
+        yield [(one.variant, point) for one in self.searches for point in self.tuning.points]
         yield from self._outward()
         for _ in range(self.tuning.refine):
             yield self._next_round(Search.refinement)
