@@ -33,8 +33,8 @@ from transformer_norms.comparison.verdict import (
     compare,
     usual_variance,
 )
-from transformer_norms.sweep.grid import Tuning
-from transformer_norms.sweep.search import Attempt, Tried
+from transformer_norms.sweep.design import NO_TUNING, Tuning
+from transformer_norms.sweep.search import Attempt, Search
 from transformer_norms.sweep.tuning import Tuner
 from transformer_norms.text_tables import markdown_table
 
@@ -160,13 +160,13 @@ class Study:
 # ------------------------------------------------------------------------------------ the procedure
 
 
-def tune(study: Study, variant: int) -> tuple[float, Tried]:
+def tune(study: Study, variant: int) -> tuple[float, Search]:
     """The chosen rate of one variant, and what it tried, as a sweep's tuning does it."""
     grid = [float(f"{CENTRE * study.plan.step**k:.4g}") for k in range(-HALF_GRID, HALF_GRID + 1)]
     seeds = list(range(100, 100 + study.plan.tuning_seeds))
     tuning = Tuning({RATE: grid}, seeds, refine=int(study.plan.refine))
     tuner = Tuner(tuning, [{"variant": variant}], {}, lambda *pair: True, lambda line: None)
-    (tried,) = tuner.tried
+    (tried,) = tuner.searches
     rounds = tuner.rounds()
     for pairs in rounds if study.plan.today else islice(rounds, 1):
         for _, point in pairs:
@@ -190,7 +190,9 @@ def judge(
     if study.plan.tunes:
         tuned = [tune(study, variant) for variant in variants]
     else:
-        tuned = [(float(np.exp(study.best[variant])), Tried({})) for variant in variants]
+        tuned = [
+            (float(np.exp(study.best[variant])), Search({}, NO_TUNING)) for variant in variants
+        ]
     seeds = range(max(counts))
     results = [study.outcomes(variant, rate, seeds) for variant, (rate, _) in enumerate(tuned)]
     decided: dict[str, Comparison] = {}
@@ -207,12 +209,12 @@ def judge(
 def _compare(
     study: Study,
     results: Sequence[Outcomes],
-    tuned: Sequence[tuple[float, Tried]],
+    tuned: Sequence[tuple[float, Search]],
     in_sequence: bool,
 ) -> dict[str, Comparison]:
     if study.plan.today and study.plan.tunes:
         slack = _gains(tuned, results)
-        edges = [bool(tried.edge([RATE])) for _, tried in tuned]
+        edges = [bool(tried.edge) for _, tried in tuned]
     else:
         slack, edges = dict.fromkeys(range(len(results)), 0.0), [False] * len(results)
     first, *others = [
@@ -225,7 +227,7 @@ def _compare(
 
 
 def _gains(
-    tuned: Sequence[tuple[float, Tried]], results: Sequence[Outcomes]
+    tuned: Sequence[tuple[float, Search]], results: Sequence[Outcomes]
 ) -> Mapping[int, float]:
     trials = {
         variant: (

@@ -7,7 +7,6 @@ checkpoint · 4 storage · 5 diverged · 75 preempted or busy: the same command 
 import json
 import os
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -167,16 +166,13 @@ def _run_sweep(hydras: Sequence[str], overrides: Sequence[str]) -> int:
         hydra_config(hydras)  # a wrong word is answered before anything is planned
     if any(text.startswith("hydra/sweeper=") for text in hydras):
         return run_search(hydras, overrides, _train_for_loss)
-    from transformer_norms.sweep.drive import plan_sweep, run_sweep
+    from transformer_norms.sweep.drive import run_sweep
 
-    jobs, _ = plan_sweep(tuple(overrides))
+    if hydras:
+        return run_sweep(overrides, lambda request: HydraLauncher(hydras, request.study))
     from transformer_norms.sweep.pilots import make_launcher
 
-    study = jobs.request.study
-    launcher = HydraLauncher(hydras, study) if hydras else make_launcher(overrides)
-    with closing(launcher):
-        run_sweep(overrides, launcher)
-    return 0
+    return run_sweep(overrides, partial(make_launcher, overrides))
 
 
 def _train_for_loss(overrides: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""A real Slurm of one node, on loopback, with folders, keys and ports of its own, for one `with`.
+"""A real Slurm of one node, on loopback, with its own folders, keys and ports, for one `with`.
 
 It needs Debian's slurm-wlm and munge (`apt-get install --no-install-recommends slurm-wlm munge`),
 and root, since its daemons start processes as other users. Nothing of the system's own Slurm is

@@ -116,7 +116,7 @@ def results(place):
 
 
 def local_results(place, environment, *sweep):
-    """The results of the same sweep in one process, in a folder of its own."""
+    """The results of the same sweep in one process, in a separate folder."""
     local = place / "local"
     local.mkdir()
     (local / "mine").symlink_to(place / "mine")

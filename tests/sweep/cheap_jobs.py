@@ -5,6 +5,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+from transformer_norms.sweep.launcher import JobEnd
+
 
 def run_cheap_job(jobs):
     """Stands for jobs: `fine` ends, `once` kills its worker once, `always` every time. `leaves`
@@ -21,7 +23,7 @@ def _run(overrides):
         os._exit(0)
     if name == "always" or (name == "once" and attempts == 1):
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"status": "finished", "threads": overrides[-1]}
+    return JobEnd("finished")
 
 
 def end_process_of_first_seed(jobs):
@@ -30,7 +32,7 @@ def end_process_of_first_seed(jobs):
     Path(f"{overrides[-1].replace('=', '')}-{os.getpid()}").touch()
     if overrides[-1] == "seed=0":
         os._exit(9)
-    return [{"status": "finished"}]
+    return [JobEnd("finished")]
 
 
 def tries(folder):

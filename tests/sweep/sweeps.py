@@ -19,8 +19,8 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import drive, launching
-from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.launching import run_job
+from transformer_norms.sweep.launcher import Launcher
+from transformer_norms.sweep.launching import run_jobs
 
 SHORT = ["model=nano", "model.depth=1", "data=text", "data.paths=corpus.txt", "tracking=none"]
 SHORT += "data.val_tokens=300 trainer.threads=1 trainer.steps=4 trainer.batch_size=2".split()
@@ -59,7 +59,7 @@ class Bad(nn.Module):
 """
 
 
-class BasicLauncher:
+class BasicLauncher(Launcher):
     """Runs jobs here, one at a time, and counts what was asked of it."""
 
     at_once = 1
@@ -67,9 +67,10 @@ class BasicLauncher:
     def __init__(self):
         self.asked = []
 
-    def run(self, jobs, stacks=None):
-        self.asked += jobs
-        return [run_job(overrides) for overrides in jobs]
+    def run(self, stacks, stopping):
+        jobs = [job for stack in stacks for job in stack]
+        self.asked += [job.overrides for job in jobs]
+        return {job.folder: run_jobs([job.overrides])[0] for job in jobs}
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +79,12 @@ def here(tmp_path, monkeypatch):
     Path("corpus.txt").write_text(TEXT)
     skip_pictures(monkeypatch)
     compose_once(monkeypatch)
-    plan_sweep.cache_clear()
 
 
 def compose_once(monkeypatch, composed=None):
-    """A test composes each config once, which a sweep does for a plan and for a run of it."""
+    """A test composes each config once, which a sweep does for a plan and for a run of it, and
+    hashes no source file."""
+    monkeypatch.setattr("transformer_norms.run.identity.code", lambda config: {})
     composed = composed or cache(lambda overrides: compose(list(overrides)))
     for module in ("planning", "launching"):
         monkeypatch.setattr(
@@ -106,12 +108,7 @@ def trained(monkeypatch):
 
 def sweep(capsys, *arguments, launcher=None, short=SHORT):
     """(the JSON line, the exit code, what a person reads)."""
-    plan_sweep.cache_clear()
-    code = 0
-    try:
-        drive.run_sweep([*short, *arguments], launcher or BasicLauncher())
-    except SystemExit as exit:
-        code = exit.code
+    code = drive.run_sweep([*short, *arguments], lambda request: launcher or BasicLauncher())
     out, err = capsys.readouterr()
     return json.loads(out.splitlines()[-1]), code, err
 
@@ -122,7 +119,7 @@ MADE_UP = ["model=nano", "data=stories", "tracking=none", "trainer.steps=4", "tr
 SHIFTS = {"rmsnorm": 0.0, "layernorm": -0.08, "dyt": 0.08, "scalenorm": 0.0, "derf": math.inf}
 SD = 0.01
 composed = cache(lambda overrides: compose(list(overrides)))  # all tests have the same configs
-_axes = cache(default_axes)
+_axes, _yamls = cache(default_axes), {}  # by the ids of configs, which `composed` keeps
 made_up_sweep = partial(sweep, short=MADE_UP)
 
 
@@ -146,7 +143,8 @@ class Trainings:
         self.runs.append((norm, seed))
         self.folders.append(run.folder.name)
         run.folder.mkdir(parents=True)
-        (run.folder / "config.yaml").write_text(to_yaml(config))
+        yaml = _yamls[id(config)] = _yamls.get(id(config)) or to_yaml(config)
+        (run.folder / "config.yaml").write_text(yaml)
         (run.folder / "metrics.jsonl").write_text("")
         loss = self.loss(config)
         trained = math.isfinite(loss)
@@ -159,10 +157,10 @@ class Trainings:
         summary.write(run.folder)
         return summary
 
-    def start(self, overrides):
-        if self.left == 0:  # not in the run, whose end is a failure of its own, whatever it is
+    def start(self, jobs):
+        if self.left == 0:  # not in the run, which answers anything that is raised as its failure
             raise Killed
-        return launching.run_job(overrides)
+        return launching.run_jobs(jobs)
 
     def loss(self, config):
         norm = config.choices["norm"]
@@ -182,7 +180,7 @@ def trainings(tmp_path, monkeypatch):
     monkeypatch.setattr("transformer_norms.run.plan.default_axes", _axes)
     made = Trainings()
     monkeypatch.setattr(running.Run, "train", lambda run, *rest: made.train(run, *rest))
-    monkeypatch.setattr("sweeps.run_job", made.start)
+    monkeypatch.setattr("sweeps.run_jobs", made.start)
     return made
 
 

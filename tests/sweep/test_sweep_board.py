@@ -3,6 +3,7 @@
 import json
 import sys
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -15,9 +16,10 @@ from transformer_norms.sweep.launching import record_failure
 from transformer_norms.sweep.planning import Job
 
 
-def job_in(folder, variant=None):
+def job_in(folder, variant=None, run=None):
     """A job that has not begun."""
-    return Job(PlannedRun("a", "0" * 16, "result", variant or {}, {}, 0), folder, (), composed(()))
+    run = run or PlannedRun("a", "0" * 16, "result", variant or {}, {}, 0)
+    return Job(run, (), SimpleNamespace(folder=folder, config=composed(())))
 
 
 def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
@@ -33,9 +35,10 @@ def test_a_terminal_shows_a_value_in_brackets_as_it_was_typed(tmp_path):
     shown = board.Board("name", lambda folder: None)
     shown.add([job_in(tmp_path, {"data.paths": ["/a"], "optimizer.betas": ["[b]"]})])
     console = Console(file=StringIO(), width=200)
-    shown.rows[0].state = "running"
+    (row,) = shown.rows
+    row.state = "running"
     console.print(shown._drawing())
-    assert console.file.getvalue().splitlines()[1] == f"  {shown.rows[0].job}: step 0/0"
+    assert console.file.getvalue().splitlines()[1] == f"  {row.job}: step 0/0"
 
 
 def test_the_time_left_is_at_the_pace_of_the_runs_so_far(tmp_path, monkeypatch):
@@ -44,9 +47,10 @@ def test_the_time_left_is_at_the_pace_of_the_runs_so_far(tmp_path, monkeypatch):
     monkeypatch.setattr(board.time, "monotonic", lambda: 110.0)
     shown.add([job_in(tmp_path / f"{i}") for i in range(4)])
     assert shown._left() == ""
-    shown.rows[0].began, shown.rows[0].state = True, "finished"
+    first, _, third, _ = shown.rows
+    first.began, first.state = True, "finished"
     assert shown._left() == "; 0:30 left"  # ten seconds for one of four
-    shown.rows[2].state, shown.rows[2].step, shown.rows[2].steps = "running", 1, 4
+    third.state, third.step, third.steps = "running", 1, 4
     assert shown._left() == "; 0:22 left"  # 2.75 at 1.25 in ten seconds
 
 
@@ -55,10 +59,10 @@ def test_what_another_run_has_left_in_the_folder_of_a_job_is_no_result_of_it(tmp
     folder = make_run(tmp_path, config_of(), 2.0)
     plan = planned(config_of(), {})
     other = PlannedRun(**vars(plan) | {"identity": "0" * 16})
-    assert [Job(run, folder, (), composed(())).ended for run in (plan, other)] == [True, False]
+    assert [job_in(folder, run=run).ended for run in (plan, other)] == [True, False]
     edit(folder, status="running")
     left = tree(folder)
-    foreign = Job(other, folder, (), composed(()))
+    foreign = job_in(folder, run=other)
     record_failure(foreign, "no more")
     row = board.JobRow(foreign)
     row.update()

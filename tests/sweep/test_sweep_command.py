@@ -21,6 +21,7 @@ from warm import CEILING, TEXT, Command
 from transformer_norms import cli, compose, train
 from transformer_norms.processes import cores
 from transformer_norms.sweep import drive, pool
+from transformer_norms.sweep.question import read_request
 
 ROOT = Path(__file__).parents[2]
 SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
@@ -81,7 +82,7 @@ def here(tmp_path, monkeypatch):
 
 
 def start(*arguments, prepare=None, **environment):
-    """Starts train.py in a process group of its own, as a terminal would."""
+    """Starts train.py in a separate process group, as a terminal would."""
     typed = {text.partition("=")[0] for text in arguments}
     short = [text for text in SHORT if text.partition("=")[0] not in typed]
     return Command([*arguments, *short], environment, prepare=prepare)
@@ -108,7 +109,7 @@ def workers_at_work(study):
 
 
 def results(study):
-    """The weights and the rows of a study's finished runs, in which each step stands once."""
+    """The weights and the rows of a study's finished runs, in which each step is there once."""
     runs = {}
     for name, summary in summaries(study).items():
         if summary["status"] != "finished":
@@ -164,9 +165,10 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
     first.wait_for(lambda: workers_at_work("main"))
 
     class Second(BasicLauncher):
-        def run(self, *jobs):
-            yield from super().run(*jobs)
+        def run(self, stacks, stopping):
+            ends = super().run(stacks, stopping)
             Path("go").touch()  # once it has found the first driver's run held
+            return ends
 
     second, *ended = sweep(capsys, *arguments, launcher=Second(), short=SHORT)
     code, answer, err = first.end()
@@ -218,8 +220,7 @@ def test_by_default_a_run_that_ends_its_process_fails_alone(capsys, monkeypatch,
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setattr(pool, "_run_in_worker", end_process_of_first_seed)
     monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
-    with pytest.raises(SystemExit, match="1"):
-        cli.main(["-m", "seed=0,1", "trainer.steps=4", *SHORT])
+    assert cli.main(["-m", "seed=0,1", "trainer.steps=4", *SHORT]) == 1
     out, err = capsys.readouterr()
     assert json.loads(out.splitlines()[-1])["failed"] == 1
     assert err.splitlines()[-1] == "failed: the variant s0: its worker ended with code 9"
@@ -230,8 +231,10 @@ def test_by_default_a_run_that_ends_its_process_fails_alone(capsys, monkeypatch,
 def test_hydras_basic_launcher_trains_in_the_process_of_the_command(monkeypatch):
     """A debugger sees its runs. The default has a worker."""
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    launchers = []
-    monkeypatch.setattr(drive, "run_sweep", lambda words, launcher: launchers.append(launcher))
+    request, launchers = read_request(["seed=0,1"]), []
+    monkeypatch.setattr(
+        drive, "run_sweep", lambda words, make: launchers.append(make(request)) or 0
+    )
     for typed in ([], ["hydra/launcher=basic"], ["launcher=pool", "launcher.workers=3"]):
         assert cli.main(["-m", "seed=0,1", *typed, *SHORT]) == 0
     one, own, three = launchers
@@ -337,7 +340,7 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
 @pytest.mark.goal("S2")
 @pytest.mark.parametrize("launcher", ["launcher=basic", "launcher=pool", "hydra/launcher=joblib"])
 def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher, measured):
-    """An error, a loss that is no number, sys.exit, a KeyboardInterrupt of its own, kill -9 as by
+    """An error, a loss that is no number, sys.exit, its own KeyboardInterrupt, kill -9 as by
     the kernel where memory is short, and an end without a word."""
     write_norm("bad", PLUGIN, "factor: 1.0\n")
     ends = {0: "RuntimeError: no more", 2: "SystemExit: 7", 3: "KeyboardInterrupt"}

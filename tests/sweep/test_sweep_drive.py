@@ -1,4 +1,4 @@
-"""A sweep's runs: what is missing and nothing else, whatever goes wrong with one of them."""
+"""A sweep's runs: what is missing and nothing else, also where one of them goes wrong."""
 
 import json
 import sys
@@ -59,8 +59,8 @@ def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, 
 
 @pytest.mark.goal("N1", "S2")
 def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained, measured):
-    """Whatever ends a job: an error, a loss that is no number, sys.exit, its own KeyboardInterrupt,
-    and any other BaseException. No signal came, so the sweep was not asked to stop."""
+    """All that may end a job: an error, a loss that is not a number, sys.exit, its own
+    KeyboardInterrupt, any other BaseException. No signal came: the sweep was not asked to stop."""
     write_norm("bad", PLUGIN, "factor: 1.0\n")
     ends = [f"{{norm: bad, norm.factor: {end}, optimizer.lr: 1e-3}}" for end in (0, -1, 6, 2, 3, 7)]
     named = write_sweep(
@@ -133,10 +133,10 @@ def test_a_launcher_that_breaks_down_is_told_and_costs_the_job_that_breaks_it(ca
     class Breaks(BasicLauncher):
         at_once = 0
 
-        def run(self, jobs, stacks):
-            if any("norm=layernorm" in overrides for overrides in jobs):
+        def run(self, stacks, stopping):
+            if any("norm=layernorm" in job.overrides for stack in stacks for job in stack):
                 raise error("the queue is gone")
-            return super().run(jobs)
+            return super().run(stacks, stopping)
 
     launcher = Breaks()
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)

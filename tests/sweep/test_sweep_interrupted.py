@@ -24,6 +24,7 @@ from transformer_norms.signals import Stopping
 from transformer_norms.storage import locks
 from transformer_norms.sweep import drive, launching
 from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.sweep.launcher import JobEnd
 
 
 def test_a_signal_while_the_data_is_prepared_ends_the_sweep_and_the_code_says_again(
@@ -104,9 +105,9 @@ def test_a_run_whose_worker_died_is_recorded_as_failed_with_the_cause(capsys):
     _, jobs = plan_sweep((*SHORT, "norm=layernorm"))
 
     class Dies(BasicLauncher):
-        def run(self, overrides, stacks):
+        def run(self, stacks, stopping):
             begin_elsewhere(jobs[0])[0].release()
-            return [{"status": "failed", "error": "its worker was killed by SIGKILL"}]
+            return {jobs[0].folder: JobEnd("failed", "its worker was killed by SIGKILL")}
 
     answer, code, err = sweep(capsys, "norm=layernorm", launcher=Dies())
     assert (answer["failed"], code) == (1, 1)
@@ -120,14 +121,14 @@ def test_after_a_signal_no_further_job_is_begun_and_the_code_says_again(capsys, 
     """Also where the run that hears the signal comes to its end."""
 
     class Signalled(BasicLauncher):
-        def run(self, jobs, stacks):
-            answers = super().run(jobs)
+        def run(self, stacks, stopping):
+            ends = super().run(stacks, stopping)
             if not finishes:
-                return [{"status": "preempted"}]
+                return dict.fromkeys(ends, JobEnd("preempted"))
             with Stopping() as inner:
                 inner.deferring = True
                 os.kill(os.getpid(), signal.SIGUSR1)
-            return answers
+            return ends
 
     launcher = Signalled()
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm,dyt", launcher=launcher)

@@ -2,6 +2,9 @@
 
 import os
 import signal
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cheap_jobs import run_cheap_job, tries
@@ -15,14 +18,15 @@ from transformer_norms.sweep import pool
 KILLED = "its worker was killed by SIGKILL; out of memory?"
 
 
-def run_jobs(names, stacks=None):
-    """The errors of cheap jobs that a pool of one worker has run, by name; None is no error."""
-    workers = pool.Pool(1)
-    answers = workers.run([[name] for name in names], stacks)
-    workers.close()
-    assert {one["status"] for one in answers if "error" not in one} <= {"finished"}
-    assert {one["status"] for one in answers if "error" in one} <= {"failed"}
-    return {name: one.get("error") for name, one in zip(names, answers, strict=True)}
+def run_jobs(*stacks):
+    """The errors of cheap jobs that a pool of one worker has run, by name; '' is no error."""
+    jobs = [[SimpleNamespace(folder=Path(n), overrides=[n]) for n in stack] for stack in stacks]
+    with closing(pool.Pool(1)) as workers, Stopping() as stopping:
+        ends = workers.run(jobs, stopping)
+    assert {(end.status, bool(end.error)) for end in ends.values()} <= {
+        ("finished", False), ("failed", True)
+    }  # fmt: skip
+    return {folder.name: end.error for folder, end in ends.items()}
 
 
 @pytest.fixture
@@ -35,8 +39,8 @@ def cheap(tmp_path, monkeypatch):
 def test_a_worker_that_dies_costs_one_attempt_of_one_job(cheap, tmp_path):
     """The first three jobs are a stack, in which the second one is to blame."""
     left = "its worker ended with code 0"
-    errors = {"a": None, "always": KILLED, "b": None, "once": None, "leaves": left, "fine": None}
-    assert run_jobs([*errors], [[0, 1, 2], [3], [4], [5]]) == errors
+    errors = {"a": "", "always": KILLED, "b": "", "once": "", "leaves": left, "fine": ""}
+    assert run_jobs(["a", "always", "b"], ["once"], ["leaves"], ["fine"]) == errors
     begun = {"a": 2, "always": pool.ATTEMPTS, "b": 1, "once": 2, "leaves": pool.ATTEMPTS, "fine": 1}
     assert tries(tmp_path) == begun
 
@@ -56,7 +60,7 @@ def test_a_worker_that_is_killed_at_birth_costs_one_attempt_of_one_job(
             worker.process.join()
 
     monkeypatch.setattr(pool.Worker, "__init__", begin)
-    assert run_jobs("ab") == {name: KILLED if name in died else None for name in "ab"}
+    assert run_jobs("a", "b") == {name: KILLED if name in died else "" for name in "ab"}
     assert len(born) == (2 * pool.ATTEMPTS if died else 2)
 
 
@@ -75,7 +79,7 @@ def test_a_worker_that_had_a_signal_itself_gets_no_second_one_from_the_pool():
         (None, 2, ["0", "1", "0"]),
         (None, 1, ["0", "0", "0"]),
         ("3, 5", 2, ["3", "5", "3"]),
-        ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what stands before -1
+        ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what comes before -1
         ("", 0, ["", "", ""]),
     ],
 )

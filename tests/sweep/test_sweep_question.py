@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_norms.comparison.sweep_record import baseline_of, label
-from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed, parse
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import option_files, options
+from transformer_norms.sweep.design import Tuning
 from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.grid import Tuning
 from transformer_norms.sweep.planning import Jobs
 from transformer_norms.sweep.power_table import count_comparisons, count_pairs
 from transformer_norms.sweep.question import read_question, read_request
@@ -26,9 +25,15 @@ BASE = "question: Which?\nbaseline: {placement: pre}\nvary: {placement: [pre, po
 TUNED = BASE + "tune: {optimizer.lr: [1e-3, 4e-3], seed: [100]}\nseeds: [0, 1]\n"
 
 
+@pytest.fixture(autouse=True)
+def no_source(monkeypatch):
+    """Planning a job hashes no source file, which takes longer than the rest of it."""
+    monkeypatch.setattr("transformer_norms.run.identity.code", lambda config: {})
+
+
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """Writes a sweep's file, and asks it with what is typed beside it."""
+    """Writes a sweep's file, and asks it with what is typed in addition."""
     monkeypatch.chdir(tmp_path)
     folder = Path("mine/configs/sweep")
     folder.mkdir(parents=True)
@@ -49,7 +54,7 @@ def test_each_ready_sweep_plans_runs_that_can_be_trained_and_has_a_baseline_for_
     for variant in variants:
         assert baseline_of(variant, question.baseline, variants) is not None
     # Every value of every axis and of the grid once: that they go together is tested elsewhere.
-    jobs, point = Jobs(plans), question.points[-1]
+    jobs, point = Jobs(plans), question.tune.points[-1]
     longest = max(map(len, question.vary.values()), default=0)
     grid = [
         {key: values[number % len(values)] for key, values in question.vary.items()}
@@ -136,10 +141,10 @@ def test_ready_sweeps_that_more_than_five_seeds_decide_tune_on_two_of_their_own(
     "name", [n for n in READY if "together:" in option_files("sweep")[n].read_text()]
 )
 def test_no_two_variants_that_a_ready_sweep_lists_are_one_run(name):
-    """A typed `auto`, for example, stands before the choice of a preset."""
+    """A typed `auto`, for example, comes before the choice of a preset."""
     wide = ["model.width=256"] if name == "width" else []  # at 128 its factors 128/d are one
     plans = read_request([f"sweep={name}", "data=stories", *wide])
-    jobs, (point, *_) = Jobs(plans), plans.question.points
+    jobs, (point, *_) = Jobs(plans), plans.question.tune.points
     listed = {jobs.make("result", v, point, 0).run.identity for v in plans.question.variants}
     assert len(listed) == len(plans.question.variants)
 
@@ -160,27 +165,6 @@ def test_what_a_study_says_of_its_plan_is_what_it_plans(name, by_hand):
     assert f"{tokens:.2e}".replace("e+", "e") in text
     if name.endswith("_pilot"):
         assert fixed == read_question(name.removesuffix("_pilot")).fixed
-
-
-def test_a_question_varies_and_tunes_what_enters_the_first_block_and_a_weights_deviation(mine):
-    content = (
-        "question: Which?\nbaseline: {init.stream_by: table}\n"
-        "vary: {init.stream_by: [table, scale], init.std.output: [0, default/sqrt(2*N)]}\n"
-        "tune: {init.stream: [0.1, 1], seed: [100]}\nseeds: [0]\n"
-    )
-    plans = mine(content, "data=stories", "init=scaled")
-    jobs, question = Jobs(plans), plans.question
-    starts = set()
-    for variant in question.variants:
-        for point in question.points:
-            config = compose(jobs.make("tune", variant, point, 100).overrides)
-            scale, std = config.architecture.embed_scale, config.init.std
-            starts.add((scale, std["output"], std.get("embedding", std["default"])))
-    # By the table: its deviation; by the scale: the rms over the table's own 0.02.
-    outputs = {0, "0.02/sqrt(2*N)"}
-    assert starts == {("none", o, rms) for o in outputs for rms in ("0.1", "1")} | {
-        (scale, o, 0.02) for o in outputs for scale in ("0.1/0.02", "1/0.02")
-    }
 
 
 def test_typed_values_stand_in_the_place_of_the_files(mine):
@@ -283,16 +267,12 @@ REFUSED = [
         "0 is there twice",
     ),
     (BASE + "sedes: [1]\n", "sedes", "did you mean 'seeds'"),
-    (BASE + "seeds: [a]\n", "seeds: 'a'", "integer"),
     (BASE + "seeds: []\n", "seeds", "at least 1"),
     (BASE + "tune: {optimizer.lr: [1e-3]}\n", "tune: ", "seed is missing"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [0]}\n", "seed 0", "tunes and reports"),
     (BASE + "tune: {seed: [9]}\n", "tune: ", "names no key", "optimizer.lr"),
     (BASE + "tune: {optimizer.lr: 1e-3, seed: [9]}\n", "tune.optimizer.lr", "list"),
-    (BASE + "tune: {optimizer.lr: [1e-3], seed: [a]}\n", "tune.seed", "integer"),
     (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], refine: -1}\n", "tune.refine: -1", "0"),
-    (BASE + "tune: {optimizer.lr: [1e-3], seed: [9], trials: 12}\n", "tune.trials: 12", "list"),
-    (BASE + "tune: {optimizer.lr: [1e-3], seed: 0}\n", "tune.seed: 0", "list"),
     *(
         (BASE + f"tune: {wrong}\n", f"tune: {shown} is", "keys")
         for wrong, shown in (("3", "3"), ("[]", "[]"), ("false", "False"))
@@ -302,15 +282,12 @@ REFUSED = [
     (BASE + "fixed: {launcher: pool}\n", "launcher", "command line"),
     (BASE + "together: [{placement: pre, study: a}]\n", "study", "under fixed"),
     (BASE + "margin: 0\n", "margin: 0", "greater than 0"),
-    (BASE + "margin: .nan\n", "margin", "finite"),
     (BASE + "effect: 0.01\n", "effect: there is no key 'effect'", "margin"),
-    (BASE + "contrasts: post - pre\n", "contrasts", "list"),
     (BASE + "contrasts: [psot - pre]\n", "contrasts: psot - pre", "did you mean 'post'"),
     (BASE + "contrasts: [post over placement]\n", "pre is no number above zero", "contrasts"),
     (BASE.replace("{placement: pre}", "{norm: pre}"), "baseline.norm", "placement"),
     (BASE.replace("{placement: pre}", "{placement: out}"), "no variant", "out"),
     (BASE.replace("question: Which?\n", ""), "question", "missing"),
-    (BASE.replace("[pre, post]", "pre"), "vary.placement", "list"),
     ("- a\n", "a list", "keys"),
     ("a: [\n", "configs/sweep/mine.yaml: is no YAML", "parsing"),
 ]

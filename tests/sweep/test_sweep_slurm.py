@@ -1,4 +1,4 @@
-"""`launcher=slurm` beside programs that stand for Slurm's: what is submitted, when, and what the
+"""`launcher=slurm` with programs in the place of Slurm's: what is submitted, when, and what the
 command says. tests/scale/test_slurm.py has a real Slurm."""
 
 import errno
@@ -15,10 +15,10 @@ from sweeps import MADE_UP, BasicLauncher, Killed, trainings, write_sweep
 from sweeps import made_up_sweep as sweep
 
 from transformer_norms import ConfigError
-from transformer_norms.config.launchers import SlurmSettings
 from transformer_norms.errors import StorageError
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import pilots
+from transformer_norms.sweep.question import read_request
 
 PROGRAMS = {
     "sbatch": 'n=$(ls | grep -c "^job-"); cp "$1" "job-$n"; echo "Submitted batch job $n"',
@@ -28,10 +28,6 @@ PROGRAMS = {
 }
 SIGNALS = (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR1)
 TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0, 1, 2]\n"
-DEFAULTS = {
-    "partition": "none", "pilots": 2, "time": 30, "gpus": 0, "cpus": 2, "memory": "none",
-    "workers": "auto", "per_gpu": 1, "stacked": "none", "wait": False, "options": "none",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -69,16 +65,13 @@ class Inside(BasicLauncher):
         cls.settings.append(settings)
         return cls()
 
-    def close(self):
-        pass
 
-
-def command(capsys, text=TWO, **typed):
+def command(capsys, *typed, text=TWO):
     """The JSON line, the exit code and the lines of `train.py sweep=mine launcher=slurm`."""
-    own = [*MADE_UP, *write_sweep(text)]
-    words = [*own, "launcher=slurm", "launcher.pilots=2"]
-    launcher = pilots.Pilots(SlurmSettings(**{**DEFAULTS, **typed}), words)
-    return sweep(capsys, *own[len(MADE_UP) :], launcher=launcher)
+    own = write_sweep(text)
+    words = ["launcher=slurm", "launcher.pilots=2", "launcher.cpus=2", "launcher.time=30", *typed]
+    launcher = pilots.make_launcher([*MADE_UP, *own, *words], read_request(own))
+    return sweep(capsys, *own, launcher=launcher)
 
 
 def submissions():
@@ -95,10 +88,14 @@ def run_pilots(job, number=1):
 
 
 def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm, capsys):
-    answer, code, err = command(capsys, partition="long", gpus=2, memory=1.5, options="--nice=3")
+    answer, code, err = command(
+        capsys, "launcher.partition=long", "launcher.gpus=2", "launcher.memory=1.5",
+        "launcher.options='--nice=3'",
+    )  # fmt: skip
+
     assert (code, answer["missing"], answer["report"]) == (75, 6, None)
     assert "submitted job 0, 2 pilots for 6 runs" in err
-    assert json.loads(Path("runs/mine/slurm/mine.json").read_text()) == {"job": "0", "pilots": 2}
+    assert json.loads(Path("runs/mine/slurm/mine.json").read_text()) == {"job": "0"}
     script = Path("job-0").read_text()
     flags = "array=0-1%2 time=30 cpus-per-task=2 gpus-per-node=2 mem=1536M partition=long nice=3"
     for flag in (*flags.split(), "signal=USR1@90", "requeue", "job-name=mine"):
@@ -120,7 +117,7 @@ def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm,
     assert submissions() == ["job-0"]
 
     more_seeds = TWO.replace("[0, 1, 2]", "[0, 1, 2, 3]")
-    answer, code, _ = command(capsys, more_seeds)
+    answer, code, _ = command(capsys, text=more_seeds)
     assert (code, answer["missing"], answer["failed"]) == (75, 2, 0)
     assert submissions() == ["job-0", "job-1"]
 
@@ -165,12 +162,12 @@ def test_a_command_that_waits_ends_in_the_report(slurm, capsys, monkeypatch):
         return Counter()
 
     monkeypatch.setattr(pilots, "pilot_states", states)
-    answer, code, _ = command(capsys, wait=True)
+    answer, code, _ = command(capsys, "launcher.wait=true")
     assert (code, answer["finished"], submissions()) == (0, 6, ["job-0", "job-1"])
 
 
 def test_a_command_that_waits_does_not_submit_pilots_for_ever(slurm, capsys):
-    answer, code, err = command(capsys, wait=True)
+    answer, code, err = command(capsys, "launcher.wait=true")
     assert (code, answer["finished"], submissions()) == (1, 0, ["job-0"])
     assert "the pilots ended without it; their logs are in runs/mine/slurm" in err
 
@@ -201,10 +198,10 @@ def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monk
     (tmp_path / "bin" / "srun").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(ConfigError, match="there is no srun here"):
-        pilots.Pilots(SlurmSettings(**DEFAULTS), [])
+        pilots.make_launcher(["launcher=slurm"], read_request(["seed=0"]))
     monkeypatch.setattr(pilots, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '.\[slurm\]'"):
-        pilots.Pilots(SlurmSettings(**DEFAULTS), [])
+        pilots.make_launcher(["launcher=slurm"], read_request(["seed=0"]))
 
 
 @pytest.mark.parametrize(
@@ -217,9 +214,9 @@ def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled_or_
 ):
     command(capsys)
 
-    def stop(arguments, launcher):
+    def stop(arguments, make_launcher):
         assert arguments == (*MADE_UP, *write_sweep(TWO))
-        raise SystemExit(75)
+        return 75
 
     monkeypatch.setattr(pilots, "run_sweep", stop)
     Path("queue").write_text(f"{state} None\n")

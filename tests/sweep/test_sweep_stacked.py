@@ -1,4 +1,4 @@
-"""A sweep whose launcher stacks runs: as lone runs of the same configs, whatever happens to one."""
+"""A sweep whose launcher stacks runs: as lone runs of the same configs, also where one fails."""
 
 import json
 import os
@@ -39,12 +39,13 @@ class StackingLauncher(BasicLauncher):
 
     stacked = 4
 
-    def run(self, jobs, stacks):
-        answers = {}
-        for numbers in stacks:
-            self.asked.append([jobs[number] for number in numbers])
-            answers |= zip(numbers, launching.run_jobs(self.asked[-1]), strict=True)
-        return [answers[number] for number in range(len(jobs))]
+    def run(self, stacks, stopping):
+        ends = {}
+        for stack in stacks:
+            self.asked.append([job.overrides for job in stack])
+            ended = launching.run_jobs(self.asked[-1])
+            ends |= zip([job.folder for job in stack], ended, strict=True)
+        return ends
 
 
 def go(capsys, *typed, launcher=None):
@@ -152,14 +153,12 @@ def test_a_signal_saves_all_runs_of_a_stack_and_the_same_command_goes_on(capsys,
 
 
 def test_runs_of_two_variants_or_of_other_settings_are_no_stack(capsys):
-    launcher = StackingLauncher()
     typed = ["norm=rmsnorm,layernorm", "seed=0,1,2,3", "optimizer.lr=1e-3,3e-3", "trainer.steps=1"]
     _, jobs = plan_sweep((*EXACT, *typed, "trainer.probe_every=0"))
-    stacks = launching.stacks(jobs, launcher)
-    assert sorted(number for numbers in stacks for number in numbers) == [*range(16)]
-    assert sorted(map(len, stacks)) == [4, 4, 4, 4]
-    for numbers in stacks:
-        assert len({jobs[number].run.variant["norm"] for number in numbers}) == 1
+    stacks = launching.make_stacks(jobs, 4)
+    assert {job.folder for stack in stacks for job in stack} == {job.folder for job in jobs}
+    assert [len(stack) for stack in stacks] == [4, 4, 4, 4]
+    assert all(len({job.run.variant["norm"] for job in stack}) == 1 for stack in stacks)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_runs_of_two_variants_or_of_other_settings_are_no_stack(capsys):
 )  # fmt: skip
 def test_what_a_stack_cannot_compute_is_trained_alone(typed):
     _, jobs = plan_sweep((*SHORT, *typed.split(), "seed=0,1"))
-    assert launching.stacks(jobs, StackingLauncher()) == [[0], [1]]
+    assert launching.make_stacks(jobs, 4) == [[job] for job in jobs]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from math import log, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -19,10 +20,10 @@ from sweeps import made_up_sweep as sweep
 
 from transformer_norms.comparison.sweep_record import PlannedRun, Tuned, read_record
 from transformer_norms.run.summary import Data, Summary
-from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning, product
+from transformer_norms.sweep.design import MOST_OUTWARD, Tuning, product
 from transformer_norms.sweep.planning import Job
-from transformer_norms.sweep.search import Attempt, Tried, bisection, refinement, steps_outward
-from transformer_norms.sweep.tuning import Tuner, trained_losses
+from transformer_norms.sweep.search import Attempt, Search
+from transformer_norms.sweep.tuning import Tuner
 
 LR, WARMUP, DECAY, INIT = "optimizer.lr", "schedule.warmup", "optimizer.weight_decay", "init"
 RATES = [1e-3, 2e-3, 4e-3]
@@ -35,14 +36,11 @@ GRID = TWO + f"margin: 0.01\ntune: {{{LR}: [1e-3, 2e-3, 4e-3], seed: [100, 101]}
 # ---------------------------------------------------------------------------- the search
 
 
-def everything(point):
-    return True
-
-
-def tried_at(losses, key=LR):
+def search_of(losses, key=LR):
     """{value: loss of a seed, or a list of such losses}; None is a run that failed."""
     lists = {value: one if isinstance(one, list) else [one] for value, one in losses.items()}
-    return Tried({}, [attempt({key: value}, *one) for value, one in lists.items()])
+    attempts = [attempt({key: value}, *one) for value, one in lists.items()]
+    return Search({}, Tuning({key: [*losses]}, [100]), attempts=attempts)
 
 
 def attempt(point, *losses):
@@ -51,11 +49,11 @@ def attempt(point, *losses):
 
 
 def test_the_best_point_has_the_lowest_loss_of_those_where_no_run_failed():
-    assert tried_at({1e-3: 2.4, 2e-3: 2.1, 4e-3: 2.2}).best == {LR: 2e-3}
+    assert search_of({1e-3: 2.4, 2e-3: 2.1, 4e-3: 2.2}).best == {LR: 2e-3}
     # A mean that leaves out a failed seed is no mean of the same seeds, however low it is.
-    assert tried_at({1e-3: [2.4, 2.4], 2e-3: [None, 1.0], 4e-3: [2.5, 2.6]}).best == {LR: 1e-3}
-    assert tried_at({1e-3: [None, None], 2e-3: [2.5, None], 4e-3: [None, 2.4]}).best == {LR: 4e-3}
-    assert tried_at({1e-3: [None, None], 2e-3: [None, None]}).best is None
+    assert search_of({1e-3: [2.4, 2.4], 2e-3: [None, 1.0], 4e-3: [2.5, 2.6]}).best == {LR: 1e-3}
+    assert search_of({1e-3: [None, None], 2e-3: [2.5, None], 4e-3: [None, 2.4]}).best == {LR: 4e-3}
+    assert search_of({1e-3: [None, None], 2e-3: [None, None]}).best is None
 
 
 def test_a_lucky_run_does_not_choose_the_best_point():
@@ -64,39 +62,33 @@ def test_a_lucky_run_does_not_choose_the_best_point():
     valley = {rate: 2 + 0.1 * log(rate / 3e-3) ** 2 for rate in rates}
     lucky = {rate: [loss, loss - 0.02 * (rate == rates[4])] for rate, loss in valley.items()}
     assert min(lucky, key=lambda rate: sum(lucky[rate])) == rates[4]
-    assert tried_at(lucky).best == {LR: 3e-3}
+    assert search_of(lucky).best == {LR: 3e-3}
 
 
 def test_values_that_are_lists_are_words():
     values = {2.0: [0.9, 0.95], 1.9: [0.9, 0.99]}
-    tried = Tried({}, [attempt({"betas": value}, loss) for loss, value in values.items()])
-    assert tried.best == {"betas": [0.9, 0.99]}
+    attempts = [attempt({"betas": value}, loss) for loss, value in values.items()]
+    tuning = Tuning({"betas": [*values.values()]}, [100])
+    assert Search({}, tuning, attempts=attempts).best == {"betas": [0.9, 0.99]}
 
 
 def test_an_edge_is_the_first_or_last_value_that_was_tried():
-    assert tried_at({2e-3: 1.0, 1e-3: 2.0, 4e-3: 3.0}).edge([LR]) == []
-    assert tried_at({2e-3: 1.0, 1e-3: 0.9, 4e-3: 3.0}).edge([LR]) == [LR]
-    assert tried_at({1e-3: None}).edge([LR, DECAY]) == [LR, DECAY]
+    assert search_of({2e-3: 1.0, 1e-3: 2.0, 4e-3: 3.0}).edge == []
+    assert search_of({2e-3: 1.0, 1e-3: 0.9, 4e-3: 3.0}).edge == [LR]
+    assert search_of({1e-3: None, 2e-3: None}).edge == [LR]
 
 
 def test_a_refinement_is_half_a_step_below_and_above_the_best_and_changes_one_key_at_a_time():
     tuning = Tuning({LR: RATES, DECAY: [0.1, 0.4], INIT: ["a", "b"]}, [100])
     points = [{LR: r, DECAY: d, INIT: i} for r in RATES for d in (0.1, 0.4) for i in "ab"]
     best = {LR: 2e-3, DECAY: 0.4, INIT: "b"}
-    tried = Tried({}, [attempt(point, float(point != best)) for point in points])
-    found = refinement(tuning, tried, everything)
+    attempts = [attempt(point, float(point != best)) for point in points]
+    found = Search({}, tuning, attempts=attempts).refinement()
     half = float(f"{2e-3 / sqrt(2):.4g}"), float(f"{2e-3 * sqrt(2):.4g}")
     assert found == [
         {**best, LR: half[0]}, {**best, LR: half[1]},
         {**best, DECAY: 0.2}, {**best, DECAY: 0.8},  # the last is half of the outward step of 4
     ]  # fmt: skip
-
-
-def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():
-    tuning = Tuning({LR: [0.25, 1.0]}, [100])
-    tried = tried_at({0.25: 2.0, 1.0: 1.0})
-    points = refinement(tuning, tried, lambda point: point[LR] <= 1)
-    assert [point[LR] for point in points] == pytest.approx([0.5, 1 / 4**0.25], rel=1e-3)
 
 
 # The losses of a grid, and the next points outward, half way to a failure, and around the best.
@@ -121,19 +113,19 @@ def test_a_value_that_is_not_allowed_gives_its_place_to_the_next_nearest():
 def test_at_an_edge_a_step_outward_is_tried_below_a_failure_half_a_step_and_around_a_best_two(
     losses, beyond, between, around
 ):
-    tuning, tried = Tuning({LR: [*losses]}, [100]), tried_at(losses)
-    searches = (steps_outward, beyond), (bisection, between), (refinement, around)
-    for search, expected in searches:
-        assert search(tuning, tried, everything) == [{LR: value} for value in expected]
-        assert search(tuning, tried, lambda point: False) == []
+    tried = search_of(losses)
+    found = [tried.steps_outward(), tried.bisection(), tried.refinement()]
+    assert found == [[{LR: value} for value in values] for values in (beyond, between, around)]
     tried.outward = MOST_OUTWARD
-    assert steps_outward(tuning, tried, everything) == []
+    assert tried.steps_outward() == []
+    tried.outward, tried.allowed = 0, lambda point: False
+    assert tried.steps_outward() == tried.bisection() == tried.refinement() == []
 
 
 def search(loss):
     """Tunes a variant with a known loss at each rate. Returns its trials and the tuner's lines."""
     tuner = Tuner(Tuning({LR: RATES}, [100]), [{"norm": "a"}], {}, lambda *pair: True, print)
-    (tried,) = tuner.tried
+    (tried,) = tuner.searches
     for pairs in tuner.rounds():
         tried.attempts += [attempt(point, loss(point[LR])) for _, point in pairs]
     return tried, tuner.lines()
@@ -148,7 +140,7 @@ def test_a_best_rate_outside_the_grid_is_found_or_the_values_to_type_are_named(s
     beyond = max(-round(steps), round(steps) - 2, -1)
     assert tried.outward == min(6, beyond + 1)
     assert found.startswith(f"a: best at {LR}={tried.best[LR]}, of {5 + tried.outward} points")
-    assert tried.edge([LR]) == [LR] * (beyond > 6)
+    assert tried.edge == [LR] * (beyond > 6)
     assert found.endswith(f"; still the edge of {LR}") == (beyond > 6)
     if beyond <= 6:
         assert abs(log(tried.best[LR] / centre)) <= log(2) / 4 + 1e-3
@@ -166,17 +158,15 @@ def test_below_a_wall_three_points_more_come_near_to_it():
     tried, _ = search(lambda rate: None if rate > 3.5e-3 else 3 - 100 * rate)
     later = [point[LR] for point in tried.points[3:]]
     assert later == pytest.approx([2e-3 * 2**power for power in (-0.5, 0.5, 0.75)], rel=1e-3)
-    assert (tried.best, tried.edge([LR])) == ({LR: later[-1]}, [])
+    assert (tried.best, tried.edge) == ({LR: later[-1]}, [])
 
 
 @pytest.mark.parametrize("values", [["cosine", "linear"], [1e-3], [0, 0.1, 0.2], [True, False]])
 def test_a_grid_of_words_of_one_value_or_with_a_zero_has_no_steps(values):
-    tuning = Tuning({"key": values}, [100])
-    assert tuning.stepped == []
-    tried = tried_at(dict.fromkeys(values, 1.0), "key")
-    for step in (steps_outward, refinement, bisection):
-        assert step(tuning, tried, everything) == []
-    assert (tuning.most_more, tuning.more_text) == (0, "")
+    tried = search_of(dict.fromkeys(values, 1.0), "key")
+    assert tried.steps_outward() == tried.refinement() == tried.bisection() == []
+    tuning = tried.tuning
+    assert (tuning.stepped, tuning.most_more, tuning.more_text) == ([], 0, "")
 
 
 def some(values, most):
@@ -195,9 +185,9 @@ def test_grid_and_refinement_have_the_same_number_of_points_whatever_the_losses(
     tuning = Tuning(grid, [100], refine=refine)
     bumpy = lambda point: random.Random(f"{seed} {point}").random()  # noqa: E731
     for loss in (bumpy, lambda point: None):
-        tried = Tried({}, [attempt(point, loss(point)) for point in product(grid)])
+        tried = Search({}, tuning, attempts=[attempt(p, loss(p)) for p in product(grid)])
         for _ in range(refine):
-            points = refinement(tuning, tried, everything)
+            points = tried.refinement()
             assert all(point not in tried.points for point in points)
             tried.attempts += [attempt(point, loss(point)) for point in points]
         assert len(tried.points) == tuning.budget
@@ -218,33 +208,27 @@ class DoneJob(Job):
     summary: Summary = None
 
 
+def done_job(run, summary):
+    return DoneJob(run, (), SimpleNamespace(folder=Path(), config=composed(())), summary)
+
+
 class Harness:
-    """A tuner of two norms. The loss of a run is a function of its norm, its rate and its seed.
-    `done` has the summaries of the runs so far, of which there may be `most`."""
+    """A tuner of two norms, all of whose rounds have been run. The loss of a run is a function of
+    its norm, its rate and its seed."""
 
-    def __init__(self, tuning, loss=valley, done=None, most=math.inf, data=None):
-        self.loss, self.most, self.data = loss, most, data or data_of(UNIGRAM)
-        self.done = {} if done is None else done
-        self.jobs, self.lines = [], []
-        variants = [{"norm": norm} for norm in NORMS]
-        self.tuner = Tuner(tuning, variants, variants[0], lambda *pair: True, self.lines.append)
-
-    def run(self):
-        """The rounds; a run that is done is not trained again."""
+    def __init__(self, tuning, loss, data=None):
+        jobs, variants = [], [{"norm": norm} for norm in NORMS]
+        self.tuner = Tuner(tuning, variants, variants[0], lambda *pair: True, print)
         for pairs in self.tuner.rounds():
-            for seed, (variant, point) in itertools.product(self.tuner.tuning.seed, pairs):
+            for seed, (variant, point) in itertools.product(tuning.seed, pairs):
                 run = PlannedRun("a", "0" * 16, "tune", variant, point, seed)
-                if run.place not in self.done:
-                    if len(self.done) == self.most:
-                        raise Killed
-                    loss = self.loss(variant["norm"], point[LR], seed)
-                    self.done[run.place] = summary(loss, data=self.data)
-                self.jobs.append(DoneJob(run, Path(), (), composed(()), self.done[run.place]))
-            self.tuner.read(self.jobs)
-        return self
+                jobs.append(
+                    done_job(run, summary(loss(variant["norm"], point[LR], seed), data=data))
+                )
+            self.tuner.read(jobs)
 
     def points(self, norm):
-        (tried,) = (one for one in self.tuner.tried if one.variant == {"norm": norm})
+        (tried,) = (one for one in self.tuner.searches if one.variant == {"norm": norm})
         return tried.points
 
 
@@ -258,10 +242,15 @@ def summary(loss, status="finished", data=None):
 
 
 def test_only_runs_that_trained_have_a_loss_that_tuning_uses():
-    runs = {0: summary(2.0), 1: summary(2.5, "diverged"), 2: summary(3.296), 3: summary(3.294)}
-    assert trained_losses(runs) == {0: 2.0, 3: 3.294}  # the third is not past the unigram
-    assert trained_losses({0: summary(None, "diverged")}) == {}
-    assert trained_losses({0: summary(9.0, data=data_of())}) == {0: 9.0}  # no unigram is known
+    """The third is not past the unigram. Of the last no unigram is known."""
+    summaries = [summary(2.0), summary(2.5, "diverged"), summary(3.296), summary(3.294)]
+    summaries += [summary(None, "diverged"), summary(9.0, data=data_of())]
+    variant, point = {"norm": "rmsnorm"}, {LR: 1e-3}
+    runs = [PlannedRun("a", "0" * 16, "tune", variant, point, seed) for seed in range(6)]
+    tuner = Tuner(Tuning({LR: RATES}, [*range(6)]), [variant], variant, bool, print)
+    tuner.read(list(map(done_job, runs, summaries)))
+    (read,) = tuner.searches[0].attempts
+    assert (read.losses, read.failed) == ({0: 2.0, 3: 3.294, 5: 9.0}, 3)
 
 
 def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_learned_most():
@@ -270,35 +259,19 @@ def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_
     loss = lambda norm, rate, seed: (  # noqa: E731
         2 + abs(log(rate / 2e-3)) / 10 if norm == "rmsnorm" else short[rate]
     )
-    tuner = Harness(Tuning({LR: RATES}, [100]), loss, data=data_of(UNIGRAM, 2.5)).run().tuner
-    passing = [[a.point[LR] for a in tried.attempts if not a.failed] for tried in tuner.tried]
+    tuner = Harness(Tuning({LR: RATES}, [100]), loss, data=data_of(UNIGRAM, 2.5)).tuner
+    passing = [[a.point[LR] for a in tried.attempts if not a.failed] for tried in tuner.searches]
     assert (len(passing[0]), passing[1]) == (5, [0.002828])
     assert tuner.choices()[1] == Tuned({"norm": "layernorm"}, {LR: 0.002828}, [])
 
 
 def test_a_variant_that_fails_everywhere_goes_down_and_has_nothing_to_tune():
     loss = lambda norm, *more: UNIGRAM if norm == "layernorm" else valley(norm, *more)  # noqa: E731
-    harness = Harness(Tuning({LR: RATES}, [100]), loss).run()
+    harness = Harness(Tuning({LR: RATES}, [100]), loss)
     assert [one.best for one in harness.tuner.choices()] == [{LR: 0.002828}, None]
     down = [point[LR] for point in harness.points("layernorm")[3:]]
     assert down == pytest.approx([1e-3 / 2**step for step in range(1, 9)], rel=2e-3)
     assert harness.tuner.lines()[1:] == ["layernorm: nothing to tune, every trial failed"]
-
-
-@pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart):
-    keys = {LR: RATES, WARMUP: [10, 20], INIT: ["mup", "scaled"]}
-    tuning, done = Tuning(keys, [100, 101]), {}
-    calm = Harness(tuning).run()
-    for runs in range(1, len(calm.done), apart):
-        with pytest.raises(Killed):
-            Harness(tuning, done=done, most=runs).run()
-    again = Harness(tuning, done=done).run()
-    assert [*done] == [*calm.done]  # none twice, none more, in the same order
-    assert again.tuner.choices() == calm.tuner.choices()
-    assert again.lines == calm.lines
-    assert again.tuner.lines() == calm.tuner.lines()
-    assert again.tuner.tried[1].outward > 1
 
 
 # ---------------------------------------------------------------------------- as a sweep's stage

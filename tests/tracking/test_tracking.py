@@ -20,6 +20,7 @@ from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.storage.reading import read_json
 from transformer_norms.sweep.drive import plan_sweep, run_sweep
+from transformer_norms.sweep.launcher import Launcher
 from transformer_norms.tracking import mirror as tracking
 from transformer_norms.tracking.__main__ import main
 from transformer_norms.tracking.mirror import Mirror
@@ -310,7 +311,7 @@ def test_a_refusal_of_wandbs_variables_is_one_line_and_2_and_nothing_is_written(
     assert cli.main(small) == 2
     assert capsys.readouterr().err == f"WANDB_MODE=bogus: {NO_MODE}\n"
     with pytest.raises(ConfigError, match="WANDB_MODE=bogus"):
-        run_sweep(["norm=rmsnorm,layernorm", *small], None)
+        run_sweep(["norm=rmsnorm,layernorm", *small], lambda request: Launcher())
     assert not [*tmp_path.iterdir()]
 
 

@@ -8,10 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.signals import Stopping
+from transformer_norms.sweep.launcher import JobEnd, Launcher, Stacks
 
 # Hydra's other settings are refused, as any key that a run does not have.
 _TAKEN = ("hydra/launcher=", "hydra/sweeper=", "hydra.launcher.", "hydra.sweeper.")
@@ -37,7 +40,7 @@ def hydra_config(words: Sequence[str]) -> str:
         return OmegaConf.to_yaml(compose("sweep", list(words), return_hydra_config=True).hydra)
 
 
-class HydraLauncher:
+class HydraLauncher(Launcher):
     """A launcher of Hydra's, which gets all jobs at once. The basic one, which runs them in this
     process, gets one at a time."""
 
@@ -45,22 +48,21 @@ class HydraLauncher:
         self.words, self.study = words, study
         self.at_once = int("hydra/launcher=basic" in words)
 
-    def run(self, jobs: Sequence[Sequence[str]], _: Any = None) -> list[dict[str, Any]]:
-        """Runs the jobs and returns their answers. Hydra draws nothing but their numbers."""
-        task = partial(_run_job, [list(job) for job in jobs])
+    def run(self, stacks: Stacks, stopping: Stopping) -> dict[Path, JobEnd]:
+        jobs = list(chain(*stacks))
+        task = partial(_run_job, [list(job.overrides) for job in jobs])
         numbers = ",".join(map(str, range(len(jobs))))
         with _hydra(self.words, self.study, {"job": 0}) as hydra:
-            (returned,) = hydra.multirun("sweep", task, [*self.words, f"job={numbers}"])
-            return [dict(one.return_value) for one in returned]
-
-    def close(self) -> None:
-        """Hydra's launchers keep nothing open between jobs."""
+            batches = hydra.multirun("sweep", task, [*self.words, f"job={numbers}"])
+            returned = chain(*batches)
+            return {job.folder: one.return_value for job, one in zip(jobs, returned, strict=True)}
 
 
-def _run_job(jobs: Sequence[Sequence[str]], config: Any) -> dict[str, Any]:
-    from transformer_norms.sweep.launching import run_job
+def _run_job(jobs: Sequence[Sequence[str]], config: Any) -> JobEnd:
+    from transformer_norms.sweep.launching import run_jobs
 
-    return run_job(jobs[config.job])
+    (end,) = run_jobs([jobs[config.job]])
+    return end
 
 
 def run_search(

@@ -151,7 +151,7 @@ def plan_sweep_of(arguments: Sequence[str], device: str, vocab: int | None) -> S
     request = read_request(arguments)
     question = request.question
     # A variant is planned at the first of its tuned points: they do not change its size.
-    point = question.points[0]
+    point = question.tune.points[0]
     runs = {}
     with Live() as live:
         for variant in track(live, "planning variants, {:.0f} of {:.0f}", question.variants):

@@ -7,7 +7,7 @@ another command that works on the same study.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +20,15 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Screen, clock
 from transformer_norms.run.folder import state_of
 from transformer_norms.run.metrics import parse_row
-from transformer_norms.run.summary import ENDED
+from transformer_norms.run.summary import ENDED, Summary
 from transformer_norms.storage.reading import open_file
 from transformer_norms.sweep.planning import Job
 
-OVER = (*ENDED, "failed", FAILED_AT_START)
+FAILED = ("failed", FAILED_AT_START)
+OVER = (*ENDED, *FAILED)
 LOOK_EVERY, PLAIN_EVERY = 0.5, 60.0  # seconds
 MOST_LINES = 12  # of runs at work that are drawn at once
-_TAIL = 1 << 18  # bytes that hold the last row with a loss, and rows of probes behind it
+_TAIL = 1 << 18  # bytes that hold the last row with a loss, and rows of probes after it
 
 
 @dataclass
@@ -35,18 +36,27 @@ class JobRow:
     """The state of one job."""
 
     job: Job
+    summary: Summary | None = None  # which was read last
     state: str = "waiting"
     step: int = 0
     steps: int = 0
     loss: float | None = None
     error: str = ""
-    read: int = 0  # when the summary was written that was read last, in nanoseconds
     began: bool = False  # whether it was trained while this command watched
     start: tuple[float, int] | None = None  # the second and the step when it was first seen running
 
     @property
     def over(self) -> bool:
         return self.state in OVER
+
+    @property
+    def status(self) -> str:
+        """How the run counts at the end of the sweep: finished, diverged, failed or missing."""
+        summary = self.job.summary
+        if summary and summary.ended:
+            return summary.status
+        recorded = summary is not None and summary.status == "failed"
+        return "failed" if recorded or self.state in FAILED else "missing"
 
     @property
     def share(self) -> float:
@@ -62,24 +72,18 @@ class JobRow:
         left = time_left(self.start[0], self.step - self.start[1], self.steps - self.step)
         return f", {left} left" if left else ""
 
-    def update(self) -> None:
-        """Reads the run folder, as far as it has changed."""
-        file = self.job.folder / "summary.json"
-        if not file.is_file():
-            return
-        written = file.stat().st_mtime_ns
-        if written != self.read:
-            summary = self.job.summary
-            if summary is None:
-                return
-            self.state = state_of(summary)
-            self.step, self.steps = summary.step, summary.steps or 0
-            self.loss = summary.val_loss
-            self.error = (summary.error or "").strip().rpartition("\n")[2]
-            self.read = written
+    def update(self) -> bool:
+        """Reads the run folder, and returns whether the run has written its summary since."""
+        summary = self.job.summary
+        changed = summary not in (None, self.summary)
+        if summary and changed:
+            self.summary, self.state = summary, state_of(summary)
+            self.step, self.steps, self.loss = summary.step, summary.steps or 0, summary.val_loss
+            self.error = self.job.error.rpartition("\n")[2]
         if self.state == "running" and (last := last_loss(self.job.folder / "metrics.jsonl")):
             self.step = last["step"]
             self.loss = last.get("val/loss", last.get("train/loss"))
+        return changed
 
 
 class Board:
@@ -88,7 +92,7 @@ class Board:
 
     def __init__(self, title: str, follow: Callable[[Path], None]) -> None:
         self.title, self.follow = title, follow
-        self.rows: list[JobRow] = []
+        self._row_of: dict[Path, JobRow] = {}  # by the job's folder
         self.screen, self.said = Screen(), set[str]()
         self.began = self.spoke = time.monotonic()
         self.done_before = 0.0  # of the runs, by earlier commands
@@ -105,22 +109,27 @@ class Board:
         self.look()
         self.screen.close()
 
-    def add(self, jobs: list[Job]) -> None:
+    @property
+    def rows(self) -> list[JobRow]:
+        return list(self._row_of.values())
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Shows the jobs that are not shown yet."""
         with self.lock:
             for job in jobs:
-                row = JobRow(job)
-                row.update()
-                row.state = "waiting" if row.state == "failed" else row.state
-                self.done_before += row.share
-                self.rows.append(row)
+                if job.folder not in self._row_of:
+                    row = self._row_of[job.folder] = JobRow(job)
+                    row.update()
+                    row.state = "waiting" if row.state == "failed" else row.state
+                    self.done_before += row.share
 
-    def tell(self, job: Job, state: str, error: str = "") -> None:
+    def tell(self, job: Job, state: str, error: str) -> None:
         """Notes what a launcher says of a job."""
         with self.lock:
-            for row in self.rows:
-                if row.job is job and not row.over:
-                    row.state, row.error = state, error
-                    self._say_ended(row)
+            row = self._row_of[job.folder]
+            if not row.over:
+                row.state, row.error = state, error
+                self._say_ended(row)
 
     def say(self, line: str) -> None:
         """Prints a line for a person, above the drawing if there is one."""
@@ -151,10 +160,10 @@ class Board:
             self.look()
 
     def _look_at(self, row: JobRow) -> None:
-        read = row.read
+        changed = False
         with suppress(OSError, ValueError):  # a file that is being written, or has gone
-            row.update()
-        if row.read != read and not row.began:
+            changed = row.update()
+        if changed and not row.began:
             row.began = True
             self.follow(row.job.folder)
         if row.state == "running" and row.start is None and row.step:
@@ -170,10 +179,11 @@ class Board:
 
     def _left(self) -> str:
         """The time that the rest of these runs takes, once one of this command's runs has ended."""
-        if not any(row.began and row.share == 1 for row in self.rows):
+        rows = self.rows
+        if not any(row.began and row.share == 1 for row in rows):
             return ""
-        done = sum(row.share for row in self.rows)
-        left = time_left(self.began, done - self.done_before, len(self.rows) - done)
+        done = sum(row.share for row in rows)
+        left = time_left(self.began, done - self.done_before, len(rows) - done)
         return f"; {left} left" if left else ""
 
     def _drawing(self) -> Text:

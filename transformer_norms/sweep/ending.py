@@ -5,38 +5,38 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Say, say
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.folder import path_text
 from transformer_norms.run.summary import ENDED, FILE, read_summary
 from transformer_norms.signals import AGAIN, Preempted, Stopping
-from transformer_norms.sweep.planning import Job
+from transformer_norms.sweep.board import JobRow
 
 _LISTED = 8  # runs named in one line
 
 
-def end_sweep(
-    record: Path, jobs: Sequence[Job], failed: Mapping[Path, str], code: int, say: Say
-) -> int:
-    """Writes the report, prints the sweep's JSON line on stdout, and returns the exit code. `code`
-    is 0, or what the sweep has already ended with. A sweep that was stopped gets no report."""
+def end_sweep(record: Path, rows: Sequence[JobRow], code: int, say: Say) -> int:
+    """Writes the report, prints the sweep's JSON line on stdout, and returns the exit code. `rows`
+    are the runs that the command asked for, and `code` is 0, or what the sweep has already ended
+    with. A sweep that was stopped gets no report."""
     if code == AGAIN:
         report = None
         say("no report yet; the same command goes on with it")
     else:
         try:
             with Stopping(say, "the report stops"):
-                report, report_code = _write_report(record, say, jobs)
+                report, report_code = _write_report(record, say, rows)
         except Preempted:
             report, report_code = None, AGAIN
         code = code or report_code
-    for line in _cause_lines(jobs, failed):
+    for line in _cause_lines(rows):
         say(line)
-    counts = Counter(_status(job, failed) for job in jobs)
+    counts = Counter(row.status for row in rows)
     _print_answer(record.parent.name, counts, report)
     lacks_runs = counts["failed"] or counts["missing"]
     return 1 if lacks_runs and code != AGAIN else code
@@ -64,44 +64,33 @@ def _print_answer(study: str, counts: Counter[str], report: str | None) -> None:
     )
 
 
-def _cause_lines(jobs: Sequence[Job], failed: Mapping[Path, str]) -> list[str]:
+def _cause_lines(rows: Sequence[JobRow]) -> list[str]:
     """Returns a line for each cause: the runs that failed of it, what happened, and where the
     traceback of the first one is."""
-    causes: dict[str, list[Job]] = {}
-    for job in jobs:
-        if _status(job, failed) == "failed":
-            recorded = job.error.rpartition("\n")[2]
-            causes.setdefault(failed.get(job.folder) or recorded, []).append(job)
+    failed = [row for row in rows if row.status == "failed"]
     lines = []
-    for cause, having in causes.items():
-        names = ", ".join(map(str, having[:_LISTED]))
-        if len(having) > 1:
-            more = f" and {len(having) - _LISTED} more" if len(having) > _LISTED else ""
-            names = f"{len(having)} runs ({names}{more})"
-        failures = having if " traceback " not in cause else []
+    for having in grouped(failed, lambda row: row.error):
+        jobs, cause = [row.job for row in having], having[0].error
+        names = ", ".join(map(str, jobs[:_LISTED]))
+        if len(jobs) > 1:
+            more = f" and {len(jobs) - _LISTED} more" if len(jobs) > _LISTED else ""
+            names = f"{len(jobs)} runs ({names}{more})"
+        failures = jobs if " traceback " not in cause else []
         kept = next((job.folder for job in failures if "Traceback" in job.error), None)
         where = f"; its traceback is in {path_text(kept / FILE)}" if kept else ""
         lines.append(f"failed: {names}: {cause}{where}")
     return lines
 
 
-def _status(job: Job, failed: Mapping[Path, str]) -> str:
-    summary = job.summary
-    status = summary.status if summary else "missing"
-    if status in ENDED:
-        return status
-    return "failed" if status == "failed" or job.folder in failed else "missing"
-
-
-def _write_report(study: Path, say: Say, jobs: Sequence[Job] = ()) -> tuple[str | None, int]:
-    """Reports the record of a sweep, which asks for `jobs` now, or a folder of runs. Returns the
-    report's path, relative to the current folder, and an exit code."""
+def _write_report(study: Path, say: Say, rows: Sequence[JobRow] = ()) -> tuple[str | None, int]:
+    """Reports the record of a sweep, whose command asked for `rows`, or a folder of runs. Returns
+    the report's path, relative to the current folder, and an exit code."""
     try:
         from transformer_norms.report.table import summary_lines
 
         path, findings = write_report([study])
         names = {run.folder.name for run in findings.study.counted}
-        earlier = len(names - {job.folder.name for job in jobs}) if jobs else 0
+        earlier = len(names - {row.job.folder.name for row in rows}) if rows else 0
         more = f", of {len(names)} runs, {earlier} of them of earlier commands" if earlier else ""
         for line in [*summary_lines(findings), f"more in {os.path.relpath(path)}{more}"]:
             say(line)

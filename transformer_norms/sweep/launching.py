@@ -5,9 +5,10 @@ import io
 import re
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -16,44 +17,39 @@ from transformer_norms import signals
 from transformer_norms.config.compose import compose
 from transformer_norms.config.plugins import plugin_error
 from transformer_norms.config.tree import Config
-from transformer_norms.errors import Busy, ConfigError, NoUsableCheckpoint, describe_error
+from transformer_norms.errors import (
+    Busy,
+    ConfigError,
+    NoUsableCheckpoint,
+    StorageError,
+    describe_error,
+)
+from transformer_norms.progress import Say
 from transformer_norms.run import checkpoint
 from transformer_norms.run.folder import hold_run
 from transformer_norms.run.summary import read_summary
 from transformer_norms.signals import Preempted, Stopping
 from transformer_norms.storage.manifest import DamagedError
+from transformer_norms.sweep.launcher import JobEnd, Launcher, Stacks
 from transformer_norms.sweep.planning import Job
 
-# `status` (finished, diverged, preempted, busy, failed). Of a job that failed also its `error` in
-# one line and, where there is one, its `traceback`. A `remark` says why runs were not stacked.
-Answer = dict[str, Any]
 FREE = ("seed=", "optimizer.lr=")  # what may differ between the runs of a stack
 _TYPED_DIGITS = 10
 # In a worker of one of Hydra's launchers, which has all jobs: a signal has stopped one of them.
 _stopped = threading.Event()
 
 
-def make_batches(launcher: Any, jobs: list[Job]) -> list[list[Job]]:
-    """The jobs that the launcher gets at once. A launcher that runs one at a time gets one at a
-    time: its end is told before the next one begins, a signal ends the sweep after it, and runs
-    that another command has finished since are seen."""
-    if getattr(launcher, "at_once", 0) == 1:
-        return [[jobs[number] for number in numbers] for numbers in stacks(jobs, launcher)]
-    return [jobs] if jobs else []
-
-
-def stacks(jobs: Sequence[Job], launcher: Any) -> list[list[int]]:
-    """Returns the numbers of the jobs that a worker gets at once: one, or up to `launcher.stacked`
-    that differ in FREE keys alone."""
-    most: Any = getattr(launcher, "stacked", "none")
-    if most == "none":
-        return [[number] for number in range(len(jobs))]
-    alike: dict[Any, list[int]] = {}
-    for number, job in enumerate(jobs):
+def make_stacks(jobs: Sequence[Job], most: int | str) -> list[list[Job]]:
+    """Returns the jobs that a worker gets at once: one, or up to `most` that differ in FREE keys
+    alone."""
+    if not isinstance(most, int):
+        return [[job] for job in jobs]
+    alike: dict[Any, list[Job]] = {}
+    for job in jobs:
         others = tuple(text for text in job.overrides if not text.startswith(FREE))
-        alike.setdefault(number if _trains_alone(job.config) else others, []).append(number)
-    counts = [(numbers, ceil(len(numbers) / most)) for numbers in alike.values()]
-    return [numbers[i::count] for numbers, count in counts for i in range(count)]
+        alike.setdefault(job.folder if _trains_alone(job.config) else others, []).append(job)
+    counts = [(same, ceil(len(same) / most)) for same in alike.values()]
+    return [same[i::count] for same, count in counts for i in range(count)]
 
 
 def _trains_alone(config: Config) -> bool:
@@ -69,46 +65,38 @@ def _trains_alone(config: Config) -> bool:
     )
 
 
-def launch(
-    launcher: Any, batch: list[Job], sweep: str, say: Callable[[str], None], stopping: Stopping
-) -> list[Answer]:
-    """Runs a batch and returns an answer for each job. Where the launcher breaks down, each job
-    that has not ended gets it alone: a job that breaks it breaks it for no other. A launcher with
-    pilots leaves them the whole `sweep`."""
-    if all(job.ended for job in batch):
-        return [{"status": "finished"}] * len(batch)
-    if hasattr(launcher, "pilots"):
-        answers: list[Answer] = launcher.run(batch, sweep, say, stopping)
-        return answers
+def launch(launcher: Launcher, stacks: Stacks, say: Say, stopping: Stopping) -> dict[Path, JobEnd]:
+    """Runs stacks of jobs and returns how each job ended, by its folder. Where the launcher breaks
+    down, it gets each job alone: a job that breaks it breaks it for no other."""
+    jobs = list(chain(*stacks))
+    if all(job.ended for job in jobs):
+        return {job.folder: JobEnd("finished") for job in jobs}
     try:
-        return list(launcher.run([job.overrides for job in batch], stacks(batch, launcher)))
-    except ConfigError:  # a setting of the launcher's is wrong
+        return launcher.run(stacks, stopping)
+    except (ConfigError, StorageError):  # a setting of the launcher's is wrong, or the disk is full
         raise
     except (Exception, SystemExit) as error:
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
         if stopping.stop_requested:
-            return [{"status": "preempted"}] * len(batch)
-        if len(batch) == 1:
-            return [{"status": "failed", "error": line}]
-        return [launch(launcher, [job], sweep, say, stopping)[0] for job in batch]
+            return {job.folder: JobEnd("preempted") for job in jobs}
+        if len(jobs) == 1:
+            return {jobs[0].folder: JobEnd("failed", line)}
+        alone = [launch(launcher, [[job]], say, stopping) for job in jobs]
+        return {folder: end for ends in alone for folder, end in ends.items()}
 
 
-def run_job(overrides: Sequence[str]) -> Answer:
-    """Trains one run and returns its answer, as `run_jobs`."""
-    return run_jobs([overrides])[0]
-
-
-def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
-    """Trains one run, or several as one stack, and returns the answers. It raises nothing, not even
-    a plugin's SystemExit or BaseException, so the sweep goes on.
+def run_jobs(jobs: Sequence[Sequence[str]]) -> list[JobEnd]:
+    """Trains one run, or several as one stack, and returns how each ended. `jobs` are their
+    overrides. It raises nothing, not even a plugin's SystemExit or BaseException, so the sweep goes
+    on.
 
     The runs' own lines are dropped: the sweep shows their state next to that of the other runs.
     """
     from transformer_norms.run.run import train
 
     if _stopped.is_set():
-        return [{"status": "preempted"}] * len(jobs)
+        return [JobEnd("preempted")] * len(jobs)
     in_driver, stop = signals.current_work() is not None, Stopping()
     try:
         with stop, contextlib.redirect_stderr(io.StringIO()):
@@ -116,7 +104,7 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
             works = [partial(train, c, weights_only=not c.trainer.keep_optimizer) for c in configs]
             if len(jobs) > 1:
                 return _train_stack(configs, works, stop)
-            return [_answer(work, stop) for work in works]
+            return [_end_of(works[0]())]
     except BaseException as error:
         return [_failure(error, stop)] * len(jobs)
     finally:
@@ -124,7 +112,7 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[Answer]:
             _stopped.set()
 
 
-def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping) -> list[Answer]:
+def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping) -> list[JobEnd]:
     """Trains runs as one stack. The seconds of each are those in which all of them trained."""
     import torch._dynamo  # each run imports it in a thread, and two imports at once fail
 
@@ -149,32 +137,31 @@ def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping
             one.stop_requested |= stop.stop_requested
 
     with machine.deterministic(device):
-        answers = [_answer(run.result, stop) for run in stack.run(begun, pass_on)]
+        runs = stack.run(begun, pass_on)
+    ends = [
+        _failure(error, stop) if (error := run.exception()) else _end_of(run.result())
+        for run in runs
+    ]
     if stack.reason:
-        answers[0]["remark"] = f"not stacked in every step: {stack.reason}"
-    return answers
+        ends[0] = replace(ends[0], remark=f"not stacked in every step: {stack.reason}")
+    return ends
 
 
-def _answer(work: Callable[[], Mapping[str, Any]], stop: Stopping) -> Answer:
-    """Returns the answer of a run, whose summary `work` returns."""
-    try:
-        summary = work()
-        keep_weights_only(Path(summary["folder"]))
-    except BaseException as error:
-        return _failure(error, stop)
-    return {"status": summary["status"]}
+def _end_of(summary: Mapping[str, Any]) -> JobEnd:
+    """Returns how a run ended that has this summary."""
+    keep_weights_only(Path(summary["folder"]))
+    return JobEnd(summary["status"])
 
 
-def _failure(error: BaseException, stop: Stopping) -> Answer:
-    """Returns the answer of a run that raised this error, while it is handled."""
+def _failure(error: BaseException, stop: Stopping) -> JobEnd:
+    """Returns how a run ended that raised this error."""
     if isinstance(error, Busy):
-        return {"status": "busy"}
+        return JobEnd("busy")
     if stop.stop_requested or isinstance(error, Preempted):
-        return {"status": "preempted"}
+        return JobEnd("preempted")
     if known := plugin_error(error):
-        return {"status": "failed", "error": str(known)}
-    trace = traceback.format_exc()
-    return {"status": "failed", "error": describe_error(error), "traceback": trace}
+        return JobEnd("failed", str(known))
+    return JobEnd("failed", describe_error(error), "".join(traceback.format_exception(error)))
 
 
 def shorten(override: str) -> str:
@@ -210,7 +197,7 @@ def keep_weights_only(folder: Path) -> None:
             file.unlink()
 
 
-def look_at_ended(job: Job, say: Callable[[str], None]) -> None:
+def look_at_ended(job: Job, say: Say) -> None:
     """Deletes what a run could not delete that was killed at its end. Says which of its checkpoints
     does not verify: what the run has measured is still its result."""
     summary = job.summary
@@ -223,4 +210,4 @@ def look_at_ended(job: Job, say: Callable[[str], None]) -> None:
     except Busy:
         pass
     except (ConfigError, DamagedError, NoUsableCheckpoint) as error:
-        say(f"{job}: its result stands, its weights are damaged: {error}")
+        say(f"{job}: its result counts, its weights are damaged: {error}")

@@ -1,19 +1,22 @@
 """Looks at a sweep's results, which are read as the report reads them, and adds seeds until each
 comparison is decided."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions
+from transformer_norms.comparison.deciding import HOPELESS, Counts, Decisions, verdicts
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.sweep_record import Look, Seen, Values, read_record
+from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import count_looks, read_study
 from transformer_norms.report.study import Study
-from transformer_norms.sweep.planning import Pair
+from transformer_norms.sweep.design import seed_order
+from transformer_norms.sweep.planning import Job, Pair
 from transformer_norms.sweep.question import Question
-from transformer_norms.sweep.seeds import seed_order
+from transformer_norms.sweep.record_file import RecordFile
 
 
 def _planned(study: Study) -> dict[str, set[int]]:
@@ -21,12 +24,14 @@ def _planned(study: Study) -> dict[str, set[int]]:
     return {v.name: {member.seed for member in v.results} for v in study.variants}
 
 
-def read_findings(record: Path) -> Findings:
-    """The findings of a sweep's record, by the rules that hold if this look counts. Raises
-    ConfigError if its runs must not be compared."""
-    study = read_study([record])
-    looks = [*read_record(record).own_looks, look_at(study, {})]
-    return findings(replace(study, looks=count_looks(looks, study.variants)))
+def read_findings(record: Path) -> Findings | None:
+    """The findings of a sweep's record, by the rules that hold if this look counts. None if its
+    runs must not be compared, or cannot be read: the report gives the reason."""
+    with suppress(ConfigError):
+        study = read_study([record])
+        looks = [*read_record(record).own_looks, look_at(study, {})]
+        return findings(replace(study, looks=count_looks(looks, study.variants)))
+    return None
 
 
 def look_at(study: Study, decisions: Decisions, *, unfinished: bool = False) -> Look:
@@ -45,24 +50,35 @@ def look_at(study: Study, decisions: Decisions, *, unfinished: bool = False) -> 
     )
 
 
-@dataclass(frozen=True)
+def earlier_look(file: RecordFile, first: Sequence[Job]) -> list[Look]:
+    """Returns the look that a person may have had at variants whose results have all ended: by a
+    report of a sweep that was stopped. Where this command, whose first jobs are `first`, adds
+    seeds, those that have ended count, too."""
+    record, request = file.read(), file.request
+    if record is None or record.most:
+        return []
+    if not request.named and not any(job.run in record.runs for job in first):
+        return []  # a bare `-m` that has nothing to do with the one before it
+    found = read_findings(file.path)
+    if found is None:
+        return []
+    unfinished = not {*request.question.first_seeds} <= {*record.seeds}
+    look = look_at(found.study, verdicts(found.every), unfinished=unfinished)
+    return [look] if look.seen else []
+
+
 class SeedPlan:
     """The results of variants at their best points, by the names that the study gives the variants.
-    Each variant has the first seeds of `order`, as many as its count says."""
+    Each variant has the first seeds of `order`, as many as its count says. The plan goes on with
+    the results that the study's record has planned."""
 
-    question: Question
-    best: Mapping[str, Pair]
-    order: Sequence[int]
-
-    @classmethod
-    def of(cls, question: Question, best: Sequence[Pair], study: Study) -> "SeedPlan":
-        """The plan that goes on with the results that the study's record has planned."""
-        named = {v.name: pair for v in study.variants for pair in best if pair[0] == v.values}
+    def __init__(self, question: Question, best: Sequence[Pair], study: Study) -> None:
+        self.question = question
+        self.best = {v.name: pair for v in study.variants for pair in best if pair[0] == v.values}
         planned = _planned(study)
-        every = sorted({seed for name in named for seed in planned[name]})
+        every = sorted({seed for name in self.best for seed in planned[name]})
         length = max(question.most_seeds, len(every))
-        order = seed_order(length, question.tune.seed, every)
-        return cls(question, named, order)
+        self.order = seed_order(length, question.tune.seed, every)
 
     def counts(self, study: Study) -> Counts:
         """How many seeds of each variant are planned by now, also by another command."""

@@ -11,10 +11,11 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,17 @@ from transformer_norms.config.launchers import (
     read_options,
 )
 from transformer_norms.errors import Busy, ConfigError
+from transformer_norms.progress import say
 from transformer_norms.run.folder import path_text
 from transformer_norms.signals import AGAIN, Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.locks import wait_for_lock
-from transformer_norms.storage.reading import is_there, read_typed
+from transformer_norms.storage.reading import is_there, read_json
 from transformer_norms.sweep.drive import run_sweep
-from transformer_norms.sweep.launching import Answer
+from transformer_norms.sweep.launcher import JobEnd, Launcher, Stacks
 from transformer_norms.sweep.planning import Job
 from transformer_norms.sweep.pool import Pool
+from transformer_norms.sweep.question import Request
 
 FOLDER = "slurm"  # in the study's folder: the pilots' logs, and what was submitted
 SIGNAL = "USR1"  # from Slurm, before the time limit; a run that gets it saves itself
@@ -43,79 +46,70 @@ _MOST_REQUEUES = 1000  # at the time limit; a preempted pilot does not count
 _OURS = ("launcher=", "launcher.")
 
 
-@dataclass(frozen=True)
-class Submission:
-    """An array of pilots, as Slurm knows it."""
-
-    job: str
-    pilots: int
-
-
-class Pilots:
+class Pilots(Launcher):
     """The pilots of one sweep, as the command that was typed sees them."""
 
-    def __init__(self, settings: SlurmSettings, command: Sequence[str]) -> None:
+    def __init__(self, settings: SlurmSettings, command: Sequence[str], request: Request) -> None:
         _check_slurm()
-        self.settings, self.pilots = settings, settings.pilots
+        self.settings, self.name = settings, request.name
         self.command = tuple(text for text in command if not text.startswith(_OURS))
         self.at_once = settings.pool.count(settings.gpus) * settings.pilots
+        self.folder = Path("runs") / request.study / FOLDER
+        self.record = self.folder / f"{self.name}.json"
+        self.logs = f"their logs are in {path_text(self.folder)}"
 
-    def run(
-        self, jobs: Sequence[Job], name: str, say: Callable[[str], None], stopping: Stopping
-    ) -> list[Answer]:
-        """Returns an answer for each of these runs, of which some have not ended. `name` is that of
-        the sweep. While pilots have work to do the answer is `preempted`: again later. With
-        `launcher.wait` that is so only where a signal has come, or where Slurm does not answer."""
-        record = _record_of(jobs[0].folder.parent, name)
-        make_folder(record.parent)
-        remove_leftovers(record.parent)
+    def run(self, stacks: Stacks, stopping: Stopping) -> dict[Path, JobEnd]:
+        """Returns how each of these runs ended, of which some have not. While pilots have work to
+        do that is `preempted`: again later. With `launcher.wait` that is so only where a signal has
+        come, or where Slurm does not answer."""
+        jobs = list(chain(*stacks))
+        make_folder(self.folder)
+        remove_leftovers(self.folder)
         try:
-            at_work = self._look_or_submit(jobs, record, say)
+            at_work, missing = self._look_or_submit(jobs), _count_missing(jobs)
             while at_work and self.settings.wait and not stopping.stop_requested:
-                missing = _count_missing(jobs)
-                _wait(at_work, jobs, stopping)
-                # Other pilots are submitted where these have ended after some progress.
-                if not stopping.stop_requested:
-                    progress = 0 < _count_missing(jobs) < missing
-                    at_work = self._look_or_submit(jobs, record, say) if progress else None
+                _pause(stopping)
+                if not (_count_missing(jobs) and pilot_states(at_work)):
+                    # Other pilots are submitted where these have ended after some progress.
+                    before, missing = missing, _count_missing(jobs)
+                    at_work = self._look_or_submit(jobs) if 0 < missing < before else None
         except Busy as error:
             say(str(error))
-            return [{"status": "preempted"}] * len(jobs)
-        return [{"status": "preempted"} if at_work else _answer(job, record) for job in jobs]
+            at_work = "unknown"
+        return {j.folder: JobEnd("preempted") if at_work else self._end_of(j) for j in jobs}
 
-    def _look_or_submit(
-        self, jobs: Sequence[Job], record: Path, say: Callable[[str], None]
-    ) -> str | None:
+    def _look_or_submit(self, jobs: Sequence[Job]) -> str | None:
         """Returns the array of the pilots that live or have just been submitted. None if nothing
         more is to be done: the pilots have ended, and at least one of them after it had tried every
         run."""
         missing = plural(_count_missing(jobs), "run")
-        logs = f"their logs are in {path_text(record.parent)}"
-        with wait_for_lock(record.parent):  # one command at a time submits
-            if is_there(record):
-                before = read_typed(record, Submission)
-                if pilots := pilot_states(before.job):
+        with wait_for_lock(self.folder):  # one command at a time submits
+            if is_there(self.record):
+                before = read_json(self.record)["job"]
+                if states := pilot_states(before):
                     runs = Counter(job.state for job in jobs if not job.ended)
-                    say(f"slurm: job {before.job}: {_text(pilots)}; not ended: {_text(runs)}")
-                    return before.job
-                if any(record.parent.glob(f"{before.job}_*result.pkl")):  # which submitit writes
+                    say(f"slurm: job {before}: {_text(states)}; not ended: {_text(runs)}")
+                    return before
+                if any(self.folder.glob(f"{before}_*result.pkl")):  # which submitit writes
                     return None
-                say(f"slurm: the pilots of job {before.job} have ended without {missing}; {logs}")
-            now = submit(self.settings, self.command, record.parent, record.stem)
-            write_json(record, asdict(now))
+                say(f"slurm: the pilots of job {before} have ended without {missing}; {self.logs}")
+            now = submit(self.settings, self.command, self.folder, self.name)
+            write_json(self.record, {"job": now})
         say(
-            f"slurm: submitted job {now.job}, {plural(now.pilots, 'pilot')} for {missing}; "
-            f"squeue --jobs={now.job} shows them, scancel {now.job} ends them, {logs}"
+            f"slurm: submitted job {now}, {plural(self.settings.pilots, 'pilot')} for {missing}; "
+            f"squeue --jobs={now} shows them, scancel {now} ends them, {self.logs}"
         )
-        return now.job
+        return now
 
-    def forget(self, study: Path, name: str) -> None:
-        """Forgets the pilots of a sweep that has ended: the next command submits others for runs
-        that failed, or that are added."""
-        _record_of(study, name).unlink(missing_ok=True)
+    def _end_of(self, job: Job) -> JobEnd:
+        if job.ended:
+            return JobEnd("finished")
+        error = job.error.rpartition("\n")[2]
+        return JobEnd("failed", error or f"the pilots ended without it; {self.logs}")
 
-    def close(self) -> None:
-        """The pilots go on without this command."""
+    def forget_sweep(self) -> None:
+        """The next command submits other pilots for runs that failed, or that are added."""
+        self.record.unlink(missing_ok=True)
 
 
 @dataclass
@@ -130,13 +124,7 @@ class Pilot:
         from submitit import JobEnvironment
 
         os.chdir(self.folder)
-        launcher, code = Pool.of(self.pool), 0
-        try:
-            run_sweep(self.command, launcher)
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        finally:
-            launcher.close()
+        code = run_sweep(self.command, lambda request: Pool.of(self.pool))
         if code != AGAIN:
             return code
         # The runs are saved. submitit's handler puts the job into the queue again. It would do so
@@ -155,14 +143,17 @@ class Pilot:
         return DelayedSubmission(self)
 
 
-def make_launcher(command: Sequence[str]) -> Pool | Pilots:
-    """Returns the launcher that a sweep's command chooses."""
+def make_launcher(command: Sequence[str], request: Request) -> Launcher:
+    """Returns the launcher that the command of a sweep chooses."""
     settings = read_launcher(command)
-    return Pilots(settings, command) if isinstance(settings, SlurmSettings) else Pool.of(settings)
+    if isinstance(settings, SlurmSettings):
+        return Pilots(settings, command, request)
+    return Pool.of(settings)
 
 
-def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: str) -> Submission:
-    """Submits the pilots. Raises ConfigError with sbatch's own words if it refuses them."""
+def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: str) -> str:
+    """Submits the pilots and returns the number of their array, as Slurm knows it. Raises
+    ConfigError with sbatch's own words if it refuses them."""
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = SIGNAL  # submitit reads it when it is imported
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError, environment_variables
@@ -181,12 +172,18 @@ def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: 
         except (FailedJobError, FailedSubmissionError) as error:
             lines = str(error).strip().splitlines() or [""]
             raise ConfigError(f"sbatch: {lines[-1].removeprefix('sbatch: ')}") from None
-    return Submission(jobs[0].job_id.partition("_")[0], settings.pilots)
+    return jobs[0].job_id.partition("_")[0]
 
 
 def _parameters(settings: SlurmSettings) -> dict[str, Any]:
     """Returns what submitit writes into the script for sbatch."""
-    parameters: dict[str, Any] = {
+    memory = settings.memory if settings.memory == "none" else f"{round(settings.memory * 1024)}M"
+    chosen = {
+        "partition": settings.partition,
+        "mem": memory,
+        "gpus_per_node": settings.gpus or "none",
+    }
+    return {
         "time": settings.time,
         "nodes": 1,
         "ntasks_per_node": 1,
@@ -195,14 +192,8 @@ def _parameters(settings: SlurmSettings) -> dict[str, Any]:
         "setup": [f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
         "wckey": None,
         "additional_parameters": {"requeue": True, **read_options(settings.options)},
+        **{key: value for key, value in chosen.items() if value != "none"},
     }
-    if settings.partition != "none":
-        parameters["partition"] = settings.partition
-    if settings.memory != "none":
-        parameters["mem"] = f"{round(settings.memory * 1024)}M"
-    if settings.gpus:
-        parameters["gpus_per_node"] = settings.gpus
-    return parameters
 
 
 def pilot_states(job: str) -> Counter[str]:
@@ -233,29 +224,15 @@ def _check_slurm() -> None:
         )
 
 
-def _wait(array: str, jobs: Sequence[Job], stopping: Stopping) -> None:
-    """Waits until the runs or the pilots have ended, or a signal has come."""
-    while _count_missing(jobs) and pilot_states(array):
-        end = time.monotonic() + _LOOK_EVERY
-        while time.monotonic() < end and not stopping.stop_requested:
-            time.sleep(0.1)
-        if stopping.stop_requested:
-            return
+def _pause(stopping: Stopping) -> None:
+    """Waits until it is time for the next look at Slurm, or a signal has come."""
+    end = time.monotonic() + _LOOK_EVERY
+    while time.monotonic() < end and not stopping.stop_requested:
+        time.sleep(0.1)
 
 
 def _count_missing(jobs: Sequence[Job]) -> int:
     return sum(not job.ended for job in jobs)
-
-
-def _record_of(study: Path, name: str) -> Path:
-    return study / FOLDER / f"{name}.json"
-
-
-def _answer(job: Job, record: Path) -> Answer:
-    if job.ended:
-        return {"status": "finished"}
-    logs = f"the pilots ended without it; their logs are in {path_text(record.parent)}"
-    return {"status": "failed", "error": job.error.rpartition("\n")[2] or logs}
 
 
 def _text(states: Mapping[str, int]) -> str:

@@ -14,6 +14,7 @@ from transformer_norms.comparison.sweep_record import (
     ORDER,
     PlannedRun,
     Values,
+    distinct,
     label,
 )
 from transformer_norms.config.chosen_files import check_names
@@ -24,9 +25,8 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import plain
 from transformer_norms.run.folder import state_of
 from transformer_norms.run.summary import Summary, read_summary
-from transformer_norms.sweep.grid import MOST_RUNS, Tuning
+from transformer_norms.sweep.design import MOST_RUNS, Tuning, seed_order
 from transformer_norms.sweep.question import Request
-from transformer_norms.sweep.seeds import seed_order
 from transformer_norms.text_tables import shorten
 
 Stage = Literal["tune", "result"]
@@ -36,12 +36,19 @@ _TUNED_BY_ONE = 5  # result seeds, at most, whose rate one seed may choose
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run: its folder, the arguments that train it, and their config."""
+    """A planned run, the arguments that train it, and their plan (run/plan.py)."""
 
     run: PlannedRun
-    folder: Path
     overrides: tuple[str, ...]
-    config: Config
+    plan: Any
+
+    @property
+    def folder(self) -> Path:
+        return self.plan.folder
+
+    @property
+    def config(self) -> Config:
+        return self.plan.config
 
     @property
     def summary(self) -> Summary | None:
@@ -80,13 +87,11 @@ def at_each(seeds: Sequence[int], pairs: Sequence[Pair]) -> list[tuple[Values, V
 
 
 class Jobs:
-    """Makes the jobs of a request, and collects what a person should know about them."""
+    """Makes the jobs of a request, and says what a person should know about them."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.study = Path("runs") / request.study
-        self.remarks: Counter[str] = Counter()
-        self.warnings: dict[str, str] = {}  # a run's warning -> the first variant that has it
         self._plans: dict[tuple[str, ...], Any] = {}
         self._plan_of: dict[str, Any] = {}  # the first plan of each identity
 
@@ -96,7 +101,7 @@ class Jobs:
         Raises ConfigError or InputError if one cannot be run. Nothing has been written then.
         """
         question = self.request.question
-        points, variants, tune = question.points, question.variants, question.tune
+        tune, variants, points = question.tune, question.variants, question.tune.points
         tuning = (tune.budget + tune.most_more) * len(tune.seed)
         if len(variants) * max(tuning, question.most_seeds) > MOST_RUNS:
             raise ConfigError(f"more than {MOST_RUNS} runs; split the study")
@@ -115,10 +120,30 @@ class Jobs:
         values = {k: v for k, v in variant.items() if stage != "tune" or k != ORDER}
         overrides = self._overrides(values, tuned, seed)
         if overrides not in self._plans:
-            self._plans[overrides] = self._plan(overrides, variant)
+            config = self._compose(overrides, variant)  # before torch is imported
+            from transformer_norms.run.plan import Plan
+
+            plan = Plan(config)
+            # Two variants may be one run: `auto` in one of them is what the other spells out.
+            self._plans[overrides] = self._plan_of.setdefault(plan.hash, plan)
         plan = self._plans[overrides]
         run = PlannedRun(plan.name, plan.hash, stage, variant, tuned, seed)
-        return Job(run, plan.folder, overrides, plan.config)
+        return Job(run, overrides, plan)
+
+    def _compose(self, overrides: Sequence[str], variant: Values) -> Config:
+        """The config of a job. Raises ConfigError, which says what to write where some variants
+        have a key and others have not."""
+        try:
+            return compose(overrides)
+        except ConfigError as error:
+            question, key = self.request.question, str(error).partition("=")[0]
+            where = f" (in {label(variant)})" if len(question.variants) > 1 else ""
+            own = {one: value for one, value in variant.items() if one != key}
+            fits = (one for one in question.variants[:20] if not self.refusal(one, {}))
+            if own and key in {**question.fixed, **variant} and (having := next(fits, None)):
+                each = [{key: question.fixed.get(key), **having}, own]
+                where += f"; a sweep's file gives it to one variant, together: {each}"
+            raise ConfigError(f"{error}{where}") from None
 
     def refusal(self, variant: Values, tuned: Values) -> str:
         """Why the config of a variant at a tuned point is not allowed; empty if it is."""
@@ -136,7 +161,7 @@ class Jobs:
         """Prepares the tokens of the jobs that are to be trained, if all of them read the same. A
         corpus or a vocabulary that cannot be had is then said once, before anything is written,
         and not by each job. Raises InputError."""
-        plans = [self._plans[job.overrides] for job in jobs if not job.ended]
+        plans = [job.plan for job in jobs if not job.ended]
         sources = {
             str([{**plain(config.data), "seed": 0, "val_tokens": 0}, plain(config.tokenizer)])
             for config in (plan.config for plan in plans)
@@ -149,10 +174,15 @@ class Jobs:
         what to type or write where another sweep would say more."""
         request, question = self.request, self.request.question
         lines = [f"{request.name}: {question.question}"] if question.question else []
-        folders = {job.folder for job in first}
-        ended = len({job.folder for job in first if job.ended})
-        sizes = f"{plural(len(folders), 'run')} in {self.study}"
+        jobs = distinct(first, lambda job: job.folder)
+        ended = sum(job.ended for job in jobs)
+        sizes = f"{plural(len(jobs), 'run')} in {self.study}"
         sizes += f", {ended} there already" if ended else ""
+        remarks = Counter(remark for job in jobs for remark in job.plan.remarks)
+        warnings: dict[str, str] = {}  # each with the first variant that has it
+        for job in first:
+            for warning in job.config.warnings:
+                warnings.setdefault(str(warning), label(job.run.variant))
         if (tuning := question.tune).grid:
             sizes += " to begin with"
             results = question.until_decided or plural(question.most_seeds, "other seed")
@@ -167,8 +197,8 @@ class Jobs:
             lines += [str(question.until_decided)]
             sizes += " to begin with"
         lines += [sizes, *request.remarks]
-        lines += [f"{number} of them {remark}" for remark, number in self.remarks.items()]
-        lines += [f"warning ({variant}): {warning}" for warning, variant in self.warnings.items()]
+        lines += [f"{number} of them {remark}" for remark, number in remarks.items()]
+        lines += [f"warning ({variant}): {warning}" for warning, variant in warnings.items()]
         return [line for line in [*lines, _one_start(first)] if line]
 
     def _more_tuning_seeds(self, tuning: Tuning) -> str:
@@ -181,27 +211,6 @@ class Jobs:
             f"warning: {question.most_seeds} seeds decide and 1 tunes, but the best value moves "
             f"from seed to seed; write seed: {two} under tune in the sweep's file"
         )
-
-    def _plan(self, overrides: Sequence[str], variant: Values) -> Any:
-        try:
-            config = compose(overrides)  # before the next import, which takes torch's time
-        except ConfigError as error:
-            question, key = self.request.question, str(error).partition("=")[0]
-            where = f" (in {label(variant)})" if len(question.variants) > 1 else ""
-            own = {one: value for one, value in variant.items() if one != key}
-            fits = (one for one in question.variants[:20] if not self.refusal(one, {}))
-            if own and key in {**question.fixed, **variant} and (having := next(fits, None)):
-                each = [{key: question.fixed.get(key), **having}, own]
-                where += f"; a sweep's file gives it to one variant, together: {each}"
-            raise ConfigError(f"{error}{where}") from None
-        from transformer_norms.run.plan import Plan
-
-        plan = Plan(config)
-        self.remarks.update(plan.remarks)
-        for warning in config.warnings:
-            self.warnings.setdefault(str(warning), label(variant))
-        # Two variants may be one run: `auto` in one of them is what the other spells out.
-        return self._plan_of.setdefault(plan.hash, plan)
 
 
 def _one_start(jobs: Sequence[Job]) -> str:

@@ -1,35 +1,40 @@
 """Runs jobs in workers that stay, so that imports, data and compilation are paid for once.
 
-This is `launcher=pool`, and with one worker `launcher=basic`. A worker that dies, at whatever
-moment and with whatever code, costs one attempt of the one job that it was given. A fresh worker
-takes its place, and the job goes on from its checkpoint. Jobs that train as one are given together,
-and after such a death each goes on alone.
+This is `launcher=pool`, and with one worker `launcher=basic`. A worker that dies, at any moment and
+with any code, costs one attempt of the one job that it was given. A fresh worker takes its place,
+and the job goes on from its checkpoint. Jobs that train as one are given together, and after such a
+death each goes on alone.
 
 Pebble's pool, which tokenizes here, promises less. A worker of it that dies before it has taken a
 job ends the whole pool. A job that ends its process with code 0 is waited for without end. All of
 its workers share a lock, which one that is killed may hold.
 """
 
-import itertools
 import multiprocessing
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_norms import processes, signals
 from transformer_norms.config.launchers import PoolSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.signals import Stopping
 from transformer_norms.streams import guard_streams
+from transformer_norms.sweep.launcher import JobEnd, Launcher, Stacks
+
+if TYPE_CHECKING:
+    from transformer_norms.sweep.planning import Job
 
 ATTEMPTS = 2  # of a job whose worker dies
 _LOOK_EVERY = 0.2  # seconds
@@ -37,17 +42,13 @@ _PATIENCE = 30.0  # seconds for workers to save their runs, once told to stop
 # A forked worker would inherit torch's locks without the threads that release them.
 _SPAWN = multiprocessing.get_context("spawn")
 
-Job = Sequence[str]
-Stacks = Sequence[Sequence[int]]
-Answer = dict[str, Any]
-
 
 class Worker:
     """A process, and a pipe that it shares with no other worker: its death blocks none of them.
-    `jobs` are the numbers of those that it was given last, until their answers have been read."""
+    `jobs` are those that it was given last, until it has been read how they ended."""
 
     def __init__(self, share: Sequence[Any]) -> None:
-        self.jobs: Sequence[int] = ()
+        self.jobs: Sequence[Job] = ()
         self.pipe, far = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(far, *share))
         self.process.start()
@@ -58,24 +59,29 @@ class Worker:
     def lives(self) -> bool:
         return self.process.exitcode is None
 
-    def give(self, function: Callable[..., list[Answer]], jobs: Sequence[Job]) -> None:
-        with suppress(OSError):  # it has died, which `answers` will say
-            self.pipe.send((function, [list(job) for job in jobs]))
+    def give(self, jobs: Sequence["Job"]) -> None:
+        self.jobs = jobs
+        with suppress(OSError):  # it has died, which `ended_jobs` will say
+            self.pipe.send((_run_in_worker, [list(job.overrides) for job in jobs]))
 
-    def answers(self) -> dict[int, Answer]:
-        """Returns the answers of its jobs by their numbers; none while the worker is at them."""
-        ended = not self.lives  # before the look into the pipe, where it may have left its answers
-        answers: list[Answer] = []
+    def ended_jobs(self) -> list[tuple["Job", JobEnd]]:
+        """Returns its jobs and how they ended; none while the worker is at them."""
+        died = not self.lives  # before the look into the pipe, where it may have left its answer
+        ends: list[JobEnd] = []
         with suppress(OSError, EOFError):
             if self.pipe.poll():
-                answers = self.pipe.recv()
-        if ended and not answers:
-            error = _cause(self.process.exitcode)
-            answers = [{"status": "died", "error": error} for _ in self.jobs]
-        if not answers:
-            return {}
+                ends = self.pipe.recv()
+        if died and not ends:
+            ends = [JobEnd("died", _cause(self.process.exitcode))] * len(self.jobs)
+        if not ends:
+            return []
         jobs, self.jobs = self.jobs, ()
-        return dict(zip(jobs, answers, strict=True))
+        return list(zip(jobs, ends, strict=True))
+
+    def stop(self) -> None:
+        """Lets it save its run."""
+        with suppress(OSError):
+            self.pipe.send(None)
 
     def close(self) -> None:
         """Ends the worker, which reads that nobody is at the other end of its pipe."""
@@ -84,17 +90,16 @@ class Worker:
         self.process.kill()
 
 
-class Pool:
+class Pool(Launcher):
     """`workers` processes, spawned when first needed and ended by `close`. They share `gpus` GPUs.
     `at_once` is how many runs all pools train that work on one sweep."""
 
     def __init__(
         self, workers: int, gpus: int = 0, pools: int = 1, stacked: int | str = "none"
     ) -> None:
-        self.workers, self.gpus, self.stacked = workers, gpus, stacked
+        self.workers, self.gpus, self.stacked = workers, visible_gpus(gpus), stacked
         self.at_once = workers * pools
         self.living: dict[int, Worker] = {}
-        self.folder: Any = None  # while it is open
 
     @classmethod
     def of(cls, settings: PoolSettings) -> "Pool":
@@ -105,56 +110,36 @@ class Pool:
             raise ConfigError(f"launcher.per_gpu={settings.per_gpu}: there is no GPU here to share")
         return cls(settings.count(gpus), gpus, settings.pools, settings.stacked)
 
-    def run(self, jobs: Sequence[Job], stacks: Stacks | None = None) -> list[Answer]:
-        """Runs the jobs and returns their answers. A signal lets the workers save their runs. A
-        worker gets the jobs of one of `stacks` at once, which are numbers; by default, one job."""
-        with Stopping(what="the runs stop") as stop:
-            stop.deferring = stop.has_unsaved_steps = True
-            return self._run(jobs, stacks or [[number] for number in range(len(jobs))], stop)
-
-    def _run(self, jobs: Sequence[Job], stacks: Stacks, stop: Stopping) -> list[Answer]:
-        if self.folder is None:
-            self._open()
-        waiting, attempts = deque(stacks), Counter[int]()
-        answers: dict[int, Answer] = {}
-        while len(answers) < len(jobs):
-            if stop.stop_requested:
-                self.stop.touch()
-                answers |= dict.fromkeys(itertools.chain(*waiting), {"status": "preempted"})
+    def run(self, stacks: Stacks, stopping: Stopping) -> dict[Path, JobEnd]:
+        waiting, attempts, ends = deque(stacks), Counter[Path](), dict[Path, JobEnd]()
+        missing, told = sum(map(len, stacks)), False
+        while len(ends) < missing:
+            if stopping.stop_requested:
+                for busy in [] if told else self._busy():
+                    busy.stop()
+                ends |= {job.folder: JobEnd("preempted") for job in chain(*waiting)}
                 waiting.clear()
+                told = True
             for number in range(self.workers):
                 if waiting and (worker := self._free(number)):
-                    worker.jobs = waiting.popleft()
-                    attempts.update(worker.jobs)
-                    worker.give(_run_in_worker, [jobs[job] for job in worker.jobs])
-            for worker in self._busy():
-                for job, answer in worker.answers().items():
-                    again = attempts[job] < ATTEMPTS and not stop.stop_requested
-                    if answer["status"] == "died" and again:
-                        waiting.append([job])
-                    else:
-                        answers[job] = answer
+                    worker.give(waiting.popleft())
+                    attempts.update(job.folder for job in worker.jobs)
+            for job, end in chain(*(worker.ended_jobs() for worker in self._busy())):
+                if end.status != "died":
+                    ends[job.folder] = end
+                elif stopping.stop_requested:
+                    ends[job.folder] = JobEnd("preempted")
+                elif attempts[job.folder] < ATTEMPTS:
+                    waiting.append([job])
+                else:
+                    ends[job.folder] = replace(end, status="failed")
             wait([end for one in self._busy() for end in one.ends], _LOOK_EVERY)
-        for answer in answers.values():
-            if answer["status"] == "died":
-                answer["status"] = "preempted" if stop.stop_requested else "failed"
-        return [answers[number] for number in range(len(jobs))]
+        return ends
 
     def close(self) -> None:
-        if self.folder is None:
-            return
         for worker in self.living.values():
             worker.close()
         self.living.clear()
-        self.folder.cleanup()
-        self.folder = None
-
-    def _open(self) -> None:
-        signals.start_tracker()
-        self.folder = tempfile.TemporaryDirectory(prefix="transformer_norms-")
-        # A file, since a worker that is killed may hold the lock that an event has.
-        self.stop = Path(self.folder.name, "stop")
-        self.names = visible_gpus(self.gpus)
 
     def _busy(self) -> list[Worker]:
         return [worker for worker in self.living.values() if worker.jobs]
@@ -169,9 +154,8 @@ class Pool:
             worker.close()
             worker = None
         if worker is None:
-            share = (number, self.workers, self.names, self.stop)
             with signals.withhold_signals():
-                self.living[number] = worker = Worker(share)
+                self.living[number] = worker = Worker((number, self.workers, self.gpus))
         return worker
 
 
@@ -195,11 +179,10 @@ def _cause(code: int | None) -> str:
 # ---------------------------------------------------------------------------------- in the worker
 
 
-# The file `stop` tells a worker to save and to end, once it is there.
-_state = SimpleNamespace(stop=Path(), busy=False)
+_state = SimpleNamespace(busy=False, told_to_stop=False)
 
 
-def _serve(pipe: Connection, number: int, workers: int, gpus: Sequence[str], stop: Path) -> None:
+def _serve(pipe: Connection, number: int, workers: int, gpus: Sequence[str]) -> None:
     """Runs the jobs that come through the pipe, until the driver closes it."""
     guard_streams()
     # The driver passes the terminal's Ctrl-C on: a second signal here would mean "at once".
@@ -209,20 +192,43 @@ def _serve(pipe: Connection, number: int, workers: int, gpus: Sequence[str], sto
     # Its share of the machine, before it imports torch.
     _take_cores(number, workers)
     _take_gpu(number, gpus)
-    _state.stop = stop
-    threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
-    with suppress(EOFError, OSError):
-        while True:
-            function, jobs = pipe.recv()
+    given = SimpleQueue[Any]()
+    threading.Thread(target=_listen, args=(pipe, given), daemon=True).start()
+    with suppress(OSError):  # the driver has ended
+        for function, jobs in iter(given.get, None):
             pipe.send(function(jobs))
 
 
-def _run_in_worker(jobs: list[list[str]]) -> list[Answer]:
+def _listen(pipe: Connection, given: "SimpleQueue[Any]") -> None:
+    """Passes on the jobs that the driver gives. Lets the run save once the driver says so, or has
+    ended itself; then the worker ends as well."""
+    with suppress(OSError, EOFError):
+        while True:
+            if jobs := pipe.recv():
+                given.put(jobs)
+            else:
+                _stop_run()
+    _stop_run()
+    given.put(None)
+    time.sleep(_PATIENCE)
+    os._exit(1)
+
+
+def _stop_run() -> None:
+    """Stops the run of this worker, unless a signal has done so: Slurm signals all processes of a
+    job, at about the same time, and a second signal would mean "at once"."""
+    _state.told_to_stop = True
+    time.sleep(_LOOK_EVERY)
+    if _state.busy and not _was_asked():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run_in_worker(jobs: list[list[str]]) -> list[JobEnd]:
     from transformer_norms.sweep.launching import run_jobs  # imports torch
 
     _state.busy = True
     try:
-        return [{"status": "preempted"}] * len(jobs) if _state.stop.exists() else run_jobs(jobs)
+        return [JobEnd("preempted")] * len(jobs) if _state.told_to_stop else run_jobs(jobs)
     finally:
         _state.busy = False
 
@@ -243,20 +249,7 @@ def _take_gpu(number: int, gpus: Sequence[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
 
 
-def _leave_when_told(parent: int) -> None:
-    """Lets the run save and ends the worker, once the driver says so or has ended itself."""
-    while not _state.stop.exists() and os.getppid() == parent:
-        time.sleep(_LOOK_EVERY)
-    if _state.busy and not _was_asked():
-        os.kill(os.getpid(), signal.SIGTERM)
-    end = time.monotonic() + _PATIENCE
-    while os.getppid() == parent or (_state.busy and time.monotonic() < end):
-        time.sleep(_LOOK_EVERY)
-    os._exit(1)
-
-
 def _was_asked() -> bool:
-    """Whether this worker's run is about to stop already. Slurm signals all processes of a job, and
-    a second signal would mean "at once"."""
+    """Whether this worker's run is about to stop already."""
     work = signals.current_work()
     return work is not None and work.stop_requested

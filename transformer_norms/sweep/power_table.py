@@ -4,6 +4,7 @@ the introduction."""
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.power import (
@@ -32,9 +33,7 @@ def read_noise(jobs: Jobs, job: Job) -> Spread | None:
     """The noise of the difference of two runs of one seed, with the weight that the usual variance
     will have in this sweep. The sweep's own runs tell it, or else a study `noise` in the same
     folder whose runs are like `job`. None if no run tells it."""
-    from transformer_norms.run.plan import Plan
-
-    settings = settings_without_seeds(job.config, Plan(job.config).data_identity)
+    settings = settings_without_seeds(job.config, job.plan.data_identity)
     for found in _earlier_findings(jobs, settings):
         own = (c.spread for c in found.comparisons.values() if c.spread)
         if measured := found.rules.usual or next(own, None):
@@ -55,26 +54,23 @@ def count_comparisons(question: Question) -> int:
     return 0 if ORDER in question.axes else len(question.contrasts) or count_pairs(question)
 
 
-def _squares(question: Question) -> float:
-    """The largest sum of squared coefficients of a comparison: 2 of two variants."""
-    named = named_variants(question)
-    contrasts = [find_contrast(text, named).coefficients for text in question.contrasts]
-    return max((sum(c**2 for c in one.values()) for one in contrasts), default=2.0)
-
-
 def _unit(question: Question, known: Spread | None) -> tuple[Spread, str]:
-    """The noise of the comparison that varies most, and how a size is written. Where no noise is
-    known, the variance of a pair is 1, so that sizes are deviations of its differences."""
+    """The noise of the comparison that varies most, and how a size is written. The variance of a
+    comparison is in proportion to the sum of its squared coefficients, which is 2 for two variants.
+    Where no noise is known, the variance of a pair is 1, so that sizes are deviations of its
+    differences."""
     noise = known or Spread(1.0, weight_of(count_pairs(question)))
     size = "{:.2g} nats" if known else "{:.2f} sd"
-    return noise._replace(variance=noise.variance * _squares(question) / 2), size
+    named = named_variants(question)
+    contrasts = [find_contrast(text, named).coefficients for text in question.contrasts]
+    squares = max((sum(c**2 for c in one.values()) for one in contrasts), default=2.0)
+    return noise._replace(variance=noise.variance * squares / 2), size
 
 
 def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findings]:
     record = path_of(jobs.study, jobs.request.name)
-    with suppress(ConfigError):  # its report says what is wrong with it
-        if record.is_file():
-            yield read_findings(record)
+    if record.is_file() and (found := read_findings(record)):
+        yield found
     with suppress(ConfigError):
         if noise := noise_in(jobs.study.parent, settings):
             yield findings(noise)
@@ -86,14 +82,14 @@ def _earlier_findings(jobs: Jobs, settings: dict[str, object]) -> Iterator[Findi
 def power_lines(question: Question, known: Spread | None) -> list[str]:
     """Says what the question's seeds can find, and whether they can show that equal variants are
     equivalent within its `margin`; nothing if nothing is compared."""
-    seeds, compared = question.most_seeds, count_comparisons(question)
+    seeds, margin, plan = question.most_seeds, question.margin, question.until_decided
+    compared = count_comparisons(question)
     if not compared:
         return []
     if seeds < FEWEST:
         return [f"{plural(seeds, 'seed')} and no verdict: {FEWEST} are the fewest"]
-    plan = question.until_decided
     noise, size = _unit(question, known)
-    least = smallest_difference(noise, seeds, compared, in_sequence=bool(plan))
+    least = smallest_difference(noise, seeds, compared, bool(plan))
     line = f"{plan.first} to {seeds}" if plan else f"{seeds}"
     if math.isinf(least):
         return [f"{line} seeds call nothing better or worse: tests at every look need more"]
@@ -101,20 +97,13 @@ def power_lines(question: Question, known: Spread | None) -> list[str]:
     line += ", without tuning error" * bool(question.tune.grid)
     if known is None:
         return [f"{line} (sd: standard deviation of paired differences, which no run tells yet)"]
-    return [f"{line}; {_reach(question, noise)}"]
-
-
-def _reach(question: Question, noise: Spread) -> str:
-    margin, compared = question.margin, count_comparisons(question)
-
-    def bound(seeds: int) -> float:
-        return smallest_bound(noise, seeds, compared, in_sequence=bool(question.until_decided))
-
-    if bound(question.most_seeds) <= margin:
-        return f"they show that equal variants are equivalent within {margin:g}"
+    bound = partial(smallest_bound, noise, compared=compared, in_sequence=bool(plan))
+    if bound(seeds) <= margin:
+        return [f"{line}; they show that equal variants are equivalent within {margin:g}"]
     most = fewest_seeds(bound, margin)
     needed = plural(most, "seed") if most else f"more than {MOST_SEEDS} seeds"
-    return f"to show that equal variants are equivalent within {margin:g} nats takes {needed}"
+    takes = f"to show that equal variants are equivalent within {margin:g} nats takes {needed}"
+    return [f"{line}; {takes}"]
 
 
 # ----------------------------------------------------------------------------- the table of --power
@@ -126,19 +115,15 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     question = jobs.request.question
     if not (compared := count_comparisons(question)):
         raise ConfigError("--power: this sweep compares nothing: it has one variant")
-    job = jobs.make("result", question.variants[0], question.points[0], question.first_seeds[0])
+    job = jobs.make(
+        "result", question.variants[0], question.tune.points[0], question.first_seeds[0]
+    )
     known = read_noise(jobs, job)
     noise, size = _unit(question, known)
-    rows = [
-        (
-            f"{seeds}",
-            size.format(smallest_difference(noise, seeds, compared, in_sequence=False)),
-            size.format(smallest_bound(noise, seeds, compared, in_sequence=False)),
-            f"{seeds * len(question.variants)}",
-        )
-        for seeds in sorted({*_SEEDS, max(FEWEST, question.most_seeds)})
-    ]
-    heading = ("seeds", "detects", "equal within", "runs")
+    rows: list[tuple[str, ...]] = [("seeds", "detects", "equal within", "runs")]
+    for seeds in sorted({*_SEEDS, max(FEWEST, question.most_seeds)}):
+        sizes = (f(noise, seeds, compared, False) for f in (smallest_difference, smallest_bound))
+        rows.append((f"{seeds}", *map(size.format, sizes), f"{seeds * len(question.variants)}"))
     notes = [
         "detects: the smallest true difference that is detected with 90 % power, where "
         f"{plural(compared, 'comparison')} are judged together. equal within: the "
@@ -153,4 +138,4 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     ]
     title = f"{jobs.request.name}: {question.question}" if question.question else ""
     lines = [line for note in notes for line in wrap_text(note)]
-    return [*wrap_text(title), *narrow_table([heading, *rows]), *lines]
+    return [*wrap_text(title), *narrow_table(rows), *lines]

@@ -28,9 +28,20 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
 from transformer_norms.storage.reading import read_yaml, real_path
-from transformer_norms.sweep.grid import MOST_RUNS, NO_TUNING, Grid, Tuning, product, read_tuning
-from transformer_norms.sweep.seeds import Seeds, UntilDecided, cross, read_typed_seeds, seed_order
-from transformer_norms.validation import check
+from transformer_norms.sweep.design import (
+    MOST_RUNS,
+    NO_TUNING,
+    Grid,
+    Seeds,
+    Tuning,
+    UntilDecided,
+    cross,
+    product,
+    read_tuning,
+    read_typed_seeds,
+    seed_order,
+)
+from transformer_norms.validation import build
 
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 _HOMES = {"seed": "under seeds"} | dict.fromkeys(("sweep", *COMMANDS), "on the command line")
@@ -63,11 +74,6 @@ class Question:
     def variants(self) -> list[Values]:
         grid = product(self.vary) if self.vary or not self.together else []
         return distinct([*grid, *self.together])
-
-    @property
-    def points(self) -> list[Values]:
-        """The points that are tried first; one empty point if nothing is tuned."""
-        return product(self.tune.grid)
 
     @property
     def until_decided(self) -> UntilDecided | None:
@@ -114,26 +120,29 @@ def read_request(arguments: Iterable[str]) -> Request:
                 f"{text}: {_INSTEAD.get(key, '')}{key} is written in a sweep's file; what is typed "
                 "with it is KEY=VALUE or KEY=A,B of a run"
             )
+        if key.split(".")[0] in ONE_VALUE and len(values) > 1:
+            raise ConfigError(f"{key}: one value for all runs of a sweep; there are {values}")
         if key in typed and typed[key] != values:
             raise ConfigError(f"{key} is typed twice, the second time as {text}")
         typed[key] = values
     names = typed.pop("sweep", ["none"])
     if len(names) > 1:
         raise ConfigError(f"sweep={','.join(map(str, names))}: one sweep at a time")
-    for key, values in typed.items():
-        if key.split(".")[0] in ONE_VALUE and len(values) > 1:
-            raise ConfigError(f"{key}: one value for all runs of a sweep; there are {values}")
     typed = {key: values for key, values in typed.items() if key.split(".")[0] not in COMMANDS}
     if names == ["none"]:
+        question, _ = _replace_typed(Question("", {}), typed)
+        first = {key: values[0] for key, values in question.vary.items() if key != ORDER}
+        question = replace(question, baseline=first)
+        check_question("-m", question)
         # Never the study's name: the record of a sweep of that name may lie in the study.
-        return Request("main", _bare_question(typed), named=False)
+        return Request("main", question, named=False)
     name, plugins = str(names[0]), typed.get("plugins", ["none"])[0]
     question, remarks = _replace_typed(read_question(name, plugins), typed)
-    known, refusals = split_contrasts(question)
-    question = replace(question, contrasts=known)
+    wrong = wrong_contrasts(question)
+    question = replace(question, contrasts=[c for c in question.contrasts if c not in wrong])
     check_question(f"sweep={name}", question)
     why = "this contrast is left out, as other variants were typed"
-    remarks += [f"{why}: {refusal}" for refusal in refusals]
+    remarks += [f"{why}: {refusal}" for refusal in wrong.values()]
     return Request(name, question, named=True, remarks=tuple(remarks))
 
 
@@ -149,11 +158,11 @@ def read_question(name: str, plugins: str = "none") -> Question:
         if not isinstance(content, dict):
             raise ConfigError("a list is not allowed; it should be keys")
         keys = {str(key): value for key, value in content.items()}
-        question = Question(**check("", cross(keys), Question))
+        question = build(Question, "", cross(keys))
     except (ValueError, OSError) as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)
-    for refusal in split_contrasts(question)[1]:
+    for refusal in wrong_contrasts(question).values():
         raise ConfigError(f"sweep={name}: contrasts: {refusal}")
     return question
 
@@ -170,19 +179,6 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
     return key, [
         part if is_several(pair := f"{key}={part}") else parse([pair])[0].value for part in parts
     ]
-
-
-def _bare_question(typed: Mapping[str, list[Any]]) -> Question:
-    """The question of `-m` without a file: each axis's first value is the baseline."""
-    vary = {key: distinct(values) for key, values in typed.items() if key != "seed"}
-    fixed = {key: vary.pop(key)[0] for key in list(vary) if len(vary[key]) == 1}
-    return Question(
-        question="",
-        baseline={key: values[0] for key, values in vary.items() if key != ORDER},
-        vary=vary,
-        seeds=read_typed_seeds(typed.get("seed", [0])),
-        fixed=fixed,
-    )
 
 
 def _replace_typed(
@@ -227,32 +223,32 @@ def _replace_typed(
     return question, remarks
 
 
-def split_contrasts(question: Question) -> tuple[list[str], list[ConfigError]]:
-    """Returns the contrasts between variants of the question, and why each other one is none."""
-    known, refusals = [], []
+def named_variants(question: Question) -> dict[str, Values]:
+    return dict(zip(names_of(question.variants), question.variants, strict=True))
+
+
+def wrong_contrasts(question: Question) -> dict[str, ConfigError]:
+    """Returns why a contrast is not one between variants of the question, by its text."""
+    wrong = {}
     for text in question.contrasts:
         try:
             find_contrast(text, named_variants(question))
-            known.append(text)
         except ConfigError as error:
-            refusals.append(error)
-    return known, refusals
-
-
-def named_variants(question: Question) -> dict[str, Values]:
-    return dict(zip(names_of(question.variants), question.variants, strict=True))
+            wrong[text] = error
+    return wrong
 
 
 def check_question(where: str, question: Question) -> None:
     """Raises ConfigError if the parts of a question contradict each other."""
     tuned = question.tune.grid
-    for key in (*question.axes, *question.fixed, *tuned):
-        if home := _HOMES.get(key.split(".")[0]):
+    for key in (*question.axes, *tuned, *question.fixed):
+        word = key.split(".")[0]
+        if home := _HOMES.get(word):
             raise ConfigError(f"{where}: {key} is set {home}, not in vary, together, fixed or tune")
-    for key in (*question.axes, *tuned):
-        if key.split(".")[0] in ONE_VALUE:
+        if word in ONE_VALUE and key not in question.fixed:
             raise ConfigError(f"{where}: {key} has one value for all runs of a sweep, under fixed")
-        if key in question.axes and key in tuned:
+    for key in tuned:
+        if key in question.axes:
             raise ConfigError(f"{where}: {key} is both varied and tuned")
     orders = [one[ORDER] for one in question.variants if ORDER in one]
     if orders and question.until_decided:

@@ -26,11 +26,15 @@ from transformer_norms.sweep.question import Request
 
 
 class RecordFile:
-    """sweep-NAME.json in the folder of a study, for the commands of one request."""
+    """sweep-NAME.json in the folder of a study, for the commands of one request. `jobs`, `tuned`
+    and `looks` are what this command has planned, tuned and seen so far."""
 
     def __init__(self, study: Path, request: Request) -> None:
         self.study, self.request = study, request
         self.path = path_of(study, request.name)
+        self.jobs: list[Job] = []
+        self.tuned: list[Tuned] = []
+        self.looks: list[Look] = []
 
     def read(self) -> SweepRecord | None:
         """Returns what earlier commands of this sweep have planned; None if there is nothing."""
@@ -71,15 +75,9 @@ class RecordFile:
             for job in changed
         ]
 
-    def write(
-        self,
-        jobs: Sequence[Job],
-        tuned: Sequence[Tuned],
-        looks: Sequence[Look],
-        unbegun: Sequence[str],
-    ) -> None:
+    def write(self, unbegun: Sequence[Job]) -> None:
         """Writes what this command has planned, tuned and seen so far, with what stays of earlier
-        commands. `unbegun` are the folders of runs that failed before their first step."""
+        commands. The runs of `unbegun` have failed before their first step."""
         question = self.request.question
         until_decided = question.until_decided
         record = SweepRecord(
@@ -93,21 +91,22 @@ class RecordFile:
             seeds=question.first_seeds,
             most=question.most_seeds if until_decided else None,
             margin=question.margin,
-            runs=[job.run for job in jobs],
-            tuned=[*tuned],
+            runs=[job.run for job in self.jobs],
+            tuned=self.tuned,
             contrasts=question.contrasts,
             asked=Asked(question.variants, [] if until_decided else question.first_seeds),
-            unbegun=[*unbegun],
+            unbegun=[job.run.folder for job in unbegun],
         )
         make_folder(self.study)
         with wait_for_lock(self.study):  # one command at a time reads and writes the record
+            looks = self.looks
             if before := self.read():
                 # The planned runs of a named sweep stay planned, so that none is lost. A bare `-m`
                 # cannot be typed by name: its record is the newest one, unless the same command
                 # adds seeds until it is decided. Its looks stay, in case their runs are asked for
                 # again.
                 adds = record.most is not None and record.most == before.most
-                if self.request.named or (adds and self._asks_the_same(before, jobs)):
+                if self.request.named or (adds and self._asks_the_same(before, self.jobs)):
                     record = merge_records(before, record)
                 looks = [*before.looks, *looks]
             still = [name for name in record.unbegun if not (self.study / name).is_dir()]

@@ -1,4 +1,4 @@
-"""The search for a variant's best point: which points it tries, and which of them is best.
+"""How a variant's learning rate is chosen: which points its search tries, and which one is best.
 
 A point has a value for each tuned key. Nothing here reads a file or draws a random number. So the
 same losses always lead to the same points, and a sweep that was stopped finds its path again.
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
 from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.comparison.tuning_error import Trial, choose_point, plain_point
-from transformer_norms.sweep.grid import MOST_OUTWARD, Tuning
+from transformer_norms.sweep.design import MOST_OUTWARD, Tuning
 
-Allowed = Callable[[Values], bool]  # whether the config of a point can be composed
 _OUTWARD = 10  # steps beyond the last value that are looked at, where nothing is left within
 
 
@@ -32,11 +32,14 @@ class Attempt:
 
 
 @dataclass
-class Tried:
-    """The points that one variant has tried, in order. `waits`: some of its runs have not ended.
+class Search:
+    """The search of one variant, with the points that it has tried, in order. `allowed` says
+    whether the config of a point can be composed. `waits`: some of its runs have not ended.
     `outward` is the number of its steps beyond the grid."""
 
     variant: Values
+    tuning: Tuning
+    allowed: Callable[[Values], bool] = lambda point: True
     attempts: list[Attempt] = field(default_factory=list)
     waits: bool = False
     outward: int = 0
@@ -73,71 +76,68 @@ class Tried:
         near = min(self.attempts, key=lambda attempt: attempt.nearest, default=None)
         return self.best or (near.point if near and near.nearest < inf else None)
 
+    @property
+    def edge(self) -> list[str]:
+        """The keys whose best value is the first or the last that was tried; all if none is."""
+        best, keys = self.best, self.tuning.stepped
+        return [k for k in keys if not best or best[k] in (self.values(k)[0], self.values(k)[-1])]
+
     def values(self, key: str) -> list[Any]:
         """The values of a key with steps that were tried, in order of size."""
         return sorted({point[key] for point in self.points})
 
-    def edge(self, stepped: Sequence[str]) -> list[str]:
-        """The keys whose best value is the first or the last that was tried; all if none is."""
-        best = self.best
-        if best is None:
-            return list(stepped)
-        return [key for key in stepped if best[key] in (self.values(key)[0], self.values(key)[-1])]
+    def steps_outward(self) -> list[Values]:
+        """Returns, for each key with steps, the point one step beyond the first or last value, if
+        the variant is best there, or came nearest to training. A variant of which no point came
+        near goes down: rates that are too high are what fails. After MOST_OUTWARD steps it stops.
+        """
+        near, found = self.centre, list[Values]()
+        for key in self.tuning.stepped if self.outward < MOST_OUTWARD else ():
+            values = self.values(key)
+            centre = near or min(self.points, key=itemgetter(key))
+            edges = {values[0]: _next_step(values[1], values[0])}
+            if near:
+                edges[values[-1]] = _next_step(values[-2], values[-1])
+            if step := edges.get(centre[key]):
+                found += self._new_points(centre, key, [step])
+        return found
 
+    def bisection(self) -> list[Values]:
+        """Returns a point for each key with steps: half way between the best value and the next one
+        above it, if runs failed there. A variant may be best just below what it can bear."""
+        best, found = self.best, list[Values]()
+        for key in self.tuning.stepped if best else ():
+            assert best is not None
+            along = (a for a in self.attempts if {**a.point, key: best[key]} == best)
+            above = [attempt for attempt in along if attempt.point[key] > best[key]]
+            wall = min(above, key=lambda attempt: attempt.point[key], default=None)
+            if wall and wall.failed:
+                found += self._new_points(best, key, [_between(best[key], wall.point[key], 1 / 2)])
+        return found
 
-def steps_outward(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
-    """Returns, for each key with steps, the point one step beyond the first or last value, if the
-    variant is best there, or came nearest to training. A variant of which no point came near goes
-    down: rates that are too high are what fails. After MOST_OUTWARD steps it stops."""
-    near = tried.centre
-    found: list[Values] = []
-    for key in tuning.stepped if tried.outward < MOST_OUTWARD else ():
-        values = tried.values(key)
-        centre = near or min(tried.points, key=lambda point: point[key])
-        edges = {values[0]: _next_step(values[1], values[0])}
-        if near:
-            edges[values[-1]] = _next_step(values[-2], values[-1])
-        if step := edges.get(centre[key]):
-            found += _new([{**centre, key: step}], tried, allowed)
-    return found
+    def refinement(self) -> list[Values]:
+        """Returns two points for each key with steps, the other keys at the best: half a step below
+        and above the best if these were not tried, then quarter steps, then the steps beyond what
+        was tried. If no point came near to training, they go down from the lowest value, and where
+        that ends, up."""
+        near, keys, found = self.centre, self.tuning.stepped, list[Values]()
+        for key in keys:
+            values = sorted({*self.tuning.grid[key], *self.values(key)})
+            lower, upper = _steps_beyond(values[1], values[0]), _steps_beyond(*values[-2:])
+            around = [*lower, *upper]
+            if near:
+                best, steps = near[key], [lower[0], *values, upper[0]]
+                ends = [steps[values.index(best)], steps[values.index(best) + 2]]
+                around = [_between(best, end, share) for share in (1 / 2, 1 / 4) for end in ends]
+                around += chain(*zip(lower, upper, strict=True))
+            centre = near or min(self.points, key=itemgetter(*keys))
+            found += islice(self._new_points(centre, key, dict.fromkeys(around)), 2)
+        return found
 
-
-def bisection(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
-    """Returns a point for each key with steps: half way between the best value and the next one
-    above it, if runs failed there. A variant may be best just below what it can bear."""
-    best = tried.best
-    found: list[Values] = []
-    for key in tuning.stepped if best else ():
-        assert best is not None
-        along = [a for a in tried.attempts if {**a.point, key: None} == {**best, key: None}]
-        above = sorted((a for a in along if a.point[key] > best[key]), key=lambda a: a.point[key])
-        if above and above[0].failed:
-            value = _between(best[key], above[0].point[key], 1 / 2)
-            found += _new([{**best, key: value}], tried, allowed)
-    return found
-
-
-def refinement(tuning: Tuning, tried: Tried, allowed: Allowed) -> list[Values]:
-    """Returns two points for each key with steps: the nearest steps around the best that were not
-    tried, the other keys at the best. If no point came near to training, they go down from the
-    lowest value, and where that ends, up."""
-    near = tried.centre
-    centre = near or min(tried.points, key=lambda point: [point[key] for key in tuning.stepped])
-    found: list[Values] = []
-    for key in tuning.stepped:
-        values = sorted({*tuning.grid[key], *tried.values(key)})
-        lower, upper = _steps_beyond(values[1], values[0]), _steps_beyond(values[-2], values[-1])
-        if near:
-            around = chain(_values_between(values, near[key]), *zip(lower, upper, strict=True))
-        else:
-            around = chain(lower, upper)
-        points = ({**centre, key: value} for value in dict.fromkeys(around))
-        found += islice(_new(points, tried, allowed), 2)
-    return found
-
-
-def _new(points: Iterable[Values], tried: Tried, allowed: Allowed) -> Iterator[Values]:
-    return (point for point in points if point not in tried.points and allowed(point))
+    def _new_points(self, centre: Values, key: str, values: Iterable[Any]) -> Iterator[Values]:
+        """Yields the centre with each of these values of a key, if that is new and allowed."""
+        points = ({**centre, key: value} for value in values)
+        return (one for one in points if one not in self.points and self.allowed(one))
 
 
 def values_to_go_on(values: Sequence[float], bests: Sequence[float]) -> list[float]:
@@ -146,28 +146,18 @@ def values_to_go_on(values: Sequence[float], bests: Sequence[float]) -> list[flo
     values = sorted(values)
     for before, last in ((values[-2], values[-1]), (values[1], values[0])):
         span = [last, *(best for best in bests if (best - last) * (last - before) >= 0)]
-        steps = list(_steps_beyond(before, last))
+        steps = _steps_beyond(before, last)
         passed = sum(min(span) <= step <= max(span) for step in steps)
         values += steps[: passed + 2] if len(span) > 1 else []
     return sorted(set(values))
 
 
-def _values_between(values: Sequence[float], centre: float) -> Iterator[float]:
-    """Yields values half a step below and above `centre`, then quarter steps. A step is the ratio
-    to the next value, and outward at an edge that of the last two."""
-    place = values.index(centre)
-    below = values[place - 1] if place else _next_step(values[1], values[0])
-    above = values[place + 1] if centre != values[-1] else _next_step(values[-2], values[-1])
-    for share in (1 / 2, 1 / 4):
-        yield _between(centre, below, share)
-        yield _between(centre, above, share)
-
-
-def _steps_beyond(before: float, last: float) -> Iterator[float]:
-    """Yields the values that continue from `before` to `last` at the same ratio."""
+def _steps_beyond(before: float, last: float) -> list[float]:
+    """Returns the values that continue from `before` to `last` at the same ratio."""
+    steps = [before, last]
     for _ in range(_OUTWARD):
-        before, last = last, _next_step(before, last)
-        yield last
+        steps.append(_next_step(*steps[-2:]))
+    return steps[2:]
 
 
 def _between(start: float, end: float, share: float) -> float:
