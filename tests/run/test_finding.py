@@ -55,7 +55,7 @@ def test_a_name_of_nothing_or_of_several_things_is_answered_in_one_line(here, fi
 def test_without_runs_the_message_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for find in (find_run, find_study):
-        with pytest.raises(ConfigError, match=r"^x: there is no such file .* nearest are none$"):
+        with pytest.raises(ConfigError, match=r"^x: there is no such file .* has that in it$"):
             find("x")
 
 

@@ -113,9 +113,10 @@ def _find_below(text: str | Path, *groups: Sequence[Path]) -> Path:
             return max(fitting, key=lambda folder: (len(folder.name), folder.name))
     names = dict.fromkeys(str(folder) for folders in groups for folder in folders)
     near = difflib.get_close_matches(f"{RUNS}/{text}"[:200], names, _SHOWN, 0.0)
+    nearest = f"; the nearest are {', '.join(map(printable, near))}" if near else ""
     raise ConfigError(
-        f"{text}: there is no such file or folder, and no name below ./{RUNS} has that in it; "
-        f"the nearest are {', '.join(map(printable, near)) or 'none'}"
+        f"{text}: there is no such file or folder, and no name below ./{RUNS} has that in it"
+        f"{nearest}"
     )
 
 
