@@ -16,7 +16,7 @@ from transformer_norms.comparison.verdict import (
     Sides,
     Verdict,
     compare,
-    is_awaited,
+    judged_together,
     usual_variance,
 )
 from transformer_norms.data.ngrams import ngram_name
@@ -97,10 +97,7 @@ class Findings:
     @property
     def compared_together(self) -> int:
         """The number of comparisons that are judged together."""
-        return self.rules.to_come + sum(
-            c.interval is not None or c.verdict == "failed" or is_awaited(c, self.rules)
-            for c in self.family.values()
-        )
+        return judged_together(self.family.values(), self.rules)
 
     def passed(self, name: str) -> str | None:
         """The best n-gram that a variant's mean has passed, with all n-grams before it: `bigram`,
