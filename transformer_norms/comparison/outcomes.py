@@ -5,8 +5,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from statistics import fmean, median
+
+from scipy import special
 
 from transformer_norms.comparison.statistics import FEWEST, LEVEL, deviation, half_interval
 
@@ -18,17 +19,17 @@ class Share:
     count: int
     total: int
 
-    @cached_property
+    @property
     def bounds(self) -> tuple[float, float]:
         """Clopper & Pearson 1934, 95 %, two-sided. If `count` is 0 there is no lower bound, and the
         upper one is the one-sided 1 - 0.05^(1/n)."""
-        if not self.total:
-            return 0.0, 1.0
-        from scipy.stats import binomtest
-
-        test = binomtest(self.count, self.total, alternative="two-sided" if self.count else "less")
-        interval = test.proportion_ci(1 - LEVEL, method="exact")
-        return float(interval.low), float(interval.high)
+        low, high = 0.0, 1.0
+        if self.count:
+            low = special.betaincinv(self.count, self.total - self.count + 1, LEVEL / 2)
+        if self.count < self.total:
+            level = LEVEL / 2 if self.count else LEVEL
+            high = special.betaincinv(self.count + 1, self.total - self.count, 1 - level)
+        return float(low), float(high)
 
     def __str__(self) -> str:
         """`2 of 3 (9 to 99 %)`, `0 of 3 (at most 63 %)`, `0 of 0`."""

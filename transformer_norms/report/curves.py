@@ -1,5 +1,6 @@
 """curves.svg: where each seed ended, beside how the variants came there."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
@@ -171,28 +172,18 @@ def draw_training(
 ) -> None:
     """Draws each seed as a thin line behind the mean, and names the lines."""
     pairs = [*zip(variants, by_variant, strict=True)]
-    lines = [(variant, known) for variant, own in pairs if (known := view.known(own))]
-    _set_axes(axes, lines, view)
-    ends = [_draw_variant(axes, study, *line, view) for line in lines]
-    failing = [line for line in lines if any(curve.failed for curve in line[1])]
-    for row, (variant, members) in enumerate(failing):
-        place = study.variants.index(variant)
-        last = [float(view.values(curve)[-1]) for curve in members if curve.failed]
-        for x in sorted(set(last)):
-            figures.mark_failures(axes, x, last.count(x), row, place, variant.name)
-    names = [variant.name for variant, _ in lines]
-    places = [study.variants.index(variant) for variant, _ in lines]
-    ngrams = study.ngrams(TUNED_ON) if view.loss == "val/loss" else ()
-    figures.label_ends(axes, names, ends, places, ngrams, len(failing))
+    known = [(variant, own) for variant, curves in pairs if (own := view.known(curves))]
+    _set_axes(axes, [curve for _, own in known for curve in own], view)
+    lines = [_draw_variant(axes, study, *one, view) for one in known]
+    figures.finish_lines(axes, lines, study.ngrams(TUNED_ON) if view.loss == "val/loss" else ())
     axes.set(xlabel=ALONG[view.along], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
     figures.style_axes(axes)
 
 
-def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: CurveView) -> None:
+def _set_axes(axes: Any, curves: Sequence[Curve], view: CurveView) -> None:
     """Sets the ranges and the numbers at the axes."""
     from matplotlib.ticker import EngFormatter
 
-    curves = [curve for _, members in lines for curve in members]
     if view.log:
         axes.set(xscale="log", yscale="log", ylim=_whole_range(curves))
         figures.number_parts_of_decades(axes.yaxis)
@@ -212,8 +203,8 @@ def _whole_range(curves: Sequence[Curve]) -> tuple[float, float]:
 
 def _draw_variant(
     axes: Any, study: Study, variant: Variant, curves: Sequence[Curve], view: CurveView
-) -> tuple[float, float]:
-    """Draws one variant. Returns the end of its line."""
+) -> figures.Line:
+    """Draws one variant."""
     place = study.variants.index(variant)
     colour, dashes = figures.line_style(place)
     for curve in curves:
@@ -226,7 +217,9 @@ def _draw_variant(
                          linewidth=1.4, zorder=3)  # fmt: skip
         figures.tag(mean, place, f"{variant.name}, mean")
     last = average or curves[0]
-    return float(view.values(last)[-1]), float(last.loss[-1])
+    end = float(view.values(last)[-1]), float(last.loss[-1])
+    failed = Counter(sorted(float(view.values(curve)[-1]) for curve in curves if curve.failed))
+    return figures.Line(place, variant.name, end, failed)
 
 
 def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> None:
@@ -258,8 +251,7 @@ def _draw_row(axes: Any, row: int, place: int, variant: Variant, outcome: Outcom
               for seed, loss in outcome.losses.items()]  # fmt: skip
     at_edge = {"clip_on": False, "transform": axes.get_yaxis_transform()}
     above = [row - 0.18] * len(losses)
-    dots = axes.plot(losses, above, "o", color=colour, markersize=2.8, markeredgewidth=0, alpha=0.7)
-    figures.tag(dots, place, variant.name, points)
+    figures.draw_dots(axes, (losses, above), place, variant.name, points)
     if any(loss > axes.get_xlim()[1] for loss in losses):
         axes.plot([1], above[:1], ">", color=colour, markersize=4, **at_edge)
     if losses:

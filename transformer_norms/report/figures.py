@@ -2,7 +2,7 @@
 the marks of failed runs, and stable bytes."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -114,30 +114,36 @@ def height_of(names: int, crosses: int = 0) -> float:
     return max(_HEIGHT, _PER_NAME * names + 1) + _ROW / 72 * max(0, crosses - 1)
 
 
-def label_ends(
-    axes: Any,
-    names: Sequence[str],
-    ends: Sequence[tuple[float, float]],
-    places: Sequence[int] | None = None,
-    ngrams: Sequence[float] = (),
-    crosses: int = 0,
-) -> None:
-    """Writes each name beside the end of its line, in its colour, apart from the others. `places`
-    are those of the lines' styles. Lines of n-grams that are in view are drawn, and named in grey.
-    Above the axes stand so many rows of `crosses`.
-    """
+class Line(NamedTuple):
+    """A line that is drawn: the place that sets its style, its name, its end unless it has no
+    point, and the number of runs that failed at each x."""
+
+    place: int
+    name: str
+    end: tuple[float, float] | None
+    failed: Mapping[float, int] = {}
+
+
+def finish_lines(axes: Any, lines: Sequence[Line], ngrams: Sequence[float] = ()) -> None:
+    """Writes the name of each line next to its end, in its colour, apart from the others. A cross
+    on the upper edge marks runs that failed. Lines of n-grams that are in view are drawn, and named
+    in grey."""
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # crosses move no axis
+    failing = [line for line in lines if line.failed]
+    for row, line in enumerate(failing):
+        for x, count in line.failed.items():
+            _mark_failures(axes, x, count, row, line)
     (low, high), scale = axes.get_ylim(), np.log if axes.get_yscale() == "log" else float
-    places = places or range(len(names))
-    colours = [line_style(place)[0] for place in places]
     longest = min(_LONGEST_NAME, int(7 * axes.figure.get_size_inches()[0]))
-    short = [short_name(name, longest) for name in names]
-    labels = [*zip(short, colours, ends, strict=True)]
+    named = [line for line in lines if line.end]
+    labels = [(short_name(line.name, longest), line_style(line.place)[0], line.end)
+              for line in named]  # fmt: skip
     for order, loss in ngrams_in_view(ngrams, low, high):
         axes.axhline(loss, color=LINE, linewidth=0.6, zorder=1)
         labels.append((ngram_name(order), GREY, (axes.get_xlim()[1], loss)))
     if not labels:
         return
-    inches = axes.figure.get_size_inches()[1] - _FRAME - _ROW / 72 * max(0, crosses - 1)
+    inches = axes.figure.get_size_inches()[1] - _FRAME - _ROW / 72 * max(0, len(failing) - 1)
     bottom, top = scale(low), scale(high)
     inside = [min(max(y, low), high) for _, _, (_, y) in labels]
     wanted = [(scale(y) - bottom) / (top - bottom) for y in inside]
@@ -153,23 +159,18 @@ def label_ends(
             },
         )  # fmt: skip
         drawn.append(label)
-    for label, place, name in zip(drawn, places, names, strict=False):  # n-grams have no place
-        tag([label], place, name)
+    for label, line in zip(drawn, named, strict=False):  # n-grams have no place
+        tag([label], line.place, line.name)
 
 
-def ngrams_in_view(ngrams: Sequence[float], low: float, high: float) -> list[tuple[int, float]]:
-    """The order and the loss of each n-gram whose line is in view: no axis is stretched for one."""
-    return [(order, loss) for order, loss in enumerate(ngrams, 1) if low < loss < high]
-
-
-def mark_failures(axes: Any, x: float, count: int, row: int, place: int, name: str) -> None:
-    """Draws a cross on the upper edge for runs that failed, with their number if there are several.
-    Each `row` stands above the one before, so that the crosses of two variants do not overlap."""
+def _mark_failures(axes: Any, x: float, count: int, row: int, line: Line) -> None:
+    """Draws a cross for runs that failed, with their number if there are several. Each `row` is
+    above the one before, so that the crosses of two variants do not overlap."""
     from matplotlib.transforms import offset_copy
 
     above = offset_copy(axes.transData, axes.figure, y=_ROW * row, units="points")
-    top, colour = axes.get_ylim()[1], line_style(place)[0]
-    with tagging(axes, place, f"{name}: {count} failed"):
+    top, colour = axes.get_ylim()[1], line_style(line.place)[0]
+    with tagging(axes, line.place, f"{line.name}: {count} failed"):
         axes.plot([x], [top], "x", color=colour, markersize=5, clip_on=False, transform=above,
                   zorder=4)  # fmt: skip
         if count > 1:
@@ -177,6 +178,21 @@ def mark_failures(axes: Any, x: float, count: int, row: int, place: int, name: s
                 str(count), (x, top), xytext=(5, _ROW * row), textcoords="offset points",
                 va="center", fontsize=text_size() - 1, color=colour, annotation_clip=False,
             )  # fmt: skip
+
+
+def draw_dots(
+    axes: Any, at: tuple[Sequence[float], Sequence[float]], place: int, name: str,
+    words: Sequence[str], size: float = 2.8,
+) -> None:  # fmt: skip
+    """Draws a dot for each run of a variant, at x and y. Each has its own words."""
+    colour, _ = line_style(place)
+    dots = axes.plot(*at, "o", color=colour, markersize=size, markeredgewidth=0, alpha=0.7)
+    tag(dots, place, name, words)
+
+
+def ngrams_in_view(ngrams: Sequence[float], low: float, high: float) -> list[tuple[int, float]]:
+    """The order and the loss of each n-gram whose line is in view: no axis is stretched for one."""
+    return [(order, loss) for order, loss in enumerate(ngrams, 1) if low < loss < high]
 
 
 def number_parts_of_decades(axis: Any) -> None:
