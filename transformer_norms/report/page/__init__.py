@@ -23,6 +23,7 @@ from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Rows, Study
 from transformer_norms.report.table import number
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
+from transformer_norms.run.reader import SavedRun
 from transformer_norms.text_tables import Table, file_name, shorten, show, templates
 
 _HERE = Path(__file__).parent
@@ -118,30 +119,30 @@ def _line_classes(place: int) -> str:
 
 # -------------------------------------------------------------------- every run, and their settings
 
-# Columns of every run: the heading, and the key in the table of the study.
+# Columns of every run: the heading, and that in the table of the study.
 _MEASURED = {
     "status": "status", "step": "step", "validation": "val_loss", "test": "test_loss",
-    "config": "identity", "commit": "commit", "data": "data.fingerprint", "batches": "batch_chain",
+    "config": "identity", "commit": "commit", "data": "data_fingerprint", "batches": "batch_chain",
     "threads": "threads", "device": "device", "torch": "torch",
 }  # fmt: skip
 
 
 def runs_table(findings: Findings) -> Table:
     """Every run of the study. Hashes are cut to 12 digits."""
-    columns = {"run": "run", "stage": "stage", "seed": "seed"}
-    columns |= {key: f"tuned.{key}" for key in findings.study.tune} | _MEASURED
-    runs = [_run_texts(row) for row in findings.table.to_dict("records")]
+    columns = {name: name for name in ("run", "stage", "seed", *findings.study.tune)} | _MEASURED
+    rows = zip(findings.table.to_dict("records"), findings.study.runs, strict=True)
+    runs = [_run_texts(row, member.run) for row, member in rows]
     return {heading: [run.get(key, "") for run in runs] for heading, key in columns.items()}
 
 
-def _run_texts(row: Mapping[str, Any]) -> dict[str, str]:
+def _run_texts(row: Mapping[str, Any], run: SavedRun | None) -> dict[str, str]:
     """A row of the table of the study in words: `finished, no better than the bigram (2.482)`."""
     texts = {key: show(value) for key, value in row.items()}
-    if row.get("diverged"):
-        texts["status"] = f"diverged: {row['diverged']}"
+    if run and run.summary.diverged:
+        texts["status"] = f"diverged: {run.summary.diverged}"
     elif row["status"] == "finished" and row.get("failure"):
         texts["status"] = f"finished, {row['failure']}"
-    for key in ("identity", "commit", "data.fingerprint", "batch_chain"):
+    for key in ("identity", "commit", "data_fingerprint", "batch_chain"):
         texts[key] = texts.get(key, "")[:12]
     texts["commit"] += ", changed" if row.get("dirty") else ""
     return texts | {key: number(row.get(key)) for key in ("val_loss", "test_loss")}
