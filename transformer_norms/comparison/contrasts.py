@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, groupby
 
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import Values, words_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import suggestion, unknown
@@ -156,7 +157,7 @@ def _weights(key: str, variants: Mapping[str, Values]) -> list[tuple[Values, flo
         raise ConfigError(f"over {key}: {unknown('axis', key, keys)}")
     values: list[float] = []
     for value in (one[key] for one in variants.values() if key in one):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
+        if not finite(value) or value <= 0:
             raise ConfigError(f"over {key}: {value} is not a number above zero")
         values += [value] if value not in values else []
     if len(values) < 2:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report import figures
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.rates import draw_tuning, rate_lines, rows_of_crosses
-from transformer_norms.report.study import LOSS_KEYS, TUNED_ON, Rows, Study, Variant, finite
+from transformer_norms.report.study import LOSS_KEYS, TUNED_ON, Rows, Study, Variant
 
 _WIDTH = 8.6  # inches
 _ALONE = 5.2  # inches of width of a single panel

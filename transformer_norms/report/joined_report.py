@@ -19,7 +19,7 @@ from transformer_norms.report.gathering import read_study
 from transformer_norms.report.gathering.sources import home_of
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.scope import regime
-from transformer_norms.report.table import comparison_cells
+from transformer_norms.report.table import CONTRAST_HEADINGS, comparison_cells, filled_columns
 from transformer_norms.report.texts import render
 from transformer_norms.report.writing import write_files
 from transformer_norms.text_tables import Table, shorten
@@ -167,18 +167,13 @@ def _table(found: dict[str, Findings], one: JoinedContrast) -> Table:
     """A row for each study, and one for all of them."""
     rows = []
     for name, c in one.studies.items():
-        f = found[name]
-        scope = regime(f, one.contrast.coefficients)
-        rows.append({"study": name, "text": _texts(f), "regime": scope} | _cells(c))
-    rows.append({"study": "joined"} | _cells(one.joined.comparison))
-    return {name: [row.get(name, "") for row in rows] for name in rows[0]}
-
-
-def _cells(c: Comparison) -> dict[str, str]:
-    cells = comparison_cells(c) | {"verdict": c.verdict}
-    named = {"value": "difference", "95 % interval": "interval"}
-    kept = ("value", "95 % interval", "bounds", "detectable", "verdict")
-    return {heading: cells[named.get(heading, heading)] for heading in kept}
+        scope = regime(found[name], one.contrast.coefficients)
+        about = {"study": name, "text": _texts(found[name]), "regime": scope}
+        rows.append(about | comparison_cells(c) | {"verdict": c.verdict})
+    joined = one.joined.comparison
+    rows.append({"study": "joined"} | comparison_cells(joined) | {"verdict": joined.verdict})
+    names = "study text regime difference interval bounds detectable verdict".split()
+    return filled_columns(rows, CONTRAST_HEADINGS, names)
 
 
 def _texts(f: Findings) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import ORDER, Tuned, Values, grouped
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.errors import ConfigError
@@ -259,12 +260,6 @@ def _failures(
     bigrams = bigram_horizons(([run.summary for run in runs] for runs in baselines), loss)
     reasons = {run.folder: failure(run.summary, loss, bigrams) for run in runs}
     return {folder: reason for folder, reason in reasons.items() if reason}
-
-
-def finite(value: Any) -> bool:
-    """Whether a figure has room for the value: a number, and not every integer is."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and -1e300 < value < 1e300
 
 
 Rows = Sequence[Mapping[str, Any]]  # of a run's metrics.jsonl

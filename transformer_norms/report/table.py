@@ -30,6 +30,7 @@ _COLUMNS = (
     "detectable verdict"
 ).split()
 _HEADINGS = {"tuning_error": "tuning error", "interval": "95 % interval"}
+CONTRAST_HEADINGS = _HEADINGS | {"difference": "value"}
 AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
 
@@ -41,10 +42,10 @@ def number(value: float | None, infinite: str = "failed") -> str:
 def table(findings: Findings) -> Table:
     """The table, without columns that are empty for every variant."""
     rows = [_row(findings, variant) for variant in findings.study.variants]
-    return _filled_columns(rows, _headings(findings), _COLUMNS)
+    return filled_columns(rows, _headings(findings), _COLUMNS)
 
 
-def _filled_columns(
+def filled_columns(
     rows: Sequence[Mapping[str, str]], headings: Mapping[str, str], names: Iterable[str]
 ) -> Table:
     columns = {headings.get(name, name): [row.get(name, "") for row in rows] for name in names}
@@ -114,7 +115,7 @@ def contrast_table(findings: Findings) -> Table:
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
         rows.append(row | (comparison_cells(c) if c else {}))
     names = "contrast seeds difference interval bounds p detectable verdict".split()
-    return _filled_columns(rows, _HEADINGS | {"difference": "value"}, names)
+    return filled_columns(rows, CONTRAST_HEADINGS, names)
 
 
 def _probability(value: float | None) -> str:

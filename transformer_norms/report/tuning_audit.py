@@ -8,9 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.report.findings import outcomes_of
-from transformer_norms.report.study import TUNED_ON, Study, Variant, ended_runs, finite
+from transformer_norms.report.study import TUNED_ON, Study, Variant, ended_runs
 from transformer_norms.report.table import number
 from transformer_norms.report.texts import render_lines
 from transformer_norms.text_tables import Table, show

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import label
 from transformer_norms.report import figures
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import Variant, finite
+from transformer_norms.report.study import Variant
 
 
 def against_panels(findings: Findings) -> Iterator[tuple[str, Any]]:

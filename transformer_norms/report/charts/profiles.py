@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.report import figures
-from transformer_norms.report.study import Rows, Study, Variant, finite
+from transformer_norms.report.study import Rows, Study, Variant
 from transformer_norms.text_tables import printable
 from transformer_norms.training.measures import MEASURES, Measure, place_of
 

@@ -92,10 +92,8 @@ def home_of(folders: Sequence[Path]) -> Path:
     homes = {folder.resolve(): folder for folder in own}
     if len(homes) == 1:
         return next(iter(homes.values()))
-    first, *_ = places = list(homes)
-    name = "-".join(["report", *(place.name for place in places)])
+    first, *others = homes
+    name = "-".join(["report", *(place.name for place in homes)])
     if len(name) > _LONGEST:
-        name = (
-            f"report-{first.name[:60]}-and-{len(places) - 1}-more-{digest([*map(str, places)])[:8]}"
-        )
+        name = f"report-{first.name[:60]}-and-{len(others)}-more-{digest([*map(str, homes)])[:8]}"
     return (first if homes[first].name in ("", "..") else homes[first]).parent / name

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.study import Variant, finite
+from transformer_norms.report.study import Variant
 from transformer_norms.run.reader import SavedRun
 
 _DEEPEST, _LARGEST = 1024, 1 << 22  # depth, and depth x width, of a model that is drawn
