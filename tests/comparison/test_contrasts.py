@@ -256,14 +256,6 @@ def test_an_interactions_test_is_students_of_its_value_at_each_seed(seeds):
     assert (found.verdict, found.fisher) == (word, None)
 
 
-def test_only_seeds_that_all_variants_have_count():
-    contrast = Contrast({"a": 1, "b": -1, "c": -1, "d": 1})
-    losses = {"a": {2: 3.5, 0: 1.0, 1: 2.0}, "b": {0: 0.5, 2: 1.0}, "c": {0: 0.25, 2: 0, 5: 1},
-              "d": {0: 4, 2: 1}}  # fmt: skip
-    found = compare({"it": sides(contrast, losses)}, Rules(MARGIN))["it"]
-    assert (found.seeds, found.differences) == ((0, 2), (4.25, 3.5))
-
-
 def test_declared_contrasts_are_one_family_and_the_pairs_only_described():
     losses = random_losses(INITS, 5)
     texts = ["gpt2 post - gpt2 pre", "(post - pre) under gpt2 - (post - pre) under xavier"]

@@ -86,13 +86,6 @@ def test_sweeps_of_two_questions_are_no_study(capsys):
     assert tree("runs") == before
 
 
-def test_typed_runs_that_must_not_be_compared_with_a_sweep_are_refused():
-    make_study("runs/grid", {"pre": PRE, "post": POST})
-    typed("runs/own", {"sandwich": SANDWICH}, trainer__steps=80)
-    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\): 80 in"):
-        findings(read_study([Path("runs/grid"), Path("runs/own")]))
-
-
 def test_seeds_typed_after_a_look_are_tested_as_that():
     losses = {"pre": PRE, "post": POST}
     seen = [Seen({"placement": name}, [0, 1, 2]) for name in losses]
