@@ -31,7 +31,6 @@ FONT = 7.5  # points
 _DPI = 200  # of colours that a drawing holds as an image
 _FRAME = 0.8  # inches of a figure that its axes do not have
 _HEIGHT, _PER_NAME = 3.4, 0.15  # inches
-_PAD = 0.03  # inches between the labels and the edge of a figure
 _LONGEST_NAME = 34  # characters
 _ROW = 7  # points between the crosses of two variants
 _text_size = ContextVar("points of a figure's text", default=FONT)
@@ -236,34 +235,6 @@ def pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
-
-
-def fit_margins(figure: Any) -> None:
-    """Leaves around the axes as much room as their labels take. A layout engine of matplotlib
-    measures every label four times, arrows included, which takes longer than the drawing."""
-    from matplotlib.text import Text
-    from matplotlib.transforms import Bbox
-
-    renderer = figure.canvas.get_renderer()
-    inside = Bbox.union([axes.get_window_extent() for axes in figure.axes])
-    boxes = [inside]
-    for axes in figure.axes:
-        boxes += [axis.get_tightbbox(renderer) for axis in (axes.xaxis, axes.yaxis)]
-        for text in axes.texts:
-            if text.arrow_patch:  # to cut it at the box of its name takes longer than to draw it
-                text.arrowprops["patchA"] = None
-            text.update_positions(renderer)
-            boxes.append(Text.get_window_extent(text, renderer))  # without its arrow
-        boxes += [line.get_window_extent(renderer) for line in axes.lines if not line.get_clip_on()]
-        boxes += [legend.get_window_extent(renderer)] if (legend := axes.get_legend()) else []
-    outside, pad = Bbox.union([box for box in boxes if box]), _PAD * figure.dpi
-    width, height = figure.bbox.size
-    figure.subplots_adjust(
-        left=(inside.x0 - outside.x0 + pad) / width,
-        right=1 - (outside.x1 - inside.x1 + pad) / width,
-        bottom=(inside.y0 - outside.y0 + pad) / height,
-        top=1 - (outside.y1 - inside.y1 + pad) / height,
-    )
 
 
 _STAMPS = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}
