@@ -3,18 +3,15 @@
 import base64
 import hashlib
 from collections.abc import Mapping
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
 from markupsafe import Markup
 
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import answer, contrast_sentence, sentence
 from transformer_norms.report.fairness import confounds, contrast_differences
-from transformer_norms.report.figures import COLOURS, DASHES
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_summary
 from transformer_norms.report.page.charts import POINTS, page_charts
@@ -22,9 +19,10 @@ from transformer_norms.report.page.drawings import block_drawings
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Rows, Study
 from transformer_norms.report.table import number
+from transformer_norms.report.texts import render
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.text_tables import Table, file_name, shorten, show, templates
+from transformer_norms.text_tables import Table, file_name, shorten, show
 
 _HERE = Path(__file__).parent
 
@@ -33,8 +31,8 @@ def render_page(content: Mapping[str, Any], findings: Findings, rows: Mapping[Pa
     """Returns the page of a `content`. `rows` are the metrics by run folder."""
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     charts = page_charts(findings, rows)
-    page = _environment().get_template("page.html")
-    text = page.render(
+    text = render(
+        "page.html",
         policy=_content_policy(script),
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -102,19 +100,6 @@ def _content_policy(script: str) -> str:
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
         " img-src data:; base-uri 'none'; form-action 'none'"
     )
-
-
-@cache
-def _environment() -> Environment:
-    environment = templates(_HERE)
-    environment.filters["style"] = _line_classes
-    environment.globals["zip"] = zip
-    return environment
-
-
-def _line_classes(place: int) -> str:
-    """The classes of a variant's line, by the variant's place; the same styles as in figures."""
-    return f"colour-{place % len(COLOURS)} dash-{place % len(DASHES)}"
 
 
 # -------------------------------------------------------------------- every run, and their settings
