@@ -3,7 +3,7 @@ failed."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -36,14 +36,6 @@ class Share:
         low, high = (f"{100 * bound:.0f}" for bound in self.bounds)
         within = f"{low} to {high} %" if self.count else f"at most {high} %"
         return f"{self.count} of {self.total}" + (f" ({within})" if self.total else "")
-
-
-def fisher_p(share: Share, baseline: Share) -> float:
-    """Fisher's exact test of one probability for two shares, two-sided.  Fisher 1935"""
-    from scipy.stats import fisher_exact
-
-    table = [[one.count, one.total - one.count] for one in (share, baseline)]
-    return float(fisher_exact(table).pvalue)
 
 
 @dataclass(frozen=True)
@@ -108,3 +100,13 @@ class Outcomes:
     def failure_text(self) -> str:
         """`3 of 5 (15 to 95 %; 2 diverged, 1 no better than the bigram)`, or as a share has it."""
         return f"{self.failure}"[:-1] + f"; {self.reasons})" if self.failed else f"{self.failure}"
+
+
+def fisher_p(every: Sequence[Outcomes]) -> float | None:
+    """Fisher's exact test of one probability of failure, two-sided; None unless there are two
+    variants, each with runs.  Fisher 1935"""
+    if len(every) != 2 or not all(one.ended for one in every):
+        return None
+    from scipy.stats import fisher_exact
+
+    return float(fisher_exact([[len(one.failed), len(one.losses)] for one in every]).pvalue)

@@ -123,26 +123,22 @@ def compare(
     """
     comparisons = {name: _measure(sides, rules) for name, sides in asked.items()}
     family = {name: c for name, c in comparisons.items() if name not in described}
-    count = judged_together(family.values(), rules)
-    # Runs that are to come may fail yet.
-    failing = sum(c.fisher is not None or _is_awaited(c, rules) for c in family.values())
-    failing += rules.to_come
+    count, failing = family_sizes(family.values(), rules)
     return {
         name: _judge(c, _usual(asked[name], rules), rules.looks, name in family and count, failing)
         for name, c in comparisons.items()
     }
 
 
-def judged_together(family: Iterable[Comparison], rules: Rules) -> int:
-    """The number of comparisons of a family that share its error rate."""
-    return rules.to_come + sum(
-        c.interval is not None or c.verdict == "failed" or _is_awaited(c, rules) for c in family
-    )
-
-
-def _is_awaited(c: Comparison, rules: Rules) -> bool:
-    """Whether a comparison has no p yet and will get one."""
-    return c.waits or (rules.looks > 1 and len(c.seeds) < FEWEST)
+def family_sizes(family: Iterable[Comparison], rules: Rules) -> tuple[int, int]:
+    """How many comparisons share the error rate of a family, and how many pairs are tested for
+    their failures. Both have those that get their p later: their runs may fail yet."""
+    judged = failing = rules.to_come
+    for c in family:
+        awaited = c.waits or (rules.looks > 1 and len(c.seeds) < FEWEST)
+        judged += awaited or c.interval is not None or c.verdict == "failed"
+        failing += awaited or c.fisher is not None
+    return judged, failing
 
 
 def usual_variance(asked: Mapping[str, Sides]) -> Spread | None:
@@ -175,7 +171,8 @@ def _measure(sides: Sides, rules: Rules) -> Comparison:
     above = math.fsum(-s.coefficient * s.tuning_slack for s in sides if s.coefficient < 0)
     c = Comparison(seeds, len(planned), waits, slack=(below, above), margin=rules.margin)
     if any(side.outcomes.failed for side in sides):
-        return replace(c, fisher=None if waits else _failure_p(sides), verdict="failed")
+        fisher = None if waits else fisher_p([side.outcomes for side in sides])
+        return replace(c, fisher=fisher, verdict="failed")
     if any(side.at_edge for side in sides):
         c = replace(c, verdict="best rate not found")
     if not seeds:
@@ -191,13 +188,6 @@ def _measure(sides: Sides, rules: Rules) -> Comparison:
         return c
     c = replace(c, spread=shrink(Spread(sd**2, len(seeds) - 1), usual))
     return replace(c, interval=_evidence(c, usual, rules.looks, LEVEL)[0])
-
-
-def _failure_p(sides: Sides) -> float | None:
-    """Fisher's p of the failures of a pair; None for more sides, and if a side has no runs."""
-    if len(sides) != 2 or not all(side.outcomes.ended for side in sides):
-        return None
-    return fisher_p(*(side.outcomes.failure for side in sides))
 
 
 def _evidence(

@@ -16,7 +16,7 @@ from transformer_norms.comparison.verdict import (
     Sides,
     Verdict,
     compare,
-    judged_together,
+    family_sizes,
     usual_variance,
 )
 from transformer_norms.data.ngrams import ngram_name
@@ -119,7 +119,7 @@ class Findings:
     @property
     def compared_together(self) -> int:
         """The number of comparisons that are judged together."""
-        return judged_together(self.family.values(), self.rules)
+        return family_sizes(self.family.values(), self.rules)[0]
 
     def passed(self, name: str) -> str | None:
         """The best n-gram that a variant's mean has passed, with all n-grams before it: `bigram`,
