@@ -66,7 +66,7 @@ def find_contrast(text: str, variants: Mapping[str, Values]) -> Contrast:
     """Returns the contrast that `text` states of `variants`, by their names.
 
     Without `over`, the coefficient of a variant is the sum of the signs of its terms. With `over`,
-    and u the log2 of the key's values, each term stands for one variant at each value, with the
+    and u the log2 of the key's values, each term is one variant at each value, with the
     coefficient sign * (u - mean(u)) / sum((u - mean(u))^2): the least-squares slope of the
     difference per doubling.
 

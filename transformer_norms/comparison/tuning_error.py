@@ -98,7 +98,7 @@ def possible_gains(
     results: Sequence[Sequence[float]],
 ) -> dict[Key, float]:
     """The gain of each variant, by its name: from its trials and its chosen point. `results` are
-    the losses of each variant's seeds. Their scatter, which is larger, stands for the noise of the
+    the losses of each variant's seeds. Their scatter, which is larger, replaces the noise of the
     trials where too few trials repeat a point. Infinity where nothing bounds the gain."""
     noise = {name: trial_noise(*of_variant) for name, of_variant in tuned.items()}
     gains = {}

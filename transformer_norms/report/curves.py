@@ -1,4 +1,4 @@
-"""curves.svg: where each seed ended, beside how the variants came there."""
+"""curves.svg: the final loss of each seed, next to the curves of the variants."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -171,7 +171,7 @@ def draw_training(
     view: CurveView,
     axes: Any,
 ) -> None:
-    """Draws each seed as a thin line behind the mean, and names the lines."""
+    """Draws each seed as a thin line below the mean, and names the lines."""
     pairs = [*zip(variants, by_variant, strict=True)]
     known = [(variant, own) for variant, curves in pairs if (own := view.known(curves))]
     _set_axes(axes, [curve for _, own in known for curve in own], view)
@@ -240,7 +240,7 @@ def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> N
         with figures.tagging(axes, place, words):
             _draw_row(axes, row, place, variant, outcomes[row])
     _draw_vertical_ngrams(axes, findings.study.ngrams(findings.study.loss))
-    # To the right: beside long names the axes are narrower than their label.
+    # To the right: next to long names the axes are narrower than their label.
     axes.set_xlabel(f"final {findings.study.loss_name}, nats per token", loc="right")
     figures.style_axes(axes)
 

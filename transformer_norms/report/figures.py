@@ -26,7 +26,7 @@ DASHES: tuple[Any, ...] = (
 )
 MOST_LINES = len(COLOURS) * len(DASHES)  # lines of more variants look alike
 GREY = "#666666"
-LINE = "#bbbbbb"  # of n-grams, behind everything else
+LINE = "#bbbbbb"  # of n-grams, below everything else
 FONT = 7.5  # points
 _DPI = 200  # of colours that a drawing holds as an image
 _FRAME = 0.8  # inches of a figure that its axes do not have
@@ -108,7 +108,7 @@ def spread_apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def height_of(names: int, crosses: int = 0) -> float:
-    """The height, in inches, of a figure with so many names beside its axes, and so many rows of
+    """The height, in inches, of a figure with so many names next to its axes, and so many rows of
     crosses above them, the first of which lies on the edge."""
     return max(_HEIGHT, _PER_NAME * names + 1) + _ROW / 72 * max(0, crosses - 1)
 
@@ -244,7 +244,7 @@ def figure_bytes(figure: Any, kind: str) -> bytes:
     """The figure as an SVG or a PDF, without a date and without a version."""
     data = BytesIO()
     figure.savefig(data, format=kind, dpi=_DPI, metadata=dict.fromkeys(_STAMPS[kind]))
-    figure.set_layout_engine("none")  # in another format all stands where it stands in this one
+    figure.set_layout_engine("none")  # another format has the same layout
     return _round_svg(data.getvalue()) if kind == "svg" else data.getvalue()
 
 

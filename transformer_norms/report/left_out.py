@@ -26,7 +26,7 @@ def run_warnings(study: Study) -> list[str]:
 
 
 def left_out_summary(study: Study) -> list[str]:
-    """A short sentence for each reason why runs are missing or do not count: it stands before
+    """A short sentence for each reason why runs are missing or do not count. It is written before
     everything that they are missing from."""
     return _lines(study, by_name=False)
 

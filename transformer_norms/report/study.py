@@ -19,7 +19,7 @@ from transformer_norms.run.reader import SavedRun
 RATE = "optimizer.lr"
 TUNED_ON = "val_loss"  # so that a test split stays unseen until the end
 # unplanned: no sweep needs it; superseded: a later attempt, or a better point of the tuning grid,
-# stands beside it; duplicate: the same run counts in another folder; given up: a narrower command
+# is there too; duplicate: the same run counts in another folder; given up: a narrower command
 # was typed since, and the run has no result
 Stage = Literal["result", "tune", "unplanned", "superseded", "duplicate", "given up"]
 
@@ -117,7 +117,7 @@ class Variant:
 class Study:
     """`home`: the folder of its report. `margin`: the bound of a negligible difference, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
-    for besides those with a baseline; `left_out`: why a comparison is not among them. `damaged`: a
+    for in addition to those with a baseline; `left_out`: why one is not among them. `damaged`: a
     line for each file that could not be read.
     `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
     they were added. `open_ended`: whether the number of seeds follows, or would have followed, from

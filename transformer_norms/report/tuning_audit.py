@@ -113,7 +113,7 @@ def sensitivity(losses: Mapping[float, float], initial: float) -> float:
 
 
 def shared_seeds(variants: Sequence[Variant]) -> str:
-    """The seeds that stand in tuning and in results: none, if the choice is to be a fair one."""
+    """The seeds that are in tuning and in results: none, if the choice is to be a fair one."""
     tried = {trial.seed for variant in variants for trial in variant.trials}
     seeds = tried & {run.seed for variant in variants for run in variant.results}
     return ", ".join(map(str, sorted(seeds)))

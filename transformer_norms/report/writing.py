@@ -88,7 +88,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], flag: str = "--out") -
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
-            raise ConfigError(f"{flag} {folder}: is no folder: {error.strerror}") from None
+            raise ConfigError(f"{flag} {folder}: is not a folder: {error.strerror}") from None
         remove_leftovers(folder)
         for name, data in files.items():
             path = folder / name

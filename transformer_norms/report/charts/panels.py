@@ -1,4 +1,4 @@
-"""Every chart of a study as a figure of its own: a page holds them, and files for a paper are the
+"""Every chart of a study as a separate figure: a page holds them, and files for a paper are the
 same drawings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -204,7 +204,7 @@ def _setting(run: SavedRun, key: str) -> str:
 
 
 def count_once(runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """The runs, each folder once for each variant. Of the runs that are the same run, in whatever
+    """The runs, each folder once for each variant. Of the runs that are the same run, in any
     folders, the first that has ended counts, else the first."""
     copies = grouped((run for run in runs if run.counts), _run_key)
     counting = {_run_key(same[0]): min(same, key=lambda run: not run.ended) for same in copies}
@@ -219,7 +219,7 @@ def count_once(runs: Sequence[StudyRun]) -> list[StudyRun]:
 
 
 def _run_key(run: StudyRun) -> str:
-    """The properties that make two runs the same run of a study, in whatever folder they lie."""
+    """The properties that make two runs the same run of a study, in any folder."""
     origin = run.run.summary.continued_from if run.run else None
     return json.dumps([run.stage, run.variant, run.identity, origin], sort_keys=True)
 
@@ -227,7 +227,7 @@ def _run_key(run: StudyRun) -> str:
 def left_out_runs(
     sources: Sources, axes: Sequence[str], members: Sequence[StudyRun]
 ) -> list[StudyRun]:
-    """The runs that are no members, with their values on the axes."""
+    """The runs that are not members, with their values on the axes."""
     newest = newest_attempts(sources.runs.values())
     counted = {member.folder for member in members}
     return [

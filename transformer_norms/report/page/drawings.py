@@ -17,7 +17,7 @@ class Drawing:
     """`svg` is our own drawing of a validated config. `why` says why there is none."""
 
     svg: str = ""
-    ends: tuple[str, ...] = ()  # the equations before the first block and behind the last
+    ends: tuple[str, ...] = ()  # the equations before the first block and after the last
     why: str = ""
 
 

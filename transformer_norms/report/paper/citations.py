@@ -1,4 +1,4 @@
-"""The publications behind the choices of a run, as BibTeX. configs/sources.bib has the entries; the
+"""The publications of the choices of a run, as BibTeX. configs/sources.bib has the entries; the
 `source:` of a choice leads there."""
 
 import re
@@ -50,7 +50,7 @@ def choices_of(config: Mapping[str, Any]) -> dict[str, str]:
         a: n["source"] for a, n in nodes.items() if isinstance(n, Mapping) and "source" in n
     }
     choices = {f"{axis}={name}": sources.get(axis) for axis, name in config["choices"].items()}
-    for site, norm in config.get("norms", {}).items():  # norms beside the first
+    for site, norm in config.get("norms", {}).items():  # norms in addition to the first
         if isinstance(norm, Mapping):
             choices[f"norms.{site}={norm.get('type')}"] = norm.get("source")
     return {choice: "" if text in (None, "none") else str(text) for choice, text in choices.items()}
@@ -76,7 +76,7 @@ def bibliography(choices: Mapping[str, str]) -> str:
 
 def _entries(choice: str, source: str) -> Iterator[tuple[str, str]]:
     """Yields key and text of each entry. A source that leads to none, but names a year or an arXiv
-    number, becomes the note of an entry of its own: it is somebody's plugin."""
+    number, becomes the note of a separate entry: it is somebody's plugin."""
     found = [one for one in publications() if one.named_in(f"{choice}; {source}")]
     yield from ((one.key, one.text) for one in found)
     number = _ARXIV.search(source)
