@@ -17,8 +17,8 @@ from transformer_norms.report.figures import (
     GREY,
     LINE,
     line_style,
-    pyplot,
     style_axes,
+    subplots,
     use_log_axis,
 )
 from transformer_norms.report.findings import Findings
@@ -329,7 +329,7 @@ def draw(found: Findings) -> bytes:
     weights; and one of all differences over the ratio of branch to stream."""
     points = points_of(found)
     placements = list(dict.fromkeys(point.placement for point in points))
-    drawing, panels = pyplot().subplots(
+    drawing, panels = subplots(
         1, len(placements) + 1, figsize=(10.0, 3.1), sharey=True, layout="constrained"
     )
     for axes, placement in zip(panels, placements, strict=False):

@@ -21,8 +21,8 @@ from transformer_norms.report.figures import (
     FONT,
     GREY,
     line_style,
-    pyplot,
     style_axes,
+    subplots,
     use_log_axis,
 )
 from transformer_norms.report.findings import Findings, asked_comparisons
@@ -187,7 +187,7 @@ def protocol_text(pairs: Sequence[Pair]) -> str:
 
 def draw(pairs: Sequence[Pair]) -> bytes:
     """Both shares over the common rate, and lines for each variant's own rate."""
-    drawing, panels = pyplot().subplots(1, 2, figsize=(7.5, 3.0), layout="constrained")
+    drawing, panels = subplots(1, 2, figsize=(7.5, 3.0), layout="constrained")
     rates = common_rates(pairs)
     for axes, word, title in zip(panels, ("sign", "far"), TITLES, strict=True):
         use_log_axis(axes)

@@ -12,8 +12,8 @@ from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.report.figures import (
     FONT,
     line_style,
-    pyplot,
     style_axes,
+    subplots,
     use_log_axis,
 )
 from transformer_norms.report.findings import Findings
@@ -100,7 +100,7 @@ def losses_table(rules: Sequence[Rule]) -> list[list[str]]:
 def draw_rates(rules: Sequence[Rule]) -> bytes:
     """A panel for each rule: the loss at each rate, a line for each width, and a thin line at the
     best rate of its parabola."""
-    drawing, panels = pyplot().subplots(
+    drawing, panels = subplots(
         1, len(rules), figsize=(10.0, 3.0), sharey=True, layout="constrained"
     )
     top = max(loss for rule in rules for own in rule.tuned.values() for loss in own.values())

@@ -47,13 +47,12 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     variants = [variant for variant in findings.study.variants if variant.ended]
     if not variants:
         return {}
-    plt = figures.pyplot()
     curves, rates = curves_of(findings, variants, rows, "val/loss"), rate_lines(findings.study)
     panels = 2 if curves or rates else 1
     names, crosses = len(variants), sum(any(curve.failed for curve in of) for of in curves)
     if rates and not curves:
         names, crosses = max(names, len(rates)), rows_of_crosses(rates)
-    figure, axes = plt.subplots(
+    figure, axes = figures.subplots(
         1, panels,
         figsize=(_WIDTH if panels == 2 else _ALONE, figures.height_of(names, crosses)),
         width_ratios=(1.5, 1)[-panels:], layout="constrained", squeeze=False,
@@ -65,9 +64,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     elif rates:
         draw_tuning(left[0], findings.study, rates)
     draw_finals(right, findings, variants)
-    data = figures.figure_bytes(figure, "svg")
-    plt.close(figure)
-    return {"curves.svg": data}
+    return {"curves.svg": figures.figure_bytes(figure, "svg")}
 
 
 def curves_of(

@@ -226,15 +226,14 @@ def use_log_axis(axes: Any) -> None:
     axes.minorticks_off()
 
 
-def pyplot() -> Any:
-    """Matplotlib for files, imported when something is drawn. The same drawing is the same file."""
-    import matplotlib
+def subplots(rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
+    """A figure and its axes, with the settings of matplotlib's `subplots`. It is for files alone:
+    it opens no window, and needs not be closed."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    matplotlib.rcParams["svg.hashsalt"] = "report"
-    from matplotlib import pyplot
-
-    return pyplot
+    of_figure = {name: settings.pop(name) for name in ("figsize", "layout") if name in settings}
+    figure = Figure(**of_figure)
+    return figure, figure.subplots(rows, columns, **settings)
 
 
 _STAMPS = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}
@@ -242,8 +241,11 @@ _STAMPS = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}
 
 def figure_bytes(figure: Any, kind: str) -> bytes:
     """The figure as an SVG or a PDF, without a date and without a version."""
+    import matplotlib
+
     data = BytesIO()
-    figure.savefig(data, format=kind, dpi=_DPI, metadata=dict.fromkeys(_STAMPS[kind]))
+    with matplotlib.rc_context({"svg.hashsalt": "report"}):  # names of parts follow from it
+        figure.savefig(data, format=kind, dpi=_DPI, metadata=dict.fromkeys(_STAMPS[kind]))
     figure.set_layout_engine("none")  # another format has the same layout
     return _round_svg(data.getvalue()) if kind == "svg" else data.getvalue()
 

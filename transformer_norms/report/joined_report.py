@@ -159,7 +159,7 @@ def _text(found: dict[str, Findings], every: Sequence[JoinedContrast]) -> str:
         texts=len(by_text),
         one_text=[names for names in by_text.values() if len(names) > 1],
         common_seeds=any(one & other for one, other in combinations(seeds, 2)),
-        grown=[name for name, f in found.items() if f.study.sequential],
+        grown=[name for name, f in found.items() if f.study.held_looks > 1],
     )
 
 

@@ -19,13 +19,10 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     lines = rate_lines(study)
     if not lines:
         return {}
-    plt = figures.pyplot()
     height = figures.height_of(len(lines), rows_of_crosses(lines))
-    figure, axes = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
+    figure, axes = figures.subplots(figsize=(_WIDTH, height), layout="constrained")
     draw_tuning(axes, study, lines)
-    data = figures.figure_bytes(figure, "svg")
-    plt.close(figure)
-    return {"rates.svg": data}
+    return {"rates.svg": figures.figure_bytes(figure, "svg")}
 
 
 def draw_tuning(axes: Any, study: Study, lines: Sequence[Audit]) -> None:

@@ -214,12 +214,6 @@ class Study:
         return every.pop() if len(every) == 1 else ()
 
     @property
-    def sequential(self) -> bool:
-        """Whether tests have to hold at every look: from the first look on, if the number of seeds
-        follows from looks."""
-        return self.held_looks > 1
-
-    @property
     def held_looks(self) -> int:
         """The looks at which tests have to hold: 2 or more, if the number of seeds follows from
         looks."""

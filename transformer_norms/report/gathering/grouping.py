@@ -67,12 +67,6 @@ def _planned_run(
     """A planned run. A result at values that are no longer the best does not count: a wider grid
     has been tried since."""
     run = sources.read_run(folder)
-    if run and run.summary.identity != planned.identity:
-        sources.damaged[folder] = (
-            f"{folder}: its identity is {run.summary.identity}, and the sweep planned "
-            f"{planned.identity} there"
-        )
-        run = None
     absent = FAILED_AT_START if planned.folder in record.unbegun else "missing"
     absent = "damaged" if folder in sources.damaged else absent
     best = [choice.best for choice in record.tuned if choice.variant == planned.variant]
