@@ -102,7 +102,7 @@ def _parse(text: str) -> tuple[Terms, str | None]:
     if len(text) > LONGEST:
         raise ConfigError(f"a contrast has at most {LONGEST} characters")
     words: dict[str, Words] = {}
-    source = []
+    source: list[str] = []
     for is_operator, tokens in groupby(_tokens(text), _OPERATORS.__contains__):
         if is_operator:
             source += map(_OPERATORS.__getitem__, tokens)

@@ -24,8 +24,9 @@ _FAR = 9.0  # standard deviations
 
 def finite(value: object) -> TypeGuard[int | float]:
     """Whether a sum or a figure has room for the value: it has none for some integers."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and -1e300 < value < 1e300
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return -1e300 < value < 1e300
 
 
 def deviation(values: Sequence[float]) -> float:

@@ -134,9 +134,9 @@ def finish_lines(axes: Any, lines: Sequence[Line], ngrams: Sequence[float] = ())
             _mark_failures(axes, x, count, row, line)
     (low, high), scale = axes.get_ylim(), np.log if axes.get_yscale() == "log" else float
     longest = min(_LONGEST_NAME, int(7 * axes.figure.get_size_inches()[0]))
-    named = [line for line in lines if line.end]
-    labels = [(short_name(line.name, longest), line_style(line.place)[0], line.end)
-              for line in named]  # fmt: skip
+    named = [(line, line.end) for line in lines if line.end]
+    labels = [(short_name(line.name, longest), line_style(line.place)[0], end)
+              for line, end in named]  # fmt: skip
     for order, loss in ngrams_in_view(ngrams, low, high):
         axes.axhline(loss, color=LINE, linewidth=0.6, zorder=1)
         labels.append((ngram_name(order), GREY, (axes.get_xlim()[1], loss)))
@@ -158,7 +158,7 @@ def finish_lines(axes: Any, lines: Sequence[Line], ngrams: Sequence[float] = ())
             },
         )  # fmt: skip
         drawn.append(label)
-    for label, line in zip(drawn, named, strict=False):  # n-grams have no place
+    for label, (line, _) in zip(drawn, named, strict=False):  # n-grams have no place
         tag([label], line.place, line.name)
 
 
