@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.tuning_error import Trial, plain_point, possible_gains
 from transformer_norms.comparison.verdict import (
@@ -111,10 +110,6 @@ class Findings:
     def family(self) -> dict[str, Comparison]:
         """The comparisons that are judged together, by their names."""
         return {name: c for name, c in self.every.items() if name in self.study.family}
-
-    def contrast(self, name: str) -> Contrast:
-        """The contrast of this text, or that of a variant with its baseline."""
-        return self.study.asked[name]
 
     @property
     def compared_together(self) -> int:

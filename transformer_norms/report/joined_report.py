@@ -69,7 +69,7 @@ def join_findings(found: dict[str, Findings], typed: Sequence[str] = ()) -> list
     """The comparisons that are joined, of findings by the names of their studies. Those that every
     study declares are one family; others are only described."""
     _check_alike(found)
-    asked = [{f.contrast(name).text: name for name in f.family} for f in found.values()]
+    asked = [{f.study.asked[name].text: name for name in f.family} for f in found.values()]
     family = [text for text in asked[0] if all(text in other for other in asked)]
     texts = [*dict.fromkeys(typed)] or family
     if not texts:
@@ -87,7 +87,7 @@ def join_findings(found: dict[str, Findings], typed: Sequence[str] = ()) -> list
             for (study, f), own in zip(found.items(), names, strict=True)
         }
         together = len(family) if text in family else 0
-        contrast = next(iter(found.values())).contrast(names[0][text])
+        contrast = next(iter(found.values())).study.asked[names[0][text]]
         every.append(JoinedContrast(contrast, studies, join([*studies.values()], together)))
     return every
 
@@ -112,7 +112,7 @@ def _check_apart(found: dict[str, Findings], names: Sequence[dict[str, str]]) ->
         name: {
             member.identity: member.folder.name
             for text in own.values()
-            for variant in f.contrast(text).coefficients
+            for variant in f.study.asked[text].coefficients
             for member in f.study.variant(variant).results
         }
         for (name, f), own in zip(found.items(), names, strict=True)
@@ -131,7 +131,7 @@ def _measured(name: str, f: Findings, text: str) -> Comparison:
     c = f.every.get(text)
     if c is None or c.spread is None or c.waits or c.verdict == "best rate not found":
         word = "it has no results" if c is None else c.verdict
-        raise ConfigError(f"--join: {f.contrast(text).text} has no value in {name}: {word}")
+        raise ConfigError(f"--join: {f.study.asked[text].text} has no value in {name}: {word}")
     return c
 
 

@@ -9,7 +9,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
+from transformer_norms.report.left_out import left_out_lines, run_warnings
 from transformer_norms.report.scatter import scatter_notes
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.report.texts import render_lines
@@ -138,7 +138,12 @@ def summary_lines(findings: Findings) -> list[str]:
     warnings = [f"warning of {warning}" for warning in run_warnings(findings.study)]
     reasons = [f"{name} ({one.reasons})" for name, one in findings.outcomes.items() if one.failed]
     told = [f"failed to train: {', '.join(reasons)}"] if reasons else []
-    told += [*left_out_summary(findings.study), *unasked, *warnings, *regime_notes(findings)]
+    told += [
+        *left_out_lines(findings.study, by_name=False),
+        *unasked,
+        *warnings,
+        *regime_notes(findings),
+    ]
     damaged = findings.study.damaged  # in one line each, as an error would be
     notes = [line for note in told for line in ([note] if note in damaged else wrap_text(note))]
     contrasts = contrast_table(findings)
@@ -201,7 +206,7 @@ def evidence_notes(findings: Findings) -> dict[str, list[str]]:
         "Where the scatter comes from": scatter_notes(findings),
         "Starts": start_notes(findings),
         "Warnings of the runs": run_warnings(findings.study),
-        "Missing and left out": left_out_notes(findings.study),
+        "Missing and left out": left_out_lines(findings.study, by_name=True),
     }
 
 

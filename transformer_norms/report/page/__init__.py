@@ -13,7 +13,7 @@ from transformer_norms.report import table as tables
 from transformer_norms.report.answer import answer, contrast_sentence, sentence
 from transformer_norms.report.fairness import confounds, contrast_differences
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.left_out import left_out_summary
+from transformer_norms.report.left_out import left_out_lines
 from transformer_norms.report.page.charts import POINTS, page_charts
 from transformer_norms.report.page.drawings import block_drawings
 from transformer_norms.report.scope import regime
@@ -70,7 +70,7 @@ def content_of(findings: Findings) -> dict[str, Any]:
         "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
         "evidence": tables.evidence_notes(findings),
         "origin": tables.origin_notes(study),
-        "absent": left_out_summary(study),
+        "absent": left_out_lines(study, by_name=False),
         "studies": list(dict.fromkeys(run.folder.parent.name for run in study.runs)),
         "runs": runs_table(findings),
         "setup": shared_settings(study),
