@@ -183,20 +183,16 @@ def _set_axes(axes: Any, curves: Sequence[Curve], view: CurveView) -> None:
     from matplotlib.ticker import EngFormatter
 
     if view.log:
-        axes.set(xscale="log", yscale="log", ylim=_whole_range(curves))
+        calm = [curve for curve in curves if not curve.failed] or curves
+        losses = np.concatenate([curve.loss[curve.loss > 0] for curve in calm])
+        low, high = (losses.min() / 1.03, losses.max() * 1.03) if len(losses) else (1.0, 10.0)
+        axes.set(xscale="log", yscale="log", ylim=(low, high))
         figures.number_parts_of_decades(axes.yaxis)
     else:
         last = [view.values(curve)[-1] for curve in curves]
         axes.set(ylim=loss_range(curves), xlim=(0, max(last, default=1) * 1.01))
         axes.ticklabel_format(axis="y", useOffset=False)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _whole_range(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of all losses of the runs that trained, else of all runs."""
-    calm = [curve for curve in curves if not curve.failed] or curves
-    losses = [loss for curve in calm for loss in (curve.loss.min(), curve.loss.max()) if loss > 0]
-    return (min(losses) / 1.03, max(losses) * 1.03) if losses else (1.0, 10.0)
 
 
 def _draw_variant(
