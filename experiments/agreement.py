@@ -14,7 +14,7 @@ from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import compare
-from transformer_norms.report.figures import FONT, LINE, line_style, style_axes, subplots
+from transformer_norms.report.figures import FONT, LINE, line_style, subplots
 from transformer_norms.report.findings import Findings, asked_comparisons
 from transformer_norms.text_tables import markdown_table
 
@@ -267,7 +267,6 @@ def draw(name: str, found: Findings) -> bytes:
     axes.minorticks_off()
     axes.set(xlabel=SCALES[name][0], ylabel="difference from pre, nats per byte")
     axes.legend(fontsize=FONT, frameon=False)
-    style_axes(axes)
     return svg_bytes(drawing)
 
 

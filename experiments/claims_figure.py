@@ -6,7 +6,7 @@ from typing import Any
 from claims import OPPOSITE, Claim, Judged
 
 from transformer_norms.data.ngrams import ngram_name
-from transformer_norms.report.figures import FONT, GREY, LINE, figure_bytes, style_axes, subplots
+from transformer_norms.report.figures import FONT, GREY, LINE, figure_bytes, subplots
 from transformer_norms.text_tables import shorten
 
 # What a model has learned more than, from light to dark.
@@ -40,7 +40,6 @@ def draw_claims(claims: Sequence[tuple[Claim, Sequence[Judged]]]) -> bytes:
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks([])
     axes.set_xlabel("difference in nats per byte, 95 % interval")
-    style_axes(axes)
     axes.spines["left"].set_visible(False)
     _explain(axes, {passed_by(one) for _, one in lines if one is not None})
     figure.subplots_adjust(left=0.565, right=0.985, top=1 - 0.5 / figure.get_size_inches()[1],

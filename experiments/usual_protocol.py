@@ -21,7 +21,6 @@ from transformer_norms.report.figures import (
     FONT,
     GREY,
     line_style,
-    style_axes,
     subplots,
     use_log_axis,
 )
@@ -206,7 +205,6 @@ def draw(pairs: Sequence[Pair]) -> bytes:
         axes.set_ylim(bottom=0)
         axes.set_title(title, fontsize=FONT)
         axes.set(xlabel="learning rate of all variants", ylabel="% of pairs")
-        style_axes(axes)
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
                    fontsize=FONT, frameon=False)  # fmt: skip
     return svg_bytes(drawing)

@@ -12,7 +12,6 @@ from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.report.figures import (
     FONT,
     line_style,
-    style_axes,
     subplots,
     use_log_axis,
 )
@@ -118,7 +117,6 @@ def draw_rates(rules: Sequence[Rule]) -> bytes:
             axes.axvline(rule.best_rate(width), color=colour, linestyle=dashes, linewidth=0.6)
         axes.set_title(rule.name.replace(" ", "\n"), fontsize=FONT)
         axes.set(xlabel="optimizer.lr")
-        style_axes(axes)
     panels[0].set(ylabel="validation loss, nats per byte")
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
                    fontsize=FONT, frameon=False)  # fmt: skip

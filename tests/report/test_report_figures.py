@@ -30,7 +30,6 @@ from transformer_norms.report.figures import (
     line_style,
     short_name,
     spread_apart,
-    style_axes,
     subplots,
     use_log_axis,
 )
@@ -112,7 +111,6 @@ def test_no_two_names_of_a_log_axis_touch(low, high, named):
     figure, axes = subplots(figsize=(2.6, 2.0))
     use_log_axis(axes)
     axes.plot([low, high], [1, 2])
-    style_axes(axes)
     figure.draw_without_rendering()
     inside = [tick.label1 for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
     names = [text for text in inside if text.get_text()]

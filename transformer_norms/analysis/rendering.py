@@ -22,7 +22,7 @@ from transformer_norms.analysis.outcome import (
     shared,
 )
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.figures import FONT, figure_bytes, style_axes, subplots
+from transformer_norms.report.figures import FONT, figure_bytes, subplots
 from transformer_norms.report.writing import write_files
 from transformer_norms.storage.files import storage_error
 from transformer_norms.text_tables import (
@@ -216,7 +216,6 @@ def figure(outcome: Outcome) -> bytes:
     labels: dict[str, Any] = {}
     for axes, draw in zip(panels[0], analysis.panels, strict=True):
         draw(axes, outcome.rows)
-        style_axes(axes)
         axes.title.set_fontsize(FONT)
         handles, names = axes.get_legend_handles_labels()
         labels |= dict(zip(names, handles, strict=True))

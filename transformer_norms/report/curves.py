@@ -175,7 +175,6 @@ def draw_training(
     lines = [_draw_variant(axes, study, *one, view) for one in known]
     figures.finish_lines(axes, lines, study.ngrams(TUNED_ON) if view.loss == "val/loss" else ())
     axes.set(xlabel=ALONG[view.along], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
-    figures.style_axes(axes)
 
 
 def _set_axes(axes: Any, curves: Sequence[Curve], view: CurveView) -> None:
@@ -235,7 +234,6 @@ def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> N
     _draw_vertical_ngrams(axes, findings.study.ngrams(findings.study.loss))
     # To the right: next to long names the axes are narrower than their label.
     axes.set_xlabel(f"final {findings.study.loss_name}, nats per token", loc="right")
-    figures.style_axes(axes)
 
 
 def _draw_row(axes: Any, row: int, place: int, variant: Variant, outcome: Outcomes) -> None:

@@ -203,13 +203,6 @@ def number_parts_of_decades(axis: Any) -> None:
     axis.set_major_formatter(ScalarFormatter(useOffset=False))
 
 
-def style_axes(axes: Any) -> None:
-    axes.tick_params(labelsize=text_size(), colors=GREY)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set_size(text_size() + 1)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def use_log_axis(axes: Any) -> None:
     """Makes x logarithmic, with ticks at 1, 2 and 5 of each decade. All of them are named where
     there are at most a decade and a half, and powers of ten where there are more."""
@@ -227,13 +220,19 @@ def use_log_axis(axes: Any) -> None:
 
 
 def subplots(rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
-    """A figure and its axes, with the settings of matplotlib's `subplots`. It is for files alone:
-    it opens no window, and needs not be closed."""
+    """A figure and its axes, with the settings of matplotlib's `subplots`, in the style of all
+    figures. It is for files alone: it opens no window, and needs not be closed."""
     from matplotlib.figure import Figure
 
     of_figure = {name: settings.pop(name) for name in ("figsize", "layout") if name in settings}
     figure = Figure(**of_figure)
-    return figure, figure.subplots(rows, columns, **settings)
+    panels = figure.subplots(rows, columns, **settings)
+    for axes in figure.axes:
+        axes.tick_params(labelsize=text_size(), colors=GREY)
+        axes.xaxis.label.set_size(text_size() + 1)
+        axes.yaxis.label.set_size(text_size() + 1)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
 
 
 _STAMPS = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}

@@ -74,7 +74,6 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     )
     bar.ax.tick_params(labelsize=figures.text_size())
     axes.set_xlabel(study.rate)
-    figures.style_axes(axes)
 
 
 def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
@@ -92,7 +91,6 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     axes.margins(x=0.04)
     figures.finish_lines(axes, drawn, study.ngrams(TUNED_ON))
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
-    figures.style_axes(axes)
 
 
 def _draw_line(axes: Any, line: Audit) -> figures.Line:

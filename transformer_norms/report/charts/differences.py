@@ -56,7 +56,6 @@ def draw_difference_rows(axes: Any, rows: Sequence[Row], margin: float) -> None:
             _draw_row(axes, at, place, name, c, limit)
     _draw_legend(axes, rows)
     axes.set_xlabel("difference, nats per token", loc="right")
-    figures.style_axes(axes)
 
 
 def _draw_legend(axes: Any, rows: Sequence[Row]) -> None:

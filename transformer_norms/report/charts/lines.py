@@ -50,7 +50,6 @@ def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], ax
     figures.finish_lines(axes, drawn, study.ngrams(study.loss))
     axes.set_xlabel(figures.short_name(axis), parse_math=False)
     axes.set_ylabel(f"final {study.loss_name}, nats per token")
-    figures.style_axes(axes)
 
 
 def _draw_means(

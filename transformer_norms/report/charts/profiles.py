@@ -91,7 +91,6 @@ class Profile:
             figures.finish_lines(axes, lines)
         axes.set_xlabel(x)
         axes.set_ylabel(figures.short_name(self.title), parse_math=False)
-        figures.style_axes(axes)
 
 
 def probe_profiles(study: Study, rows: Mapping[Path, Rows]) -> Iterator[Profile]:
