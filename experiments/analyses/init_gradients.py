@@ -43,7 +43,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.connections import named_parts
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell, tell_nobody, track
-from transformer_norms.report.figures import FONT, GREY, Line, finish_lines, line_style
+from transformer_norms.report.figures import FONT, GREY, DrawnLine, finish_lines, line_style
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
 
 MLP_WIDTH = "model.mlp_width"
@@ -503,7 +503,9 @@ def _name_lines(axes: Any, names: Sequence[str], ends: Sequence[End]) -> None:
     beside.set_ylim(np.log10(low), np.log10(high))
     beside.set_axis_off()
     logs = [(x, np.log10(y) if 0 < y < np.inf else np.log10(low)) for x, y in ends]
-    finish_lines(beside, [Line(n, *one) for n, one in enumerate(zip(names, logs, strict=True))])
+    finish_lines(
+        beside, [DrawnLine(n, *one) for n, one in enumerate(zip(names, logs, strict=True))]
+    )
 
 
 if __name__ == "__main__":

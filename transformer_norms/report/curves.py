@@ -196,7 +196,7 @@ def _set_axes(axes: Any, curves: Sequence[Curve], view: CurveView) -> None:
 
 def _draw_variant(
     axes: Any, study: Study, variant: Variant, curves: Sequence[Curve], view: CurveView
-) -> figures.Line:
+) -> figures.DrawnLine:
     """Draws one variant."""
     place = study.variants.index(variant)
     colour, dashes = figures.line_style(place)
@@ -212,7 +212,7 @@ def _draw_variant(
     last = average or curves[0]
     end = float(view.values(last)[-1]), float(last.loss[-1])
     failed = Counter(sorted(float(view.values(curve)[-1]) for curve in curves if curve.failed))
-    return figures.Line(place, variant.name, end, failed)
+    return figures.DrawnLine(place, variant.name, end, failed)
 
 
 def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> None:

@@ -113,7 +113,7 @@ def height_of(names: int, crosses: int = 0) -> float:
     return max(_HEIGHT, _PER_NAME * names + 1) + _ROW / 72 * max(0, crosses - 1)
 
 
-class Line(NamedTuple):
+class DrawnLine(NamedTuple):
     """A line that is drawn: the place that sets its style, its name, its end unless it has no
     point, and the number of runs that failed at each x."""
 
@@ -123,7 +123,7 @@ class Line(NamedTuple):
     failed: Mapping[float, int] = {}
 
 
-def finish_lines(axes: Any, lines: Sequence[Line], ngrams: Sequence[float] = ()) -> None:
+def finish_lines(axes: Any, lines: Sequence[DrawnLine], ngrams: Sequence[float] = ()) -> None:
     """Writes the name of each line next to its end, in its colour, apart from the others. A cross
     on the upper edge marks runs that failed. Lines of n-grams that are in view are drawn, and named
     in grey."""
@@ -162,7 +162,7 @@ def finish_lines(axes: Any, lines: Sequence[Line], ngrams: Sequence[float] = ())
         tag([label], line.place, line.name)
 
 
-def _mark_failures(axes: Any, x: float, count: int, row: int, line: Line) -> None:
+def _mark_failures(axes: Any, x: float, count: int, row: int, line: DrawnLine) -> None:
     """Draws a cross for runs that failed, with their number if there are several. Each `row` is
     above the one before, so that the crosses of two variants do not overlap."""
     from matplotlib.transforms import offset_copy

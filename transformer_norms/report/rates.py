@@ -93,7 +93,7 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
 
 
-def _draw_line(axes: Any, line: Audit) -> figures.Line:
+def _draw_line(axes: Any, line: Audit) -> figures.DrawnLine:
     means, name, (colour, dashes) = line.means, line.variant.name, figures.line_style(line.place)
     mean = axes.plot([*means], [*means.values()], linestyle=dashes, color=colour, linewidth=1.2)
     figures.tag(mean, line.place, f"{name}, mean")
@@ -109,7 +109,7 @@ def _draw_line(axes: Any, line: Audit) -> figures.Line:
         figures.tag(ring, line.place, f"{name}: chosen, {line.chosen:g}")
     end = [*means.items()][-1] if means else (max(line.outcomes), axes.get_ylim()[1])
     failed = {rate: len(o.failed) for rate, o in line.outcomes.items() if o.failed}
-    return figures.Line(line.place, name, end, failed)
+    return figures.DrawnLine(line.place, name, end, failed)
 
 
 def _loss_span(lines: Sequence[Audit]) -> tuple[float, float]:

@@ -43,7 +43,7 @@ def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], ax
             for variant in lines[name]
             if (count := len(findings.outcomes[variant.name].failed))
         }
-        drawn.append(figures.Line(place, name, end, failed))
+        drawn.append(figures.DrawnLine(place, name, end, failed))
     axes.set_xticks(numbers, [f"{number:g}" for number in numbers], minor=False)
     axes.minorticks_off()
     axes.ticklabel_format(axis="y", useOffset=False)

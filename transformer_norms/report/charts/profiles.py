@@ -56,7 +56,7 @@ class Profile:
             known = [(x, value) for x, value in enumerate(y) if self._has_place(value)]
             words = [f"{name}, {_block_words(blocks[x])}: {value:.4g}" for x, value in known]
             figures.tag(line, place, name, words)
-            lines.append(figures.Line(place, name, known[-1] if known else None))
+            lines.append(figures.DrawnLine(place, name, known[-1] if known else None))
         every = -(-len(blocks) // _TICKS)
         ticks = [printable(block) for block in blocks[::every]]
         axes.set_xticks(range(0, len(blocks), every), ticks, parse_math=False)
@@ -75,14 +75,14 @@ class Profile:
                 figures.tag(line, place, f"{name}, {_block_words(block)}")
                 known = [point for point in own[block].items() if self._has_place(point[1])]
                 end = known[-1] if known else end
-            lines.append(figures.Line(place, name, end))
+            lines.append(figures.DrawnLine(place, name, end))
         self._finish(axes, lines, "step")
 
     def _has_place(self, value: float) -> bool:
         """Returns whether the axis has a place for the value."""
         return value > 0 if self.about.log else not isnan(value)
 
-    def _finish(self, axes: Any, lines: Sequence[figures.Line], x: str) -> None:
+    def _finish(self, axes: Any, lines: Sequence[figures.DrawnLine], x: str) -> None:
         if self.about.log:
             axes.set_yscale("log", nonpositive="mask")
             axes.yaxis.set_major_formatter("{x:g}")
