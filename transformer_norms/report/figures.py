@@ -221,7 +221,7 @@ def use_log_axis(axes: Any) -> None:
 
 def subplots(rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
     """A figure and its axes, with the settings of matplotlib's `subplots`, in the style of all
-    figures. It is for files alone: it opens no window, and needs not be closed."""
+    figures. It is for files alone: it opens no window, and is not closed."""
     from matplotlib.figure import Figure
 
     of_figure = {name: settings.pop(name) for name in ("figsize", "layout") if name in settings}
@@ -229,8 +229,8 @@ def subplots(rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any
     panels = figure.subplots(rows, columns, **settings)
     for axes in figure.axes:
         axes.tick_params(labelsize=text_size(), colors=GREY)
-        axes.xaxis.label.set_size(text_size() + 1)
-        axes.yaxis.label.set_size(text_size() + 1)
+        axes.xaxis.label.set_fontsize(text_size() + 1)
+        axes.yaxis.label.set_fontsize(text_size() + 1)
         axes.spines[["top", "right"]].set_visible(False)
     return figure, panels
 
