@@ -14,7 +14,7 @@ from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import compare
-from transformer_norms.report.figures import FONT, LINE, line_style, pyplot, style_axes
+from transformer_norms.report.figures import FONT, LINE, line_style, subplots
 from transformer_norms.report.findings import Findings, asked_comparisons
 from transformer_norms.text_tables import markdown_table
 
@@ -255,7 +255,7 @@ def draw(name: str, found: Findings) -> bytes:
     scales = scales_of(name, found)
     first = {scale.value: scale for scale in reversed(scales)}
     beside = [scale for scale in scales if scale is not first[scale.value]]
-    drawing, axes = pyplot().subplots(figsize=(5.5, 3.3), layout="constrained")
+    drawing, axes = subplots(figsize=(5.5, 3.3), layout="constrained")
     axes.set_xscale("log")
     axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
     for place, placement in enumerate(p for p in scales[0].variants if p != "pre"):
@@ -267,7 +267,6 @@ def draw(name: str, found: Findings) -> bytes:
     axes.minorticks_off()
     axes.set(xlabel=SCALES[name][0], ylabel="difference from pre, nats per byte")
     axes.legend(fontsize=FONT, frameon=False)
-    style_axes(axes)
     return svg_bytes(drawing)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from claims import OPPOSITE, Claim, Judged
 
 from transformer_norms.data.ngrams import ngram_name
-from transformer_norms.report.figures import FONT, GREY, LINE, figure_bytes, pyplot, style_axes
+from transformer_norms.report.figures import FONT, GREY, LINE, figure_bytes, subplots
 from transformer_norms.text_tables import shorten
 
 # What a model has learned more than, from light to dark.
@@ -22,8 +22,7 @@ def draw_claims(claims: Sequence[tuple[Claim, Sequence[Judged]]]) -> bytes:
     """An SVG with a line for each claim, and below it one for each of its differences that has an
     interval."""
     lines = lines_of(claims)
-    plt = pyplot()
-    figure, axes = plt.subplots(figsize=(9.5, 1.1 + ROW * len(lines)))
+    figure, axes = subplots(figsize=(9.5, 1.1 + ROW * len(lines)))
     axes.axvline(0, color=LINE, linewidth=0.8, zorder=1)
     for y, (text, one) in enumerate(lines):
         x, colour = (0.0, "#000000") if one is None else (0.015, GREY)
@@ -41,14 +40,11 @@ def draw_claims(claims: Sequence[tuple[Claim, Sequence[Judged]]]) -> bytes:
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks([])
     axes.set_xlabel("difference in nats per byte, 95 % interval")
-    style_axes(axes)
     axes.spines["left"].set_visible(False)
     _explain(axes, {passed_by(one) for _, one in lines if one is not None})
     figure.subplots_adjust(left=0.565, right=0.985, top=1 - 0.5 / figure.get_size_inches()[1],
                            bottom=0.5 / figure.get_size_inches()[1])  # fmt: skip
-    drawn = figure_bytes(figure, "svg")
-    plt.close(figure)
-    return drawn
+    return figure_bytes(figure, "svg")
 
 
 def lines_of(claims: Sequence[tuple[Claim, Sequence[Judged]]]) -> list[tuple[str, Judged | None]]:

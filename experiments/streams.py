@@ -17,8 +17,7 @@ from transformer_norms.report.figures import (
     GREY,
     LINE,
     line_style,
-    pyplot,
-    style_axes,
+    subplots,
     use_log_axis,
 )
 from transformer_norms.report.findings import Findings
@@ -329,7 +328,7 @@ def draw(found: Findings) -> bytes:
     weights; and one of all differences over the ratio of branch to stream."""
     points = points_of(found)
     placements = list(dict.fromkeys(point.placement for point in points))
-    drawing, panels = pyplot().subplots(
+    drawing, panels = subplots(
         1, len(placements) + 1, figsize=(10.0, 3.1), sharey=True, layout="constrained"
     )
     for axes, placement in zip(panels, placements, strict=False):
@@ -359,7 +358,6 @@ def _draw_placement(axes: Any, points: Sequence[Point]) -> None:
     entered = sorted({point.cell.enters for point in points})
     axes.set_xticks(entered, [f"{rms:g}" for rms in entered])
     axes.set_xticks([], minor=True)  # the labels of the decade lie over each other
-    style_axes(axes)
 
 
 def _draw_ratio(axes: Any, points: Sequence[Point], placements: Sequence[str]) -> None:
@@ -375,7 +373,6 @@ def _draw_ratio(axes: Any, points: Sequence[Point], placements: Sequence[str]) -
     axes.plot(ends, slope * ends + intercept, color=GREY, linewidth=0.8)
     axes.set(xlabel="log of branch/stream over pre's")
     axes.set_title("all, over the ratio at step 1", fontsize=FONT)
-    style_axes(axes)
 
 
 def _handles(panels: Sequence[Any]) -> tuple[list[Any], list[str]]:

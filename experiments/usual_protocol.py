@@ -21,8 +21,7 @@ from transformer_norms.report.figures import (
     FONT,
     GREY,
     line_style,
-    pyplot,
-    style_axes,
+    subplots,
     use_log_axis,
 )
 from transformer_norms.report.findings import Findings, asked_comparisons
@@ -187,7 +186,7 @@ def protocol_text(pairs: Sequence[Pair]) -> str:
 
 def draw(pairs: Sequence[Pair]) -> bytes:
     """Both shares over the common rate, and lines for each variant's own rate."""
-    drawing, panels = pyplot().subplots(1, 2, figsize=(7.5, 3.0), layout="constrained")
+    drawing, panels = subplots(1, 2, figsize=(7.5, 3.0), layout="constrained")
     rates = common_rates(pairs)
     for axes, word, title in zip(panels, ("sign", "far"), TITLES, strict=True):
         use_log_axis(axes)
@@ -206,7 +205,6 @@ def draw(pairs: Sequence[Pair]) -> bytes:
         axes.set_ylim(bottom=0)
         axes.set_title(title, fontsize=FONT)
         axes.set(xlabel="learning rate of all variants", ylabel="% of pairs")
-        style_axes(axes)
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
                    fontsize=FONT, frameon=False)  # fmt: skip
     return svg_bytes(drawing)

@@ -12,8 +12,7 @@ from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.report.figures import (
     FONT,
     line_style,
-    pyplot,
-    style_axes,
+    subplots,
     use_log_axis,
 )
 from transformer_norms.report.findings import Findings
@@ -100,7 +99,7 @@ def losses_table(rules: Sequence[Rule]) -> list[list[str]]:
 def draw_rates(rules: Sequence[Rule]) -> bytes:
     """A panel for each rule: the loss at each rate, a line for each width, and a thin line at the
     best rate of its parabola."""
-    drawing, panels = pyplot().subplots(
+    drawing, panels = subplots(
         1, len(rules), figsize=(10.0, 3.0), sharey=True, layout="constrained"
     )
     top = max(loss for rule in rules for own in rule.tuned.values() for loss in own.values())
@@ -118,7 +117,6 @@ def draw_rates(rules: Sequence[Rule]) -> bytes:
             axes.axvline(rule.best_rate(width), color=colour, linestyle=dashes, linewidth=0.6)
         axes.set_title(rule.name.replace(" ", "\n"), fontsize=FONT)
         axes.set(xlabel="optimizer.lr")
-        style_axes(axes)
     panels[0].set(ylabel="validation loss, nats per byte")
     drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
                    fontsize=FONT, frameon=False)  # fmt: skip

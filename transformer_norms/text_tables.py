@@ -12,11 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import zip_longest
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from typing import Any
 
 COLUMNS = 80  # of a terminal
 Rows = Sequence[Sequence[str]]  # the first row is the heading
@@ -218,24 +214,3 @@ def csv_table(rows: Sequence[Sequence[Any]]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([spreadsheet_cell(value) for value in row] for row in rows)
     return text.getvalue().encode()
-
-
-def templates(folder: Path) -> "Environment":
-    """The HTML templates in `folder`. All values in them are text. A name that a template has
-    and that nobody gave it is an error."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    return Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalize,
-    )
-
-
-def _finalize(value: Any) -> Any:
-    from markupsafe import Markup
-
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -43,7 +43,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.model.connections import named_parts
 from transformer_norms.model.placement import Placement
 from transformer_norms.progress import Tell, tell_nobody, track
-from transformer_norms.report.figures import FONT, GREY, label_ends, line_style
+from transformer_norms.report.figures import FONT, GREY, DrawnLine, finish_lines, line_style
 from transformer_norms.training.loss import CrossEntropy, ModelLoss
 
 MLP_WIDTH = "model.mlp_width"
@@ -496,14 +496,16 @@ def _draw_bounds(axes: Any, depth: int) -> None:
 
 
 def _name_lines(axes: Any, names: Sequence[str], ends: Sequence[End]) -> None:
-    """Names each line at its end. `label_ends` knows linear scales only, so it gets logarithms."""
+    """Names each line at its end. `finish_lines` gets logarithms on a linear axis."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
     beside = axes.twinx()
     beside.set_ylim(np.log10(low), np.log10(high))
     beside.set_axis_off()
     logs = [(x, np.log10(y) if 0 < y < np.inf else np.log10(low)) for x, y in ends]
-    label_ends(beside, names, logs)
+    finish_lines(
+        beside, [DrawnLine(n, *one) for n, one in enumerate(zip(names, logs, strict=True))]
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from losses import (
 )
 from scipy import optimize, stats
 
-from transformer_norms.comparison.outcomes import Outcomes, Share, fisher_p
+from transformer_norms.comparison.outcomes import Outcomes, Share
 from transformer_norms.comparison.sequence import always_valid_p, confidence_sequence
 from transformer_norms.comparison.shrinkage import Spread
 from transformer_norms.comparison.statistics import detectable_difference
@@ -160,27 +160,18 @@ def test_a_pair_with_a_failure_has_no_number():
 
 
 def test_bounds_on_a_share_are_clopper_and_pearsons():
-    assert (Share(2, 3).low, Share(2, 3).high) == pytest.approx((0.0943, 0.9916), abs=1e-4)
-    for count, total in ((1, 3), (3, 3), (2, 5), (7, 10)):
-        interval = stats.binomtest(count, total).proportion_ci(method="exact")
-        share = Share(count, total)
-        assert (share.low, share.high) == pytest.approx((interval.low, interval.high))
-    for total, bound in ((3, 0.63), (5, 0.45), (10, 0.26), (20, 0.14)):
-        assert Share(0, total).low == 0
-        assert Share(0, total).high == pytest.approx(bound, abs=0.005)
-        assert (1 - Share(0, total).high) ** total == pytest.approx(0.05)
-    assert (Share(0, 0).low, Share(0, 0).high) == (0, 1)
+    """By tables of 1934, and one-sided where nothing was counted: (1 - high)^n is 0.05."""
+    assert Share(2, 3).bounds == pytest.approx((0.0943, 0.9916), abs=1e-4)
+    for total in (3, 5, 10, 20):
+        low, high = Share(0, total).bounds
+        assert (low, (1 - high) ** total) == (0, pytest.approx(0.05))
+    assert Share(3, 3).bounds == pytest.approx((0.025 ** (1 / 3), 1))
     assert str(Share(2, 3)) == "2 of 3 (9 to 99 %)"
     assert str(Share(0, 3)) == "0 of 3 (at most 63 %)"
+    assert str(Share(0, 0)) == "0 of 0"
 
 
 def test_failures_are_compared_by_fishers_exact_test():
-    for total, others in itertools.product((1, 3, 5, 8), repeat=2):
-        for count, fewer in itertools.product(range(total + 1), range(others + 1)):
-            table = [[count, total - count], [fewer, others - fewer]]
-            p = fisher_p(Share(count, total), Share(fewer, others))
-            assert p == pytest.approx(stats.fisher_exact(table).pvalue, rel=1e-9)
-    assert fisher_p(Share(3, 5), Share(0, 5)) == pytest.approx(1 / 6)
     failing, base = outcomes(BASE, failed={0, 1, 4}), outcomes(BASE)
     for sides in ((failing, base), (base, failing)):
         assert compare_pairs({"v": sides})["v"].fisher == pytest.approx(1 / 6)
@@ -216,26 +207,6 @@ def test_sensitivity_is_the_mean_excess_over_the_best_rate_with_the_initial_loss
 # The verdicts
 
 
-@pytest.mark.parametrize(
-    ("shift", "noise", "verdict"),
-    [
-        (-0.010, 1, "better"),
-        (0.010, 1, "worse"),
-        (0.001, 1, "equivalent"),
-        (0.004, 0.5, "equivalent"),  # its bounds leave out zero, and lie within the margin
-        (0.0045, 1, "worse"),  # and here not
-        (-0.006, 10, "not told apart"),
-        (-0.010, 0, "not decided yet"),  # the same with every seed: no noise to judge by
-        (0, 0, "not decided yet"),
-    ],
-)
-def test_each_verdict_is_reached_by_its_own_numbers(shift, noise, verdict):
-    ours = [b + shift + noise * n for b, n in zip(BASE, NOISE, strict=True)]
-    c = comparison_of(ours, BASE)
-    assert c.verdict == verdict
-    assert (c.bounds is None) == (verdict == "not decided yet")
-
-
 @pytest.mark.parametrize("looks", [1, 2])
 @pytest.mark.parametrize("edge", [0, 1])
 def test_no_word_on_the_loss_is_given_while_a_best_value_is_at_an_edge(edge, looks):
@@ -249,13 +220,6 @@ def test_no_word_on_the_loss_is_given_while_a_best_value_is_at_an_edge(edge, loo
         assert (found["it"].bounds, found["it"].p, found["it"].detectable) == (None, None, None)
     failed = sides[0]._replace(outcomes=outcomes(BASE, failed={1}))
     assert compare({"it": [failed, sides[1]]}, Rules(0.005))["it"].verdict == "failed"
-
-
-def test_a_run_that_failed_outranks_every_other_verdict():
-    good, bad = outcomes([2.5, 2.51, 2.52]), outcomes([3.0, 3.01, 9.0], failed={2})
-    for ours, theirs in ((good, bad), (bad, good), (bad, bad)):
-        c = compare_pairs({"v": (ours, theirs)})["v"]
-        assert (c.verdict, c.seeds, c.difference, c.p) == ("failed", (0, 1), None, None)
 
 
 def test_only_seeds_that_both_have_are_compared_and_fewer_than_three_have_no_verdict():

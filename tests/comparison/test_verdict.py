@@ -76,9 +76,9 @@ def test_a_sequence_of_few_seeds_has_no_interval_yet():
          "seeds)",
          "v - w is above zero: -0.0120 nats (95 % interval -0.0200 to -0.0040, p 0.020, 3 seeds)"),
         ("not decided yet",
-         "v against w is not decided yet: 3 of 4 pairs have ended (-0.0120 so far, 95 % interval "
+         "v against w is not decided yet: 3 of 4 pairs ended (-0.0120 so far, 95 % interval "
          "-0.0200 to -0.0040 at any look)",
-         "v - w is not decided yet: 3 of 4 seeds have ended (-0.0120 so far, 95 % interval -0.0200 "
+         "v - w is not decided yet: 3 of 4 seeds ended (-0.0120 so far, 95 % interval -0.0200 "
          "to -0.0040 at any look)"),
         ("equivalent", "v is equivalent to w within 0.02 nats (difference -0.0120, 95 % interval "
          "-0.0200 to -0.0040, p 0.020, 3 seeds)",
@@ -126,7 +126,7 @@ def test_runs_that_failed_or_are_missing_are_said():
     reasons = {1: "diverged", 2: "no better than the bigram (2.482)"}
     lost = Outcomes({0: 3.0}, reasons, missing=frozenset({3}))
     failed = "2 of 3 runs (9 to 99 %; 1 diverged, 1 no better than the bigram)"
-    none, missing = "in 0 of 3 (at most 63 %); Fisher's p 0.40", "1 of 4 runs is missing"
+    none, missing = "in 0 of 3 (at most 63 %); Fisher's p 0.40", "1 of 4 runs missing"
     assert sentence_of(lost, base) == (
         f"sandwich failed to train in {failed}, pre {none}; sandwich: {missing}"
     )
@@ -145,12 +145,12 @@ def test_runs_that_failed_or_are_missing_are_said():
     )
     alone = Outcomes({0: 3.0}, missing=frozenset({1, 2}))
     assert sentence_of(base, alone) == (
-        "sandwich against pre is not decided yet: 1 of 3 pairs has ended (0 nats so far); "
-        "pre: 2 of 3 runs are missing"
+        "sandwich against pre is not decided yet: 1 of 3 pairs ended (0 nats so far); "
+        "pre: 2 of 3 runs missing"
     )
     none = Outcomes({}, missing=frozenset({0}))
     assert sentence_of(base, none) == (
-        "sandwich against pre is not decided yet: 0 of 1 pair has ended; pre: 1 of 1 run is missing"
+        "sandwich against pre is not decided yet: 0 of 1 pair ended; pre: 1 of 1 run missing"
     )
 
 
@@ -172,7 +172,7 @@ def test_an_early_look_at_a_fixed_plan_names_nothing_but_a_failure():
     assert compared["small"].verdict == "better"
     assert compared["small"].p == pytest.approx(2 * comparison_of([*small.losses.values()], BASE).p)
     assert alone.verdict == comparison_of(far, BASE).verdict == "better"
-    assert "not decided yet: 3 of 5 pairs have ended (-1 nats so far" in sentence_of(early, base)
+    assert "not decided yet: 3 of 5 pairs ended (-1 nats so far" in sentence_of(early, base)
     lost = outcomes(far[:3], failed=(1,), missing=frozenset({3, 4}))
     assert compare_pairs({"lost": (lost, base)})["lost"].fisher is None
     assert sentence_of(lost, base).startswith("sandwich failed to train in 1 of 3 runs")

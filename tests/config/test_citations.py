@@ -9,7 +9,7 @@ import yaml
 from transformer_norms.config.compose import compose
 from transformer_norms.kinds import plain
 from transformer_norms.names import options
-from transformer_norms.report.paper.citations import bibliography, choices_of, keys_of
+from transformer_norms.report.paper.citations import bibliography, choices_of, entries_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
@@ -64,7 +64,7 @@ def test_every_entry_has_what_a_reader_needs_to_find_it():
 
 @pytest.mark.parametrize(("option", "source"), list(sources()))
 def test_a_source_leads_to_each_of_its_publications(option, source):
-    keys = keys_of(option, source)
+    keys = [*entries_of(option, source)]
     assert bool(keys) == (source not in NO_PUBLICATION)
     assert set(keys) <= ENTRIES.keys()
     said = {n for key in keys for n in ARXIV.findall(ENTRIES[key].get("journal", ""))}
@@ -104,5 +104,5 @@ def test_a_source_without_an_entry_becomes_a_note_and_no_sentence_is_cited():
     }
     number = {"placement=y": "Zed 2026, arXiv:2699.00001v2"}
     assert "arXiv:2699.00001v2" in parsed(bibliography(number))["placement-y"]["note"]
-    assert keys_of("norm=z", "arXiv:1910.07467v3") == ["zhang2019rmsnorm"]
-    assert keys_of("norm=z", "arXiv:1910.074671") == ["norm-z"]
+    assert [*entries_of("norm=z", "arXiv:1910.07467v3")] == ["zhang2019rmsnorm"]
+    assert [*entries_of("norm=z", "arXiv:1910.074671")] == ["norm-z"]

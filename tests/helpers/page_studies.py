@@ -8,7 +8,7 @@ from run_folders import config_at, folder_name, make_sweep, tuned
 
 from transformer_norms.report import page, writing
 from transformer_norms.report.charts.panels import SECTIONS, panels
-from transformer_norms.report.figures import drawn_with, pyplot
+from transformer_norms.report.figures import drawn_with, subplots
 from transformer_norms.report.page.charts import Chart
 from transformer_norms.report.paper.figure_sheet import TEXT
 from transformer_norms.training.measures import Place, key_of
@@ -107,7 +107,6 @@ def panels_of(findings):
 def axes_of(panel, settings={}):
     """The axes of a panel, drawn."""
     with drawn_with(TEXT, settings):
-        figure, axes = pyplot().subplots()
+        _, axes = subplots()
         panel.draw(axes)
-        pyplot().close(figure)
     return axes

@@ -54,7 +54,7 @@ def test_a_page_holds_no_element_and_no_attribute_that_a_folder_brought(javascri
     assert set(found["drawn"]) == {*harmless.found()["drawn"]}
     assert_inert(found)
     assert_text(hostile.texts)
-    assert hostile.problems == []
+    assert hostile.opened.problems == []
 
 
 def assert_inert(found):

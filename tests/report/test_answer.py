@@ -10,14 +10,15 @@ from transformer_norms.report.answer import answer, sentence
 from transformer_norms.report.fairness import confounds
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
-from transformer_norms.report.left_out import left_out_summary
+from transformer_norms.report.left_out import left_out_lines
+from transformer_norms.report.table import table
 
 
 def test_an_unfinished_study_says_so_first(tmp_path):
     make_study(tmp_path, {"pre": PRE, "post": PRE})
     for run in list(tmp_path.glob("post*"))[:2]:
         edit(run, status="running")
-    assert left_out_summary(read_study([tmp_path])) == [
+    assert left_out_lines(read_study([tmp_path]), by_name=False) == [
         "not finished: 2 of 6 runs have no result (2 running)"
     ]
 
@@ -53,7 +54,12 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, grou
     results = by_placement({p: PRE for p in placements if p != "post"}, best)
     chosen = [Tuned({"placement": p}, None if p == "post" else best, []) for p in placements]
     make_sweep(tmp_path, results, trials, tuned=chosen)
-    result = answer(findings(read_study([tmp_path])))
+    found = findings(read_study([tmp_path]))
+    result = answer(found)
+    assert table(found)["verdict"][placements.index("post")] == "failed"
+    assert sentence(found, found.study.variant("post")) == (
+        "post failed to train at every value tried (2 runs)"
+    )
     assert [v.name for v in result.groups["failed"]] == ["post"]
     assert [*result.groups] == groups
     assert result.lead.endswith(lead)
@@ -62,7 +68,9 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, grou
 def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
     make_sweep(tmp_path, trials=trials_at({"pre": {1e-3: 2.5}}))
     result = answer(findings(read_study([tmp_path])))
-    assert left_out_summary(read_study([tmp_path])) == ["not finished: results are not planned yet"]
+    assert left_out_lines(read_study([tmp_path]), by_name=False) == [
+        "not finished: results are not planned yet"
+    ]
     assert result.lead == "1 variant ran; nothing is compared."
 
 

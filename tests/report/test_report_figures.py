@@ -28,10 +28,9 @@ from transformer_norms.report.curves import Curve, loss_range
 from transformer_norms.report.figures import (
     figure_bytes,
     line_style,
-    pyplot,
     short_name,
     spread_apart,
-    style_axes,
+    subplots,
     use_log_axis,
 )
 from transformer_norms.report.findings import findings
@@ -109,18 +108,16 @@ def test_a_long_name_keeps_its_beginning_and_its_end():
     ],
 )
 def test_no_two_names_of_a_log_axis_touch(low, high, named):
-    figure, axes = pyplot().subplots(figsize=(2.6, 2.0))
+    figure, axes = subplots(figsize=(2.6, 2.0))
     use_log_axis(axes)
     axes.plot([low, high], [1, 2])
-    style_axes(axes)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     inside = [tick.label1 for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
     names = [text for text in inside if text.get_text()]
     assert [text.get_text() for text in names] == named
     boxes = [text.get_window_extent() for text in names]
     assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
     assert not axes.xaxis.get_minorticklocs().size
-    pyplot().close(figure)
 
 
 def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_seeds_diverged(
@@ -178,10 +175,9 @@ def test_crosses_of_many_variants_leave_the_names_room_and_lie_within_the_axes(m
     losses = {name: {1e-4: None, 1e-3: 2.5, 2e-3: 2 + i / 1e3} for i, name in enumerate(placements)}
     study = tuned_at(losses)
     drawings = drawn_by(monkeypatch)
-    monkeypatch.setattr(pyplot(), "close", lambda figure: None)
     rates.draw_rates(study)
     figure = drawings[0]
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     (axes,) = figure.axes
     low, high = axes.get_xlim()
     assert all(low < x < high for line in axes.lines for x in line.get_xdata())
@@ -287,7 +283,7 @@ def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
     beyond = []
 
     def look_at(drawn, kind):
-        drawn.canvas.draw()
+        drawn.draw_without_rendering()
         for one in drawn.axes:
             extent = one.xaxis.label.get_window_extent()
             beyond.append((extent.x0 < 0, extent.x1 > drawn.bbox.x1))
@@ -302,11 +298,10 @@ def test_beside_long_names_every_label_stays_inside_the_figure(monkeypatch):
 def test_what_another_processor_rounds_otherwise_is_the_same_svg():
     drawings = []
     for noise in (0.0, 1e-12):
-        figure = pyplot().figure()
-        axes = figure.add_axes((0.123456789 + noise, 0.1, 0.8, 0.8))
+        figure, axes = subplots()
+        axes.set_position((0.123456789 + noise, 0.1, 0.8, 0.8))
         axes.plot([0, 1, 2], [0.1234567 * (1 + noise), 0.7, 1e-3])
         drawings.append(figure_bytes(figure, "svg"))
-        pyplot().close(figure)
     assert drawings[0] == drawings[1]
     assert b"scale(0.015625)" in drawings[0]  # of the letters, whole
     assert not re.search(rb'="M [^"]*\d\.\d{4}', drawings[0])

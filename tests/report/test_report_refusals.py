@@ -107,11 +107,11 @@ def test_a_field_may_be_an_axis_of_its_own_where_each_level_has_its_baseline():
         (["--baseline", "placement"], "did you mean 'placement=VALUE'"),
         (["--margin", "nan"], "a number of nats above 0"),
         (["--margin", "0"], "a number of nats above 0"),
-        (["--out", "study/sweep-quick.json"], "is no folder"),
+        (["--out", "study/sweep-quick.json"], "is not a folder"),
         (["nowhere"], "nowhere: there is no such file or folder"),
         (["empty"], "empty: there is no run in it"),
         (["."], "name one: ./study"),
-        (["study", "--out", "/dev/full/x"], "is no folder"),
+        (["study", "--out", "/dev/full/x"], "is not a folder"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_one_line(typed, said, capsys):

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
 from run_folders import (
     PRE,
@@ -27,7 +26,6 @@ from run_folders import (
 )
 
 from transformer_norms.comparison.sweep_record import Asked, Look, Seen
-from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
@@ -86,22 +84,15 @@ def test_sweeps_of_two_questions_are_no_study(capsys):
     assert tree("runs") == before
 
 
-def test_typed_runs_that_must_not_be_compared_with_a_sweep_are_refused():
-    make_study("runs/grid", {"pre": PRE, "post": POST})
-    typed("runs/own", {"sandwich": SANDWICH}, trainer__steps=80)
-    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\): 80 in"):
-        findings(read_study([Path("runs/grid"), Path("runs/own")]))
-
-
 def test_seeds_typed_after_a_look_are_tested_as_that():
     losses = {"pre": PRE, "post": POST}
     seen = [Seen({"placement": name}, [0, 1, 2]) for name in losses]
     own = [planned(config_of([f"placement={p}"], s), {}).identity for p in losses for s in PRE]
     make_study("runs/grid", losses, looks=[Look(seen, {}, own)])
     typed("runs/more", {"pre": {3: 2.3}})
-    assert not read_study([Path("runs/grid"), Path("runs/more")]).sequential  # no pair was added
+    assert read_study([Path("runs/grid"), Path("runs/more")]).held_looks == 1  # no pair was added
     typed("runs/more", {"post": {3: 2.43}})
-    assert read_study([Path("runs/grid"), Path("runs/more")]).sequential
+    assert read_study([Path("runs/grid"), Path("runs/more")]).held_looks == 2
 
 
 def test_a_narrowed_sweep_misses_nothing_that_it_did_not_ask_for():
@@ -119,7 +110,7 @@ def test_a_narrowed_sweep_misses_nothing_that_it_did_not_ask_for():
     study = read_study([Path("study")])
     assert [variant.name for variant in study.variants] == ["pre", "post"]
     assert (study.count()["runs"], study.count()["missing"]) == (7, 0)
-    assert study.sequential
+    assert study.held_looks == 2
     assert [run.stage for run in study.runs].count("given up") == 3
 
 

@@ -193,19 +193,6 @@ def test_the_verdict_itself_says_what_was_unfair_in_the_tuning():
     assert "points" not in said
 
 
-def test_a_variant_that_diverged_at_every_rate_stands_in_the_table():
-    with edited(tuning_study(tuned=[tuned({"placement": "post"}, None)])) as record:
-        record["runs"] = [
-            run
-            for run in record["runs"]
-            if run["stage"] == "tune" or run["variant"] == {"placement": "pre"}
-        ]
-    table = text()
-    assert "post failed to train at every value tried (3 runs)" in table
-    assert "its best" not in table
-    assert by_name(table, "post")["verdict"] == "failed"
-
-
 @pytest.mark.goal("Q3")
 def test_an_edge_is_said_of_the_key_that_is_at_one():
     tuning_study(tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}, "schedule.warmup")])

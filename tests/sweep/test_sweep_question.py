@@ -284,7 +284,7 @@ REFUSED = [
     (BASE + "margin: 0\n", "margin: 0", "greater than 0"),
     (BASE + "effect: 0.01\n", "effect: there is no key 'effect'", "margin"),
     (BASE + "contrasts: [psot - pre]\n", "contrasts: psot - pre", "did you mean 'post'"),
-    (BASE + "contrasts: [post over placement]\n", "pre is no number above zero", "contrasts"),
+    (BASE + "contrasts: [post over placement]\n", "pre is not a number above zero", "contrasts"),
     (BASE.replace("{placement: pre}", "{norm: pre}"), "baseline.norm", "placement"),
     (BASE.replace("{placement: pre}", "{placement: out}"), "no variant", "out"),
     (BASE.replace("question: Which?\n", ""), "question", "missing"),

@@ -22,7 +22,7 @@ from transformer_norms.analysis.outcome import Analysis, Number, Outcome, Row, R
 from transformer_norms.commands.terminal import Parser
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.progress import Tell
-from transformer_norms.report.figures import FONT, GREY, short_name, style_axes
+from transformer_norms.report.figures import FONT, GREY, short_name
 
 SETTING = (
     f"y = norm(z), z = W x; {BATCH} x {TIME} tokens of {INPUTS} numbers, width {WIDTH}, seed "
@@ -197,8 +197,7 @@ def _label_axes(axes: Any, names: Sequence[str]) -> None:
         parse_math=False,
     )
     axes.set_yticks(range(len(names)), [short_name(name) for name in names], parse_math=False)
-    style_axes(axes)
-    axes.tick_params(length=0, labelcolor="black", labeltop=True, labelbottom=False)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     for across in range(1, len(LAWS)):
         apart = LAWS[across].about != LAWS[across - 1].about

@@ -23,7 +23,7 @@ from transformer_norms.analysis.outcome import (
     shared,
 )
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.figures import FONT, figure_bytes, pyplot, style_axes
+from transformer_norms.report.figures import FONT, figure_bytes, subplots
 from transformer_norms.storage.files import storage_error
 from transformer_norms.text_tables import (
     escape_markdown,
@@ -158,11 +158,10 @@ def figure(outcome: Outcome) -> bytes:
     analysis = outcome.analysis
     count = len(analysis.panels)
     size = analysis.size(outcome.rows) if analysis.size else (3.4 * count, 3.4)
-    drawing, panels = pyplot().subplots(1, count, figsize=size, layout="constrained", squeeze=False)
+    drawing, panels = subplots(1, count, figsize=size, layout="constrained", squeeze=False)
     labels: dict[str, Any] = {}
     for axes, draw in zip(panels[0], analysis.panels, strict=True):
         draw(axes, outcome.rows)
-        style_axes(axes)
         axes.title.set_fontsize(FONT)
         handles, names = axes.get_legend_handles_labels()
         labels |= dict(zip(names, handles, strict=True))
@@ -173,7 +172,5 @@ def figure(outcome: Outcome) -> bytes:
 
 
 def svg_bytes(drawing: Any) -> bytes:
-    """The drawing as an SVG. It is closed."""
-    data = figure_bytes(drawing, "svg")
-    pyplot().close(drawing)
-    return data
+    """The drawing as an SVG."""
+    return figure_bytes(drawing, "svg")

@@ -5,24 +5,28 @@
     post - pre over model.depth                                 a trend, per doubling of the depth
 
 A term is as many words of one variant's label as no other variant has together. `A under W` adds
-the words W to each term of A. A value with blanks, such as a typed equation, stands in quotes.
+the words W to each term of A. A value with blanks, such as a typed equation, is quoted.
 """
 
+import ast
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain, groupby
 
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import Values, words_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import suggestion, unknown
-from transformer_norms.text_tables import printable
+from transformer_norms.text_tables import printable, shorten
 
 LONGEST = 400  # characters
-_TOKEN = re.compile(r"""\s*([()]|(?:"[^"]*"|'[^']*'|[^\s()"'])+)""")
-_OPERATORS = ("-", "under", "over")
-_LISTED = 12  # variants in a message
+_OPERATORS = {"(": "(", ")": ")", "-": "-", "under": "@", "over": "|"}  # as Python has them
+_WRONG = (
+    "is not a contrast; a contrast is A - B, (A - B) under V - (A - B) under W, or A - B over KEY"
+)
+_LISTED = 300  # characters of the names of variants in a message
 Words = tuple[str, ...]
 Terms = list[tuple[int, Words]]  # +1 or -1, and the words of the variant
 
@@ -62,12 +66,12 @@ def find_contrast(text: str, variants: Mapping[str, Values]) -> Contrast:
     """Returns the contrast that `text` states of `variants`, by their names.
 
     Without `over`, the coefficient of a variant is the sum of the signs of its terms. With `over`,
-    and u the log2 of the key's values, each term stands for one variant at each value, with the
+    and u the log2 of the key's values, each term is one variant at each value, with the
     coefficient sign * (u - mean(u)) / sum((u - mean(u))^2): the least-squares slope of the
     difference per doubling.
 
-    Raises ConfigError, one line that begins with `text`, if the text is no contrast, or if a term
-    does not name exactly one variant.
+    Raises ConfigError, one line that begins with `text`, if the text is not a contrast, or if one
+    of its terms does not name exactly one variant.
     """
     try:
         terms, over = _parse(text)
@@ -92,75 +96,55 @@ def _parse(text: str) -> tuple[Terms, str | None]:
 
     contrast = difference [over KEY];  difference = part {- part};
     part = (WORDS | "(" difference ")") {under WORDS}
+
+    Python has operators of this precedence. So its parser reads the text, with names for words.
     """
-    tokens = _tokens(text)
-    terms = _difference(tokens)
-    over = None
-    if tokens and tokens[0] == "over":
-        over = _words(tokens[1:])[0]
-        del tokens[:2]
-    if tokens:
-        raise ConfigError(f"{tokens[0]!r} is one too many; a contrast is A - B, (A - B) under W")
-    if over is None and sum(sign for sign, _ in terms) != 0:
-        raise ConfigError("is no difference; a contrast is A - B, (A - B) under W, A over KEY")
-    return terms, over
-
-
-def _tokens(text: str) -> list[str]:
     if len(text) > LONGEST:
         raise ConfigError(f"a contrast has at most {LONGEST} characters")
-    tokens, rest = [], text.rstrip()
-    while rest:
-        found = _TOKEN.match(rest)
-        if found is None:
-            raise ConfigError(f"the quotation mark in {rest.strip()} has no second")
-        tokens.append(found[1])
-        rest = rest[found.end() :]
-    return tokens
+    words: dict[str, Words] = {}
+    source: list[str] = []
+    for is_operator, tokens in groupby(_tokens(text), _OPERATORS.__contains__):
+        if is_operator:
+            source += map(_OPERATORS.__getitem__, tokens)
+        else:
+            source.append(f"words{len(words)}")
+            words[source[-1]] = tuple(tokens)
+    try:
+        tree = ast.parse(" ".join(source), mode="eval").body
+    except SyntaxError:
+        raise ConfigError(_WRONG) from None
+    match tree:
+        case ast.BinOp(difference, ast.BitOr(), ast.Name(name)) if len(words[name]) == 1:
+            return _terms(difference, words), words[name][0]
+    terms = _terms(tree, words)
+    if sum(sign for sign, _ in terms) != 0:
+        raise ConfigError(_WRONG)
+    return terms, None
 
 
-def _difference(tokens: list[str]) -> Terms:
-    """Takes a difference off the front of the tokens."""
-    terms = _part(tokens)
-    while tokens and tokens[0] == "-":
-        del tokens[0]
-        taken = _part(tokens)
-        if sum(sign for sign, _ in terms) != sum(sign for sign, _ in taken):
-            raise ConfigError("takes a variant and a difference from each other; - stands between "
-                              "two variants, or between two differences in brackets")  # fmt: skip
-        terms += [(-sign, words) for sign, words in taken]
-    return terms
+def _tokens(text: str) -> Iterator[str]:
+    """Yields words without their quotation marks, operators and single brackets."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="()")
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    try:
+        for token in lexer:
+            yield from token if {*token} <= {*"()"} else [token]
+    except ValueError:
+        raise ConfigError("a quotation mark has no second") from None
 
 
-def _part(tokens: list[str]) -> Terms:
-    if tokens and tokens[0] == "(":
-        del tokens[0]
-        terms = _difference(tokens)
-        if not tokens or tokens[0] != ")":
-            raise ConfigError(f"a ')' is missing{f' before {tokens[0]!r}' if tokens else ''}")
-        del tokens[0]
-    else:
-        terms = [(1, _take_words(tokens))]
-    while tokens and tokens[0] == "under":
-        del tokens[0]
-        more = _take_words(tokens)
-        terms = [(sign, words + more) for sign, words in terms]
-    return terms
-
-
-def _take_words(tokens: list[str]) -> Words:
-    words = _words(tokens)
-    del tokens[: len(words)]
-    return words
-
-
-def _words(tokens: Sequence[str]) -> Words:
-    """The words at the front of the tokens, without their quotation marks."""
-    words = [*takewhile(lambda token: token not in (*_OPERATORS, "(", ")"), tokens)]
-    if not words:
-        where = f"before {tokens[0]!r}" if tokens else "at the end"
-        raise ConfigError(f"words of a variant are missing {where}")
-    return tuple(re.sub(r"""(["'])(.*?)\1""", r"\2", word) for word in words)
+def _terms(tree: ast.expr, words: Mapping[str, Words]) -> Terms:
+    match tree:
+        case ast.Name(name):
+            return [(1, words[name])]
+        case ast.BinOp(left, ast.MatMult(), ast.Name(name)):
+            return [(sign, own + words[name]) for sign, own in _terms(left, words)]
+        case ast.BinOp(left, ast.Sub(), right):
+            terms, taken = _terms(left, words), _terms(right, words)
+            # Between two variants, or between two differences.
+            if sum(sign for sign, _ in terms) == sum(sign for sign, _ in taken):
+                return terms + [(-sign, own) for sign, own in taken]
+    raise ConfigError(_WRONG)
 
 
 # -------------------------------------------------------------------------------- variants by words
@@ -173,8 +157,8 @@ def _weights(key: str, variants: Mapping[str, Values]) -> list[tuple[Values, flo
         raise ConfigError(f"over {key}: {unknown('axis', key, keys)}")
     values: list[float] = []
     for value in (one[key] for one in variants.values() if key in one):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
-            raise ConfigError(f"over {key}: {value} is no number above zero")
+        if not finite(value) or value <= 0:
+            raise ConfigError(f"over {key}: {value} is not a number above zero")
         values += [value] if value not in values else []
     if len(values) < 2:
         raise ConfigError(f"over {key}: has one value, {values[0]}; a trend needs two")
@@ -198,14 +182,11 @@ def _variant(words: Words, fixed: Values, variants: Mapping[str, Values]) -> str
         return (whole or having)[0]
     term = repr(" ".join(words)) + "".join(f" at {key}={value}" for key, value in fixed.items())
     if having:
-        raise ConfigError(f"{term} names {len(having)} variants, {_listed(having)}; add words")
+        names = shorten(", ".join(having), _LISTED)
+        raise ConfigError(f"{term} names {len(having)} variants, {names}; add words")
     single = [words[0] for each in known.values() for words in each]
     every = {word for each in known.values() for word in chain(*each)}
     strange = [word for word in words if word not in every]
     near = suggestion(strange[0], single) if strange else suggestion(" ".join(words), known)
-    raise ConfigError(f"{near}{term} names no variant; there are {_listed(variants)}")
-
-
-def _listed(names: Sequence[str] | Mapping[str, Values]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(list(names)[:_LISTED]) + more
+    names = shorten(", ".join(variants), _LISTED)
+    raise ConfigError(f"{near}{term} names no variant; there are {names}")

@@ -3,7 +3,7 @@ failed."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -14,49 +14,28 @@ from transformer_norms.comparison.statistics import FEWEST, LEVEL, deviation, ha
 
 @dataclass(frozen=True)
 class Share:
-    """`count` of `total`, and bounds on the probability behind it: Clopper & Pearson 1934, 95 %.
-
-    The bounds are two-sided. If `count` is 0 there is no lower bound, and `high` is the one-sided
-    1 - 0.05^(1/n).
-    """
+    """`count` of `total`, and bounds on the probability of which it is a sample."""
 
     count: int
     total: int
 
     @property
-    def low(self) -> float:
-        if self.count == 0:
-            return 0.0
-        return float(special.betaincinv(self.count, self.total - self.count + 1, LEVEL / 2))
-
-    @property
-    def high(self) -> float:
-        if self.count == self.total:
-            return 1.0
-        level = LEVEL / 2 if self.count else LEVEL
-        return float(special.betaincinv(self.count + 1, self.total - self.count, 1 - level))
-
-    @property
-    def bounds(self) -> str:
-        """`9 to 99 %`, `at most 63 %`."""
-        low = f"{100 * self.low:.0f} to" if self.count else "at most"
-        return f"{low} {100 * self.high:.0f} %"
+    def bounds(self) -> tuple[float, float]:
+        """Clopper & Pearson 1934, 95 %, two-sided. If `count` is 0 there is no lower bound, and the
+        upper one is the one-sided 1 - 0.05^(1/n)."""
+        low, high = 0.0, 1.0
+        if self.count:
+            low = special.betaincinv(self.count, self.total - self.count + 1, LEVEL / 2)
+        if self.count < self.total:
+            level = LEVEL / 2 if self.count else LEVEL
+            high = special.betaincinv(self.count + 1, self.total - self.count, 1 - level)
+        return float(low), float(high)
 
     def __str__(self) -> str:
         """`2 of 3 (9 to 99 %)`, `0 of 3 (at most 63 %)`, `0 of 0`."""
-        return f"{self.count} of {self.total}" + (f" ({self.bounds})" if self.total else "")
-
-
-def fisher_p(share: Share, baseline: Share) -> float:
-    """Fisher's exact test of one probability behind two shares, two-sided: the probability, given
-    the sums of the table, of all tables that are no likelier than the observed one.  Fisher 1935"""
-    count = share.count + baseline.count
-
-    def ways(first: int) -> int:
-        return math.comb(share.total, first) * math.comb(baseline.total, count - first)
-
-    weights = [ways(first) for first in range(min(share.total, count) + 1)]
-    return sum(w for w in weights if w <= ways(share.count)) / sum(weights)
+        low, high = (f"{100 * bound:.0f}" for bound in self.bounds)
+        within = f"{low} to {high} %" if self.count else f"at most {high} %"
+        return f"{self.count} of {self.total}" + (f" ({within})" if self.total else "")
 
 
 @dataclass(frozen=True)
@@ -121,3 +100,13 @@ class Outcomes:
     def failure_text(self) -> str:
         """`3 of 5 (15 to 95 %; 2 diverged, 1 no better than the bigram)`, or as a share has it."""
         return f"{self.failure}"[:-1] + f"; {self.reasons})" if self.failed else f"{self.failure}"
+
+
+def fisher_p(every: Sequence[Outcomes]) -> float | None:
+    """Fisher's exact test of one probability of failure, two-sided; None unless there are two
+    variants, each with runs.  Fisher 1935"""
+    if len(every) != 2 or not all(one.ended for one in every):
+        return None
+    from scipy.stats import fisher_exact
+
+    return float(fisher_exact([[len(one.failed), len(one.losses)] for one in every]).pvalue)

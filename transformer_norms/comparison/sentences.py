@@ -78,7 +78,11 @@ def comparison_sentence(
         fisher="" if c.fisher is None else f"; Fisher's {_p_text(c.fisher)}",
         so_far=_waiting_text(c, "pair" if pair else "seed"),
     )
-    return claim + "".join(_missing_note(name, one) for name, one in outcomes.items())
+    missing = {name: one for name, one in outcomes.items() if one.missing}
+    return claim + "".join(
+        f"; {name}: {len(one.missing)} of {plural(one.planned, 'run')} missing"
+        for name, one in missing.items()
+    )
 
 
 def _found_note(c: Comparison) -> str:
@@ -113,34 +117,24 @@ def _failure_text(outcomes: Mapping[str, Outcomes], pair: bool) -> str:
 
 
 def _waiting_text(c: Comparison, what: str) -> str:
-    """`3 of 5 pairs have ended (0.0012 so far, 95 % interval ...)`"""
-    words = _ended_text(c, what)
+    """`3 of 5 pairs ended (0.0012 so far, 95 % interval ...)`"""
+    ended = len(c.seeds)
+    if not c.planned:
+        words = "its variants have no seed in common"
+    elif ended < c.planned:
+        words = f"{ended} of {plural(c.planned, what)} ended"
+    elif ended < FEWEST:
+        words = f"it has {plural(ended, what)}, and {FEWEST} are the fewest"
+    else:
+        words = (
+            f"the difference is the same with each of {ended} seeds, which therefore count as one"
+        )
     if c.difference is None:
         return words
     if c.interval is None or math.isinf(c.interval[0]):
         return f"{words} ({_two_digit_text(c.difference)} nats so far)"
     difference, interval = difference_and_interval(c)
     return f"{words} ({difference} so far, {interval} at any look)"
-
-
-def _ended_text(c: Comparison, what: str) -> str:
-    ended = len(c.seeds)
-    if not c.planned:
-        return "its variants have no seed in common"
-    if ended < c.planned:
-        one = 1 in (ended, c.planned)
-        return f"{ended} of {plural(c.planned, what)} {'has' if one else 'have'} ended"
-    if ended < FEWEST:
-        return f"it has {plural(ended, what)}, and {FEWEST} are the fewest"
-    return f"the difference is the same with each of {ended} seeds, which therefore count as one"
-
-
-def _missing_note(name: str, outcomes: Outcomes) -> str:
-    missing = len(outcomes.missing)
-    if not missing:
-        return ""
-    verb = "is" if missing == 1 else "are"
-    return f"; {name}: {missing} of {plural(outcomes.planned, 'run')} {verb} missing"
 
 
 def difference_and_interval(c: Comparison, sign: int = 1) -> tuple[str, str]:

@@ -34,7 +34,7 @@ def confidence_sequence(
         half = half_width_at(spread, len(first), level)
         mean = math.fsum(first) / len(first)
         low, high = max(low, mean - half), min(high, mean + half)
-    # Bounds of different numbers of seeds may cross, where the noise is no normal one. Then those
+    # Bounds of different numbers of seeds may cross, where the noise is not normal. Then those
     # of all seeds are returned.
     return (low, high) if low < high else (mean - half, mean + half)
 

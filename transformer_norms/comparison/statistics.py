@@ -8,6 +8,7 @@ without the layers of scipy.stats above them, which cost a hundred times as much
 import math
 from collections.abc import Sequence
 from functools import cache
+from typing import TypeGuard
 
 import numpy as np
 from scipy import optimize, special
@@ -19,6 +20,13 @@ FEWEST = 3  # seeds: with fewer, no verdict is given
 POWER = 0.9
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)  # Gauss and Legendre's rule on -1 .. 1
 _FAR = 9.0  # standard deviations
+
+
+def finite(value: object) -> TypeGuard[int | float]:
+    """Whether a sum or a figure has room for the value: it has none for some integers."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return -1e300 < value < 1e300
 
 
 def deviation(values: Sequence[float]) -> float:

@@ -32,7 +32,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 class PlannedRun:
     """One run that a sweep needs: which variant, at which tuned values, of which stage and seed.
 
-    `folder` is its name in the study; a later attempt (`again=true`) has -2, -3, ... behind it.
+    `folder` is its name in the study; a later attempt (`again=true`) ends with -2, -3, ....
     """
 
     folder: FolderName
@@ -104,7 +104,7 @@ class SweepRecord:
 
     `tune` has the values of each tuned key in the grid that all variants try. `refine` is the
     number of refinements of each variant's best. `most` is the largest number of seeds of a variant
-    where seeds are added until it is decided. `looks` are kept whatever is typed next: those at
+    where seeds are added until it is decided. `looks` are kept with any later command: those at
     other runs count where these are asked for again. `asked` tells what an earlier, wider command
     planned from what is asked now. `unbegun` are the folders of runs that failed before their
     first step, and so left none.

@@ -16,14 +16,14 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy import ndarray
 from scipy import special
 
 from transformer_norms.comparison.shrinkage import Spread
-from transformer_norms.comparison.statistics import deviation
+from transformer_norms.comparison.statistics import deviation, finite
 
 Key = TypeVar("Key")
 NEAR = 0.85  # in x: three half steps of a factor of sqrt(3), where such a curve fits
@@ -98,7 +98,7 @@ def possible_gains(
     results: Sequence[Sequence[float]],
 ) -> dict[Key, float]:
     """The gain of each variant, by its name: from its trials and its chosen point. `results` are
-    the losses of each variant's seeds. Their scatter, which is larger, stands for the noise of the
+    the losses of each variant's seeds. Their scatter, which is larger, replaces the noise of the
     trials where too few trials repeat a point. Infinity where nothing bounds the gain."""
     noise = {name: trial_noise(*of_variant) for name, of_variant in tuned.items()}
     gains = {}
@@ -122,9 +122,10 @@ def possible_gain(
     keys, each with the others as chosen. `noise` is that of the study's other variants. None if
     nothing measures the noise, or if too few values of a key have a trial that trained."""
     gains = []
+    others = noise and Spread(noise.variance, min(POOLED, noise.freedom))
     for key in chosen:
         curve = fit_curve(trials, chosen, key)
-        spread = _pool(curve.noise if curve else None, noise)
+        spread = _pooled([curve.noise if curve else None, others])
         if spread is None:
             return None
         gain = _curve_gain(curve, spread) if curve else _word_gain(trials, chosen, key, spread)
@@ -154,7 +155,7 @@ def _word_gain(
     along = _along(trials, chosen, key)
     own = {trial.seed: trial.loss for trial in along if trial.point[key] == chosen[key]}
     others = {trial.point[key] for trial in along} - {chosen[key]}
-    if not others or any(map(_is_number, (*others, chosen[key]))):
+    if not others or any(map(finite, (*others, chosen[key]))):
         return None
     quantile = float(special.stdtrit(noise.freedom, LEVEL))
     gain = 0.0
@@ -172,9 +173,9 @@ def _word_gain(
 def fit_curve(trials: Sequence[Trial], chosen: Mapping[str, Any], key: str) -> FittedCurve | None:
     """The curve along `key` through the chosen point. None unless the key has at least three
     positive values near it at which, with all other keys as chosen, a trial trained."""
-    if not _is_positive(chosen[key]):
+    along = [t for t in _along(trials, chosen, key) if finite(t.point[key]) and t.point[key] > 0]
+    if not finite(chosen[key]) or chosen[key] <= 0:
         return None
-    along = [trial for trial in _along(trials, chosen, key) if _is_positive(trial.point[key])]
     every = {t.point[key]: math.log(t.point[key] / chosen[key]) for t in along}
     left = max((x for x in every.values() if x < 0), default=None)
     right = min((x for x in every.values() if x > 0), default=None)
@@ -208,19 +209,5 @@ def _along(trials: Sequence[Trial], chosen: Mapping[str, Any], key: str) -> list
     return [t for t in trials if all(t.point[k] == chosen[k] for k in chosen if k != key)]
 
 
-def _pool(own: Spread | None, others: Spread | None) -> Spread | None:
-    """The noise of one curve, with that of the other variants' curves counting POOLED at most."""
-    beside = others and Spread(others.variance, min(POOLED, others.freedom))
-    return _pooled([own, beside])
-
-
 def _powers(x: float) -> ndarray:
     return np.array([x, x**2, x**3])
-
-
-def _is_positive(value: object) -> bool:
-    return _is_number(value) and 0 < value < 1e300  # a config's number may have more digits
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

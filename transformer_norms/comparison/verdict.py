@@ -15,7 +15,7 @@ that, in addition to the planned one, would be a second chance to be wrong in 5 
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -123,81 +123,29 @@ def compare(
     """
     comparisons = {name: _measure(sides, rules) for name, sides in asked.items()}
     family = {name: c for name, c in comparisons.items() if name not in described}
-    count = rules.to_come + sum(
-        c.interval is not None or _failed(asked[name]) or is_awaited(c, rules)
-        for name, c in family.items()
-    )
-    failures = rules.to_come + sum(
-        c.fisher is not None or is_awaited(c, rules) for c in family.values()
-    )  # runs that are to come may fail yet
+    count, failing = family_sizes(family.values(), rules)
     return {
-        name: _judge(c, asked[name], rules, name in family and count, failures)
+        name: _judge(c, _usual(asked[name], rules), rules.looks, name in family and count, failing)
         for name, c in comparisons.items()
     }
 
 
-def is_awaited(c: Comparison, rules: Rules) -> bool:
-    """Whether a comparison has no p yet and will get one."""
-    return c.waits or (rules.looks > 1 and len(c.seeds) < FEWEST)
+def family_sizes(family: Iterable[Comparison], rules: Rules) -> tuple[int, int]:
+    """How many comparisons share the error rate of a family, and how many pairs are tested for
+    their failures. Both have those that get their p later: their runs may fail yet."""
+    judged = failing = rules.to_come
+    for c in family:
+        awaited = c.waits or (rules.looks > 1 and len(c.seeds) < FEWEST)
+        judged += awaited or c.interval is not None or c.verdict == "failed"
+        failing += awaited or c.fisher is not None
+    return judged, failing
 
 
 def usual_variance(asked: Mapping[str, Sides]) -> Spread | None:
     """The usual variance of the pairs of a study. Variants that are one run count once."""
-    variances = set()
-    for sides in asked.values():
-        seeds, differences = _differences(sides, ())
-        plain = is_pair(side.coefficient for side in sides)
-        if plain and len(seeds) >= FEWEST and not _failed(sides):
-            variances.add(deviation(differences) ** 2)
-    return usual_spread(sorted(variances))
-
-
-def _failed(sides: Sides) -> bool:
-    return any(side.outcomes.failed for side in sides)
-
-
-def _differences(sides: Sides, order: Sequence[int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The seeds that all sides have, and the sum of coefficient x loss at each. A sequence of looks
-    is one only in the `order` in which seeds were added."""
-    common = set.intersection(*(set(side.outcomes.losses) for side in sides))
-    first = [seed for seed in order if seed in common]
-    seeds = (*first, *sorted(common - set(first)))
-    return seeds, tuple(
-        math.fsum(side.coefficient * side.outcomes.losses[seed] for side in sides) for seed in seeds
-    )
-
-
-def _measure(sides: Sides, rules: Rules) -> Comparison:
-    """One comparison by itself, before it is judged as one of the study's."""
-    seeds, differences = _differences(sides, rules.order)
-    planned = set.intersection(*(side.outcomes.seeds for side in sides))
-    missing = planned & set().union(*(side.outcomes.missing for side in sides))
-    waits = rules.looks < 2 and len(planned) >= FEWEST and bool(missing)
-    c = Comparison(seeds, len(planned), waits, slack=_slack(sides), margin=rules.margin)
-    if _failed(sides):
-        return c if waits else replace(c, fisher=_failure_p(sides))
-    if not seeds:
-        return c
-    c = replace(c, difference=math.fsum(differences) / len(seeds), differences=differences)
-    if len(seeds) < FEWEST:
-        return c
-    c = replace(c, sd=deviation(differences))
-    # Differences that are equal but for the losses' own rounding do not measure a spread.
-    largest = max(abs(s.coefficient * s.outcomes.losses[seed]) for s in sides for seed in seeds)
-    if max(differences) - min(differences) <= 1e-12 * largest:
-        return c
-    c = replace(
-        c, spread=shrink(Spread(deviation(differences) ** 2, len(seeds) - 1), _usual(sides, rules))
-    )
-    return replace(c, interval=_interval(c, sides, rules, LEVEL))
-
-
-def _slack(sides: Sides) -> Interval:
-    """How far the difference may lie below the measured one, and above it, if each variant were at
-    its best. Better points lower the losses on either side."""
-    below = math.fsum(s.coefficient * s.tuning_slack for s in sides if s.coefficient > 0)
-    above = math.fsum(-s.coefficient * s.tuning_slack for s in sides if s.coefficient < 0)
-    return below, above
+    pairs = [sides for sides in asked.values() if is_pair(side.coefficient for side in sides)]
+    deviations = {c.sd for sides in pairs if (c := _measure(sides, Rules())).sd is not None}
+    return usual_spread([sd**2 for sd in sorted(deviations)])
 
 
 def _usual(sides: Sides, rules: Rules) -> Spread | None:
@@ -206,63 +154,83 @@ def _usual(sides: Sides, rules: Rules) -> Spread | None:
     return rules.usual and rules.usual._replace(variance=rules.usual.variance * squares / 2)
 
 
-def _interval(c: Comparison, sides: Sides, rules: Rules, level: float) -> Interval:
-    """The interval of the difference: Student's, or one that holds at every look."""
-    assert c.difference is not None
-    assert c.spread is not None
-    if c.waits or rules.looks > 1:
-        return confidence_sequence(c.differences, level, _usual(sides, rules))
-    half = half_width(c.spread, len(c.seeds), level)
-    return c.difference - half, c.difference + half
+def _measure(sides: Sides, rules: Rules) -> Comparison:
+    """One comparison by itself, before it is judged as one of the study's."""
+    common = set.intersection(*(set(side.outcomes.losses) for side in sides))
+    # A sequence of looks is one only in the order in which seeds were added.
+    first = [seed for seed in rules.order if seed in common]
+    seeds = (*first, *sorted(common - set(first)))
+    differences = tuple(
+        math.fsum(side.coefficient * side.outcomes.losses[seed] for side in sides) for seed in seeds
+    )
+    planned = set.intersection(*(side.outcomes.seeds for side in sides))
+    missing = planned & set().union(*(side.outcomes.missing for side in sides))
+    waits = rules.looks < 2 and len(planned) >= FEWEST and bool(missing)
+    # Better points of the tuned keys lower the losses on either side.
+    below = math.fsum(s.coefficient * s.tuning_slack for s in sides if s.coefficient > 0)
+    above = math.fsum(-s.coefficient * s.tuning_slack for s in sides if s.coefficient < 0)
+    c = Comparison(seeds, len(planned), waits, slack=(below, above), margin=rules.margin)
+    if any(side.outcomes.failed for side in sides):
+        fisher = None if waits else fisher_p([side.outcomes for side in sides])
+        return replace(c, fisher=fisher, verdict="failed")
+    if any(side.at_edge for side in sides):
+        c = replace(c, verdict="best rate not found")
+    if not seeds:
+        return c
+    c = replace(c, difference=math.fsum(differences) / len(seeds), differences=differences)
+    if len(seeds) < FEWEST:
+        return c
+    sd, usual = deviation(differences), _usual(sides, rules)
+    c = replace(c, sd=sd)
+    # Differences that are equal but for the losses' own rounding do not measure a spread.
+    largest = max(abs(s.coefficient * s.outcomes.losses[seed]) for s in sides for seed in seeds)
+    if max(differences) - min(differences) <= 1e-12 * largest:
+        return c
+    c = replace(c, spread=shrink(Spread(sd**2, len(seeds) - 1), usual))
+    return replace(c, interval=_evidence(c, usual, rules.looks, LEVEL)[0])
 
 
-def _judge(c: Comparison, sides: Sides, rules: Rules, count: int, failures: int) -> Comparison:
-    """The comparison with its bounds, p and verdict, as one of `count` that are judged together; 0
-    if it is only described. `failures` pairs are tested for their failures."""
-    if c.fisher is not None:
-        c = replace(c, fisher=min(1.0, c.fisher * failures) if count else None)
-    at_edge = any(side.at_edge for side in sides)
-    if count and not (c.waits or at_edge) and c.interval and c.spread:
-        (below, above), level = c.slack, LEVEL / count
-        low, high = _interval(c, sides, rules, level)
-        p, quantile = _p_and_quantile(c, sides, rules, level)
-        found = detectable_difference(quantile, c.spread, len(c.seeds), max(c.slack))
-        c = replace(
-            c,
-            bounds=(low - below, high + above),
-            p=min(1.0, p * count),
-            detectable=found if math.isfinite(found) else None,
-        )
-    return replace(c, verdict=_verdict(c, sides, described=not count))
-
-
-def _p_and_quantile(c: Comparison, sides: Sides, rules: Rules, level: float) -> tuple[float, float]:
-    """The p of this comparison alone, and half the width of its bounds in standard errors."""
+def _evidence(
+    c: Comparison, usual: Spread | None, looks: int, level: float
+) -> tuple[Interval, float, float]:
+    """The interval of the difference, the p of this comparison alone, and half the width of the
+    interval in standard errors: Student's, or those that hold at every look."""
     assert c.difference is not None
     assert c.spread is not None
     (below, above), seeds = c.slack, len(c.seeds)
-    if rules.looks > 1:
-        p = always_valid_p(c.differences, (-above, below), _usual(sides, rules))
-        return p, sequence_quantile(c.spread.freedom, seeds, level)
+    if c.waits or looks > 1:
+        interval = confidence_sequence(c.differences, level, usual)
+        p = always_valid_p(c.differences, (-above, below), usual)
+        return interval, p, sequence_quantile(c.spread.freedom, seeds, level)
+    half = half_width(c.spread, seeds, level)
     beyond = max(c.difference - below, -c.difference - above, 0.0)
-    return difference_p(beyond, c.spread, seeds), student_quantile(c.spread.freedom, level)
+    p = difference_p(beyond, c.spread, seeds)
+    return (c.difference - half, c.difference + half), p, student_quantile(c.spread.freedom, level)
 
 
-def _failure_p(sides: Sides) -> float | None:
-    """Fisher's p of the failures of a pair; None for more sides, and if a side has no runs."""
-    if len(sides) != 2 or not all(side.outcomes.ended for side in sides):
-        return None
-    return fisher_p(*(side.outcomes.failure for side in sides))
-
-
-def _verdict(c: Comparison, sides: Sides, described: bool) -> Verdict:
-    if _failed(sides):
-        return "failed"
-    if any(side.at_edge for side in sides):
-        return "best rate not found"
-    if described and c.interval:
-        return "described"
-    return word_of(c.bounds, c.margin) if c.bounds else "not decided yet"
+def _judge(
+    c: Comparison, usual: Spread | None, looks: int, count: int, failures: int
+) -> Comparison:
+    """The comparison with its bounds, p and verdict, as one of `count` that are judged together; 0
+    if it is only described. `failures` pairs are tested for their failures."""
+    if c.fisher is not None:
+        return replace(c, fisher=min(1.0, c.fisher * failures) if count else None)
+    if c.interval is None or c.spread is None or c.verdict == "best rate not found":
+        return c
+    if not count:
+        return replace(c, verdict="described")
+    if c.waits:
+        return c
+    (low, high), p, quantile = _evidence(c, usual, looks, LEVEL / count)
+    bounds = low - c.slack[0], high + c.slack[1]
+    found = detectable_difference(quantile, c.spread, len(c.seeds), max(c.slack))
+    return replace(
+        c,
+        bounds=bounds,
+        p=min(1.0, p * count),
+        detectable=found if math.isfinite(found) else None,
+        verdict=word_of(bounds, c.margin),
+    )
 
 
 def word_of(bounds: Interval, margin: float) -> Verdict:

@@ -17,7 +17,7 @@ of its name below ./runs:
   transformer-norms report quick --baseline placement=pre
 
 If a sweep's record
-lies beside its runs, it says what was planned, and a run that is not there is counted as missing;
+lies next to its runs, it says what was planned, and a run that is not there is counted as missing;
 else runs that differ only in their seed are one variant. Runs that differ in data, split,
 tokenizer, evaluation, precision or horizon are not compared, but refused. The last line on stdout
 is JSON. Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 4 storage.

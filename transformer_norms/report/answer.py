@@ -37,7 +37,13 @@ def answer(findings: Findings) -> Answer:
         variants.sort(key=lambda v: findings.comparisons[v.name].difference or 0)
         variants += _lost_variants(findings) if verdict == "failed" else []
         groups |= {verdict: variants} if variants else {}
-    return Answer(_lead(findings, groups), groups, _notes(findings))
+    others = len(findings.compared) > 1 and not findings.contrasts
+    notes = [
+        findings.study.unasked,
+        "Each variant is compared with its baseline, and not with the others." * others,
+        same_data_note(findings.study),
+    ]
+    return Answer(_lead(findings, groups), groups, [*filter(None, notes)])
 
 
 def sentence(findings: Findings, variant: Variant) -> str:
@@ -154,13 +160,3 @@ def _failed_baselines(findings: Findings) -> str:
         "it. "
         for name, outcomes in failed.items()
     )
-
-
-def _notes(findings: Findings) -> list[str]:
-    others = len(findings.compared) > 1 and not findings.contrasts
-    notes = [
-        findings.study.unasked,
-        "Each variant is compared with its baseline, and not with the others." * others,
-        same_data_note(findings.study),
-    ]
-    return [note for note in notes if note]

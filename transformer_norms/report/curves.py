@@ -1,5 +1,6 @@
-"""curves.svg: where each seed ended, beside how the variants came there."""
+"""curves.svg: the final loss of each seed, next to the curves of the variants."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
@@ -9,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report import figures
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.rates import draw_tuning, rate_lines, rows_of_crosses
-from transformer_norms.report.study import LOSS_KEYS, TUNED_ON, Rows, Study, Variant, finite
+from transformer_norms.report.study import LOSS_KEYS, TUNED_ON, Rows, Study, Variant
 
 _WIDTH = 8.6  # inches
 _ALONE = 5.2  # inches of width of a single panel
@@ -45,13 +47,12 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     variants = [variant for variant in findings.study.variants if variant.ended]
     if not variants:
         return {}
-    plt = figures.pyplot()
     curves, rates = curves_of(findings, variants, rows, "val/loss"), rate_lines(findings.study)
     panels = 2 if curves or rates else 1
     names, crosses = len(variants), sum(any(curve.failed for curve in of) for of in curves)
     if rates and not curves:
         names, crosses = max(names, len(rates)), rows_of_crosses(rates)
-    figure, axes = plt.subplots(
+    figure, axes = figures.subplots(
         1, panels,
         figsize=(_WIDTH if panels == 2 else _ALONE, figures.height_of(names, crosses)),
         width_ratios=(1.5, 1)[-panels:], layout="constrained", squeeze=False,
@@ -63,9 +64,7 @@ def draw_curves(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, byte
     elif rates:
         draw_tuning(left[0], findings.study, rates)
     draw_finals(right, findings, variants)
-    data = figures.figure_bytes(figure, "svg")
-    plt.close(figure)
-    return {"curves.svg": data}
+    return {"curves.svg": figures.figure_bytes(figure, "svg")}
 
 
 def curves_of(
@@ -169,32 +168,24 @@ def draw_training(
     view: CurveView,
     axes: Any,
 ) -> None:
-    """Draws each seed as a thin line behind the mean, and names the lines."""
+    """Draws each seed as a thin line below the mean, and names the lines."""
     pairs = [*zip(variants, by_variant, strict=True)]
-    lines = [(variant, known) for variant, own in pairs if (known := view.known(own))]
-    _set_axes(axes, lines, view)
-    ends = [_draw_variant(axes, study, *line, view) for line in lines]
-    failing = [line for line in lines if any(curve.failed for curve in line[1])]
-    for row, (variant, members) in enumerate(failing):
-        place = study.variants.index(variant)
-        last = [float(view.values(curve)[-1]) for curve in members if curve.failed]
-        for x in sorted(set(last)):
-            figures.mark_failures(axes, x, last.count(x), row, place, variant.name)
-    names = [variant.name for variant, _ in lines]
-    places = [study.variants.index(variant) for variant, _ in lines]
-    ngrams = study.ngrams(TUNED_ON) if view.loss == "val/loss" else ()
-    figures.label_ends(axes, names, ends, places, ngrams, len(failing))
+    known = [(variant, own) for variant, curves in pairs if (own := view.known(curves))]
+    _set_axes(axes, [curve for _, own in known for curve in own], view)
+    lines = [_draw_variant(axes, study, *one, view) for one in known]
+    figures.finish_lines(axes, lines, study.ngrams(TUNED_ON) if view.loss == "val/loss" else ())
     axes.set(xlabel=ALONG[view.along], ylabel=f"{LOSS_KEYS[view.loss]}, nats per token")
-    figures.style_axes(axes)
 
 
-def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: CurveView) -> None:
+def _set_axes(axes: Any, curves: Sequence[Curve], view: CurveView) -> None:
     """Sets the ranges and the numbers at the axes."""
     from matplotlib.ticker import EngFormatter
 
-    curves = [curve for _, members in lines for curve in members]
     if view.log:
-        axes.set(xscale="log", yscale="log", ylim=_whole_range(curves))
+        calm = [curve for curve in curves if not curve.failed] or curves
+        losses = np.concatenate([curve.loss[curve.loss > 0] for curve in calm])
+        low, high = (losses.min() / 1.03, losses.max() * 1.03) if len(losses) else (1.0, 10.0)
+        axes.set(xscale="log", yscale="log", ylim=(low, high))
         figures.number_parts_of_decades(axes.yaxis)
     else:
         last = [view.values(curve)[-1] for curve in curves]
@@ -203,17 +194,10 @@ def _set_axes(axes: Any, lines: Sequence[tuple[Variant, list[Curve]]], view: Cur
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _whole_range(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of all losses of the runs that trained, else of all runs."""
-    calm = [curve for curve in curves if not curve.failed] or curves
-    losses = [loss for curve in calm for loss in (curve.loss.min(), curve.loss.max()) if loss > 0]
-    return (min(losses) / 1.03, max(losses) * 1.03) if losses else (1.0, 10.0)
-
-
 def _draw_variant(
     axes: Any, study: Study, variant: Variant, curves: Sequence[Curve], view: CurveView
-) -> tuple[float, float]:
-    """Draws one variant. Returns the end of its line."""
+) -> figures.DrawnLine:
+    """Draws one variant."""
     place = study.variants.index(variant)
     colour, dashes = figures.line_style(place)
     for curve in curves:
@@ -226,7 +210,9 @@ def _draw_variant(
                          linewidth=1.4, zorder=3)  # fmt: skip
         figures.tag(mean, place, f"{variant.name}, mean")
     last = average or curves[0]
-    return float(view.values(last)[-1]), float(last.loss[-1])
+    end = float(view.values(last)[-1]), float(last.loss[-1])
+    failed = Counter(sorted(float(view.values(curve)[-1]) for curve in curves if curve.failed))
+    return figures.DrawnLine(place, variant.name, end, failed)
 
 
 def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> None:
@@ -246,9 +232,8 @@ def draw_finals(axes: Any, findings: Findings, variants: Sequence[Variant]) -> N
         with figures.tagging(axes, place, words):
             _draw_row(axes, row, place, variant, outcomes[row])
     _draw_vertical_ngrams(axes, findings.study.ngrams(findings.study.loss))
-    # To the right: beside long names the axes are narrower than their label.
+    # To the right: next to long names the axes are narrower than their label.
     axes.set_xlabel(f"final {findings.study.loss_name}, nats per token", loc="right")
-    figures.style_axes(axes)
 
 
 def _draw_row(axes: Any, row: int, place: int, variant: Variant, outcome: Outcomes) -> None:
@@ -258,8 +243,7 @@ def _draw_row(axes: Any, row: int, place: int, variant: Variant, outcome: Outcom
               for seed, loss in outcome.losses.items()]  # fmt: skip
     at_edge = {"clip_on": False, "transform": axes.get_yaxis_transform()}
     above = [row - 0.18] * len(losses)
-    dots = axes.plot(losses, above, "o", color=colour, markersize=2.8, markeredgewidth=0, alpha=0.7)
-    figures.tag(dots, place, variant.name, points)
+    figures.draw_dots(axes, (losses, above), place, variant.name, points)
     if any(loss > axes.get_xlim()[1] for loss in losses):
         axes.plot([1], above[:1], ">", color=colour, markersize=4, **at_edge)
     if losses:

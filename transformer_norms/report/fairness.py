@@ -73,7 +73,7 @@ def _check_pair(variant: Variant, baseline: Variant) -> None:
         if pair and run.summary.batch_chain != pair.summary.batch_chain:
             raise ConfigError(
                 f"batch_chain: {run.folder} and {pair.folder} have read different batches; their "
-                "losses are no pair"
+                "losses are not a pair"
             )
 
 
@@ -81,14 +81,14 @@ def _check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
     """Raises ConfigError, as `check_comparable` does, if a contrast takes losses from one another
     that must not be compared.
 
-    Runs that differ in, say, their horizon may stand in one contrast if the coefficients of each
+    Runs that differ in, say, their horizon may be in one contrast if the coefficients of each
     horizon sum to zero: it then compares differences, each within one horizon. The tokenizer must
     be the same in all: nats per token are another unit with another tokenizer.
     """
     alike: list[list[Variant]] = []  # within a group all may be compared
     for variant in map(study.variant, coefficients):
         if not variant.ended:
-            return  # there is no number yet
+            return  # it has no number yet
         for group in alike:
             if not _shared_differences(group[0].ended[0], variant.ended[0]):
                 group.append(variant)
@@ -164,7 +164,7 @@ def notes_beside(first: SavedRun, second: SavedRun) -> list[str]:
 
 
 def _rank(key: str) -> int:
-    """The place of a key in _SHARED; behind the last for all other keys."""
+    """The place of a key in _SHARED; after the last for all other keys."""
     places = (place for place, group in enumerate(_SHARED) if within(key, [group]))
     return next(places, len(_SHARED))
 
@@ -209,9 +209,9 @@ def pairs_within(study: Study, contrast: Contrast) -> list[tuple[Variant, Varian
 def contrast_differences(study: Study, contrast: Contrast) -> list[str]:
     """The differences within each pair of a contrast, as `differences` has them."""
     return [
-        f"{variant.name} ({baseline.name} in brackets): {'; '.join(beside)}"
+        f"{variant.name} ({baseline.name} in brackets): {'; '.join(found)}"
         for variant, baseline in pairs_within(study, contrast)
-        if (beside := differences(study, variant, baseline))
+        if (found := differences(study, variant, baseline))
     ]
 
 

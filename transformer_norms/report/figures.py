@@ -2,7 +2,7 @@
 the marks of failed runs, and stable bytes."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -26,12 +26,11 @@ DASHES: tuple[Any, ...] = (
 )
 MOST_LINES = len(COLOURS) * len(DASHES)  # lines of more variants look alike
 GREY = "#666666"
-LINE = "#bbbbbb"  # of n-grams, behind everything else
+LINE = "#bbbbbb"  # of n-grams, below everything else
 FONT = 7.5  # points
 _DPI = 200  # of colours that a drawing holds as an image
 _FRAME = 0.8  # inches of a figure that its axes do not have
 _HEIGHT, _PER_NAME = 3.4, 0.15  # inches
-_PAD = 0.03  # inches between the labels and the edge of a figure
 _LONGEST_NAME = 34  # characters
 _ROW = 7  # points between the crosses of two variants
 _text_size = ContextVar("points of a figure's text", default=FONT)
@@ -109,35 +108,41 @@ def spread_apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def height_of(names: int, crosses: int = 0) -> float:
-    """The height, in inches, of a figure with so many names beside its axes, and so many rows of
+    """The height, in inches, of a figure with so many names next to its axes, and so many rows of
     crosses above them, the first of which lies on the edge."""
     return max(_HEIGHT, _PER_NAME * names + 1) + _ROW / 72 * max(0, crosses - 1)
 
 
-def label_ends(
-    axes: Any,
-    names: Sequence[str],
-    ends: Sequence[tuple[float, float]],
-    places: Sequence[int] | None = None,
-    ngrams: Sequence[float] = (),
-    crosses: int = 0,
-) -> None:
-    """Writes each name beside the end of its line, in its colour, apart from the others. `places`
-    are those of the lines' styles. Lines of n-grams that are in view are drawn, and named in grey.
-    Above the axes stand so many rows of `crosses`.
-    """
+class DrawnLine(NamedTuple):
+    """A line that is drawn: the place that sets its style, its name, its end unless it has no
+    point, and the number of runs that failed at each x."""
+
+    place: int
+    name: str
+    end: tuple[float, float] | None
+    failed: Mapping[float, int] = {}
+
+
+def finish_lines(axes: Any, lines: Sequence[DrawnLine], ngrams: Sequence[float] = ()) -> None:
+    """Writes the name of each line next to its end, in its colour, apart from the others. A cross
+    on the upper edge marks runs that failed. Lines of n-grams that are in view are drawn, and named
+    in grey."""
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # crosses move no axis
+    failing = [line for line in lines if line.failed]
+    for row, line in enumerate(failing):
+        for x, count in line.failed.items():
+            _mark_failures(axes, x, count, row, line)
     (low, high), scale = axes.get_ylim(), np.log if axes.get_yscale() == "log" else float
-    places = places or range(len(names))
-    colours = [line_style(place)[0] for place in places]
     longest = min(_LONGEST_NAME, int(7 * axes.figure.get_size_inches()[0]))
-    short = [short_name(name, longest) for name in names]
-    labels = [*zip(short, colours, ends, strict=True)]
+    named = [(line, line.end) for line in lines if line.end]
+    labels = [(short_name(line.name, longest), line_style(line.place)[0], end)
+              for line, end in named]  # fmt: skip
     for order, loss in ngrams_in_view(ngrams, low, high):
         axes.axhline(loss, color=LINE, linewidth=0.6, zorder=1)
         labels.append((ngram_name(order), GREY, (axes.get_xlim()[1], loss)))
     if not labels:
         return
-    inches = axes.figure.get_size_inches()[1] - _FRAME - _ROW / 72 * max(0, crosses - 1)
+    inches = axes.figure.get_size_inches()[1] - _FRAME - _ROW / 72 * max(0, len(failing) - 1)
     bottom, top = scale(low), scale(high)
     inside = [min(max(y, low), high) for _, _, (_, y) in labels]
     wanted = [(scale(y) - bottom) / (top - bottom) for y in inside]
@@ -153,23 +158,18 @@ def label_ends(
             },
         )  # fmt: skip
         drawn.append(label)
-    for label, place, name in zip(drawn, places, names, strict=False):  # n-grams have no place
-        tag([label], place, name)
+    for label, (line, _) in zip(drawn, named, strict=False):  # n-grams have no place
+        tag([label], line.place, line.name)
 
 
-def ngrams_in_view(ngrams: Sequence[float], low: float, high: float) -> list[tuple[int, float]]:
-    """The order and the loss of each n-gram whose line is in view: no axis is stretched for one."""
-    return [(order, loss) for order, loss in enumerate(ngrams, 1) if low < loss < high]
-
-
-def mark_failures(axes: Any, x: float, count: int, row: int, place: int, name: str) -> None:
-    """Draws a cross on the upper edge for runs that failed, with their number if there are several.
-    Each `row` stands above the one before, so that the crosses of two variants do not overlap."""
+def _mark_failures(axes: Any, x: float, count: int, row: int, line: DrawnLine) -> None:
+    """Draws a cross for runs that failed, with their number if there are several. Each `row` is
+    above the one before, so that the crosses of two variants do not overlap."""
     from matplotlib.transforms import offset_copy
 
     above = offset_copy(axes.transData, axes.figure, y=_ROW * row, units="points")
-    top, colour = axes.get_ylim()[1], line_style(place)[0]
-    with tagging(axes, place, f"{name}: {count} failed"):
+    top, colour = axes.get_ylim()[1], line_style(line.place)[0]
+    with tagging(axes, line.place, f"{line.name}: {count} failed"):
         axes.plot([x], [top], "x", color=colour, markersize=5, clip_on=False, transform=above,
                   zorder=4)  # fmt: skip
         if count > 1:
@@ -179,6 +179,21 @@ def mark_failures(axes: Any, x: float, count: int, row: int, place: int, name: s
             )  # fmt: skip
 
 
+def draw_dots(
+    axes: Any, at: tuple[Sequence[float], Sequence[float]], place: int, name: str,
+    words: Sequence[str], size: float = 2.8,
+) -> None:  # fmt: skip
+    """Draws a dot for each run of a variant, at x and y. Each has its own words."""
+    colour, _ = line_style(place)
+    dots = axes.plot(*at, "o", color=colour, markersize=size, markeredgewidth=0, alpha=0.7)
+    tag(dots, place, name, words)
+
+
+def ngrams_in_view(ngrams: Sequence[float], low: float, high: float) -> list[tuple[int, float]]:
+    """The order and the loss of each n-gram whose line is in view: no axis is stretched for one."""
+    return [(order, loss) for order, loss in enumerate(ngrams, 1) if low < loss < high]
+
+
 def number_parts_of_decades(axis: Any) -> None:
     """Numbers a logarithmic axis that spans about a decade as a linear one is numbered."""
     from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
@@ -186,13 +201,6 @@ def number_parts_of_decades(axis: Any) -> None:
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(ScalarFormatter(useOffset=False))
-
-
-def style_axes(axes: Any) -> None:
-    axes.tick_params(labelsize=text_size(), colors=GREY)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.label.set_size(text_size() + 1)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def use_log_axis(axes: Any) -> None:
@@ -211,43 +219,20 @@ def use_log_axis(axes: Any) -> None:
     axes.minorticks_off()
 
 
-def pyplot() -> Any:
-    """Matplotlib for files, imported when something is drawn. The same drawing is the same file."""
-    import matplotlib
+def subplots(rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
+    """A figure and its axes, with the settings of matplotlib's `subplots`, in the style of all
+    figures. It is for files alone: it opens no window, and is not closed."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    matplotlib.rcParams["svg.hashsalt"] = "report"
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def fit_margins(figure: Any) -> None:
-    """Leaves around the axes as much room as their labels take. A layout engine of matplotlib
-    measures every label four times, arrows included, which takes longer than the drawing."""
-    from matplotlib.text import Text
-    from matplotlib.transforms import Bbox
-
-    renderer = figure.canvas.get_renderer()
-    inside = Bbox.union([axes.get_window_extent() for axes in figure.axes])
-    boxes = [inside]
+    of_figure = {name: settings.pop(name) for name in ("figsize", "layout") if name in settings}
+    figure = Figure(**of_figure)
+    panels = figure.subplots(rows, columns, **settings)
     for axes in figure.axes:
-        boxes += [axis.get_tightbbox(renderer) for axis in (axes.xaxis, axes.yaxis)]
-        for text in axes.texts:
-            if text.arrow_patch:  # to cut it at the box of its name takes longer than to draw it
-                text.arrowprops["patchA"] = None
-            text.update_positions(renderer)
-            boxes.append(Text.get_window_extent(text, renderer))  # without its arrow
-        boxes += [line.get_window_extent(renderer) for line in axes.lines if not line.get_clip_on()]
-        boxes += [legend.get_window_extent(renderer)] if (legend := axes.get_legend()) else []
-    outside, pad = Bbox.union([box for box in boxes if box]), _PAD * figure.dpi
-    width, height = figure.bbox.size
-    figure.subplots_adjust(
-        left=(inside.x0 - outside.x0 + pad) / width,
-        right=1 - (outside.x1 - inside.x1 + pad) / width,
-        bottom=(inside.y0 - outside.y0 + pad) / height,
-        top=1 - (outside.y1 - inside.y1 + pad) / height,
-    )
+        axes.tick_params(labelsize=text_size(), colors=GREY)
+        axes.xaxis.label.set_fontsize(text_size() + 1)
+        axes.yaxis.label.set_fontsize(text_size() + 1)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
 
 
 _STAMPS = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}
@@ -255,9 +240,12 @@ _STAMPS = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}
 
 def figure_bytes(figure: Any, kind: str) -> bytes:
     """The figure as an SVG or a PDF, without a date and without a version."""
+    import matplotlib
+
     data = BytesIO()
-    figure.savefig(data, format=kind, dpi=_DPI, metadata=dict.fromkeys(_STAMPS[kind]))
-    figure.set_layout_engine("none")  # in another format all stands where it stands in this one
+    with matplotlib.rc_context({"svg.hashsalt": "report"}):  # names of parts follow from it
+        figure.savefig(data, format=kind, dpi=_DPI, metadata=dict.fromkeys(_STAMPS[kind]))
+    figure.set_layout_engine("none")  # another format has the same layout
     return _round_svg(data.getvalue()) if kind == "svg" else data.getvalue()
 
 

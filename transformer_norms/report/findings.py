@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.tuning_error import Trial, plain_point, possible_gains
 from transformer_norms.comparison.verdict import (
@@ -16,17 +15,26 @@ from transformer_norms.comparison.verdict import (
     Sides,
     Verdict,
     compare,
-    is_awaited,
+    family_sizes,
     usual_variance,
 )
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
 from transformer_norms.report.study import TUNED_ON, Study, StudyRun, Variant, ended_runs
 from transformer_norms.run.failure import best_ngram, passed_orders
-from transformer_norms.run.reader import make_table, run_row
+from transformer_norms.run.reader import make_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+# Fields of a summary, and keys of a config, that the table of a study has of each run.
+_MEASURED = (
+    "val_loss test_loss initial_loss best_val_loss step tokens parameters flops tokens_per_second "
+    "seconds peak_memory identity commit dirty"
+).split()
+_SETTINGS = (
+    "data.val_tokens model.context trainer.steps trainer.batch_size trainer.precision"
+).split()
 
 
 @dataclass(frozen=True)
@@ -50,26 +58,39 @@ class Findings:
 
     @cached_property
     def table(self) -> "DataFrame":
-        """A row for each attempt: its place in the study, its planned values under `at.KEY` and
-        `tuned.KEY`, how it ended, and its run as `run_row` has it."""
+        """A row for each attempt: its place in the study, the values of its variant and what was
+        tuned, how it ended, and what its run measured."""
         failures = self.study.trial_failures | self.study.result_failures
         return make_table([self._attempt(member, failures) for member in self.study.runs])
 
     def _attempt(self, member: StudyRun, failures: Mapping[Path, str]) -> dict[str, Any]:
         study, run = self.study, member.run
         variant = next((v for v in study.variants if v.values == member.variant), None)
-        row = (run_row(run) if run else {}) | {
+        row = {
             "study": member.folder.parent.name,
             "run": member.folder.name,
             "stage": member.stage,
             "variant": variant.name if variant else "",
-            "seed": member.seed,
-            "status": member.status,
-            "edge": " ".join(variant.tuned.edge if variant and variant.tuned else []),
-            **{f"at.{axis}": member.variant.get(axis) for axis in study.axes},
-            **{f"tuned.{key}": member.tuned.get(key) for key in study.tune},
+            **{axis: member.variant.get(axis) for axis in study.axes},
+            **{key: member.tuned.get(key) for key in study.tune},
         }
-        if run and run.ended and member.counts:
+        if study.tune:
+            row["edge"] = " ".join(variant.tuned.edge if variant and variant.tuned else [])
+        row |= {"seed": member.seed, "status": member.status}
+        if run is None:
+            return row
+        data, versions = run.summary.data, run.summary.versions
+        row |= {
+            **{name: getattr(run.summary, name) for name in _MEASURED},
+            "data_fingerprint": data.fingerprint,
+            "batch_chain": run.summary.batch_chain,
+            **{key.rpartition(".")[2]: run.value(key) for key in _SETTINGS},
+            "threads": run.summary.threads,
+            "device": run.summary.device,
+            "torch": versions.get("torch"),
+            "python": versions.get("python"),
+        }
+        if run.ended and member.counts:
             order = best_ngram(run.summary, TUNED_ON if member.stage == "tune" else study.loss)
             row["outcome"] = "failed" if member.folder in failures else "trained"
             row["failure"] = failures.get(member.folder)
@@ -90,17 +111,10 @@ class Findings:
         """The comparisons that are judged together, by their names."""
         return {name: c for name, c in self.every.items() if name in self.study.family}
 
-    def contrast(self, name: str) -> Contrast:
-        """The contrast of this text, or that of a variant with its baseline."""
-        return self.study.asked[name]
-
     @property
     def compared_together(self) -> int:
         """The number of comparisons that are judged together."""
-        return self.rules.to_come + sum(
-            c.interval is not None or c.verdict == "failed" or is_awaited(c, self.rules)
-            for c in self.family.values()
-        )
+        return family_sizes(self.family.values(), self.rules)[0]
 
     def passed(self, name: str) -> str | None:
         """The best n-gram that a variant's mean has passed, with all n-grams before it: `bigram`,

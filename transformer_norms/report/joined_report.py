@@ -19,7 +19,7 @@ from transformer_norms.report.gathering import read_study
 from transformer_norms.report.gathering.sources import home_of
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.scope import regime
-from transformer_norms.report.table import comparison_cells
+from transformer_norms.report.table import CONTRAST_HEADINGS, comparison_cells, filled_columns
 from transformer_norms.report.texts import render
 from transformer_norms.report.writing import write_files
 from transformer_norms.text_tables import Table, shorten
@@ -69,7 +69,7 @@ def join_findings(found: dict[str, Findings], typed: Sequence[str] = ()) -> list
     """The comparisons that are joined, of findings by the names of their studies. Those that every
     study declares are one family; others are only described."""
     _check_alike(found)
-    asked = [{f.contrast(name).text: name for name in f.family} for f in found.values()]
+    asked = [{f.study.asked[name].text: name for name in f.family} for f in found.values()]
     family = [text for text in asked[0] if all(text in other for other in asked)]
     texts = [*dict.fromkeys(typed)] or family
     if not texts:
@@ -87,7 +87,7 @@ def join_findings(found: dict[str, Findings], typed: Sequence[str] = ()) -> list
             for (study, f), own in zip(found.items(), names, strict=True)
         }
         together = len(family) if text in family else 0
-        contrast = next(iter(found.values())).contrast(names[0][text])
+        contrast = next(iter(found.values())).study.asked[names[0][text]]
         every.append(JoinedContrast(contrast, studies, join([*studies.values()], together)))
     return every
 
@@ -112,7 +112,7 @@ def _check_apart(found: dict[str, Findings], names: Sequence[dict[str, str]]) ->
         name: {
             member.identity: member.folder.name
             for text in own.values()
-            for variant in f.contrast(text).coefficients
+            for variant in f.study.asked[text].coefficients
             for member in f.study.variant(variant).results
         }
         for (name, f), own in zip(found.items(), names, strict=True)
@@ -131,7 +131,7 @@ def _measured(name: str, f: Findings, text: str) -> Comparison:
     c = f.every.get(text)
     if c is None or c.spread is None or c.waits or c.verdict == "best rate not found":
         word = "it has no results" if c is None else c.verdict
-        raise ConfigError(f"--join: {f.contrast(text).text} has no value in {name}: {word}")
+        raise ConfigError(f"--join: {f.study.asked[text].text} has no value in {name}: {word}")
     return c
 
 
@@ -159,7 +159,7 @@ def _text(found: dict[str, Findings], every: Sequence[JoinedContrast]) -> str:
         texts=len(by_text),
         one_text=[names for names in by_text.values() if len(names) > 1],
         common_seeds=any(one & other for one, other in combinations(seeds, 2)),
-        grown=[name for name, f in found.items() if f.study.sequential],
+        grown=[name for name, f in found.items() if f.study.held_looks > 1],
     )
 
 
@@ -167,18 +167,13 @@ def _table(found: dict[str, Findings], one: JoinedContrast) -> Table:
     """A row for each study, and one for all of them."""
     rows = []
     for name, c in one.studies.items():
-        f = found[name]
-        scope = regime(f, one.contrast.coefficients)
-        rows.append({"study": name, "text": _texts(f), "regime": scope} | _cells(c))
-    rows.append({"study": "joined"} | _cells(one.joined.comparison))
-    return {name: [row.get(name, "") for row in rows] for name in rows[0]}
-
-
-def _cells(c: Comparison) -> dict[str, str]:
-    cells = comparison_cells(c) | {"verdict": c.verdict}
-    named = {"value": "difference", "95 % interval": "interval"}
-    kept = ("value", "95 % interval", "bounds", "detectable", "verdict")
-    return {heading: cells[named.get(heading, heading)] for heading in kept}
+        scope = regime(found[name], one.contrast.coefficients)
+        about = {"study": name, "text": _texts(found[name]), "regime": scope}
+        rows.append(about | comparison_cells(c) | {"verdict": c.verdict})
+    joined = one.joined.comparison
+    rows.append({"study": "joined"} | comparison_cells(joined) | {"verdict": joined.verdict})
+    names = "study text regime difference interval bounds detectable verdict".split()
+    return filled_columns(rows, CONTRAST_HEADINGS, names)
 
 
 def _texts(f: Findings) -> str:

@@ -25,18 +25,9 @@ def run_warnings(study: Study) -> list[str]:
     ]
 
 
-def left_out_summary(study: Study) -> list[str]:
-    """A short sentence for each reason why runs are missing or do not count: it stands before
-    everything that they are missing from."""
-    return _lines(study, by_name=False)
-
-
-def left_out_notes(study: Study) -> list[str]:
-    """Each planned run without a result, and the runs that do not count."""
-    return _lines(study, by_name=True)
-
-
-def _lines(study: Study, by_name: bool) -> list[str]:
+def left_out_lines(study: Study, by_name: bool) -> list[str]:
+    """A short sentence for each reason why runs are missing or do not count; or `by_name` each
+    planned run without a result, and the runs that do not count."""
     uncounted = defaultdict(list)  # the names of the runs that do not count, by the reason
     for run in study.runs:
         if not run.counts:

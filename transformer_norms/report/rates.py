@@ -19,13 +19,10 @@ def draw_rates(study: Study) -> dict[str, bytes]:
     lines = rate_lines(study)
     if not lines:
         return {}
-    plt = figures.pyplot()
     height = figures.height_of(len(lines), rows_of_crosses(lines))
-    figure, axes = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
+    figure, axes = figures.subplots(figsize=(_WIDTH, height), layout="constrained")
     draw_tuning(axes, study, lines)
-    data = figures.figure_bytes(figure, "svg")
-    plt.close(figure)
-    return {"rates.svg": data}
+    return {"rates.svg": figures.figure_bytes(figure, "svg")}
 
 
 def draw_tuning(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
@@ -43,11 +40,8 @@ def too_many_lines(lines: Sequence[Audit]) -> bool:
 
 def rows_of_crosses(lines: Sequence[Audit]) -> int:
     """The rows of crosses above the axes: a map has its crosses inside."""
-    return 0 if too_many_lines(lines) else len(_failing(lines))
-
-
-def _failing(lines: Sequence[Audit]) -> list[Audit]:
-    return [line for line in lines if any(o.failed for o in line.outcomes.values())]
+    failing = [any(o.failed for o in line.outcomes.values()) for line in lines]
+    return 0 if too_many_lines(lines) else sum(failing)
 
 
 def _draw_map(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
@@ -80,7 +74,6 @@ def _draw_map(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     )
     bar.ax.tick_params(labelsize=figures.text_size())
     axes.set_xlabel(study.rate)
-    figures.style_axes(axes)
 
 
 def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
@@ -92,42 +85,31 @@ def _draw_lines(axes: Any, study: Study, lines: Sequence[Audit]) -> None:
     if min(*tried, *study.tune[study.rate]) > 0:
         figures.use_log_axis(axes)
     axes.set_ylim(*_loss_span(lines))
-    failing = _failing(lines)
-    ends = []
-    for line in lines:
-        _draw_line(axes, line)
-        for rate, outcomes in line.outcomes.items():
-            if outcomes.failed:
-                row = failing.index(line)
-                figures.mark_failures(
-                    axes, rate, len(outcomes.failed), row, line.place, line.variant.name
-                )
-        means = list(line.means.items())
-        ends.append(means[-1] if means else (max(line.outcomes), axes.get_ylim()[1]))
+    drawn = [_draw_line(axes, line) for line in lines]
     # Crosses do not widen the axis, and a rate may have nothing else.
     axes.update_datalim([(rate, axes.get_ylim()[0]) for rate in tried])
     axes.margins(x=0.04)
-    names, places = zip(*((line.variant.name, line.place) for line in lines), strict=True)
-    figures.label_ends(axes, names, ends, places, study.ngrams(TUNED_ON), len(failing))
+    figures.finish_lines(axes, drawn, study.ngrams(TUNED_ON))
     axes.set(xlabel=study.rate, ylabel="validation loss, nats per token")
-    figures.style_axes(axes)
 
 
-def _draw_line(axes: Any, line: Audit) -> None:
+def _draw_line(axes: Any, line: Audit) -> figures.DrawnLine:
     means, name, (colour, dashes) = line.means, line.variant.name, figures.line_style(line.place)
     mean = axes.plot([*means], [*means.values()], linestyle=dashes, color=colour, linewidth=1.2)
     figures.tag(mean, line.place, f"{name}, mean")
     runs = [(rate, *run) for rate, o in line.outcomes.items() for run in o.losses.items()]
     rates, seeds, losses = zip(*runs, strict=True) if runs else ((), (), ())
-    dots = axes.plot(rates, losses, "o", color=colour, markersize=3, markeredgewidth=0, alpha=0.7)
-    figures.tag(dots, line.place, name, [f"{name}, {rate:g}, seed {seed}: {loss:.4f}"
-                                 for rate, seed, loss in runs])  # fmt: skip
+    words = [f"{name}, {rate:g}, seed {seed}: {loss:.4f}" for rate, seed, loss in runs]
+    figures.draw_dots(axes, (rates, losses), line.place, name, words, size=3)
     if line.chosen in means:
         ring = axes.plot(
             [line.chosen], [means[line.chosen]], "o", markersize=8, markerfacecolor="none",
             color=colour,
         )  # fmt: skip
         figures.tag(ring, line.place, f"{name}: chosen, {line.chosen:g}")
+    end = [*means.items()][-1] if means else (max(line.outcomes), axes.get_ylim()[1])
+    failed = {rate: len(o.failed) for rate, o in line.outcomes.items() if o.failed}
+    return figures.DrawnLine(line.place, name, end, failed)
 
 
 def _loss_span(lines: Sequence[Audit]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from transformer_norms.comparison.contrasts import Contrast
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import ORDER, Tuned, Values, grouped
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.errors import ConfigError
@@ -18,7 +19,7 @@ from transformer_norms.run.reader import SavedRun
 RATE = "optimizer.lr"
 TUNED_ON = "val_loss"  # so that a test split stays unseen until the end
 # unplanned: no sweep needs it; superseded: a later attempt, or a better point of the tuning grid,
-# stands beside it; duplicate: the same run counts in another folder; given up: a narrower command
+# is there too; duplicate: the same run counts in another folder; given up: a narrower command
 # was typed since, and the run has no result
 Stage = Literal["result", "tune", "unplanned", "superseded", "duplicate", "given up"]
 
@@ -116,7 +117,7 @@ class Variant:
 class Study:
     """`home`: the folder of its report. `margin`: the bound of a negligible difference, in nats per
     token. `tune`: the values that were tried of each tuned key. `contrasts`: the comparisons asked
-    for besides those with a baseline; `left_out`: why a comparison is not among them. `damaged`: a
+    for in addition to those with a baseline; `left_out`: why one is not among them. `damaged`: a
     line for each file that could not be read.
     `looks`: how often results were looked at, each time with more seeds, and `order` the seeds as
     they were added. `open_ended`: whether the number of seeds follows, or would have followed, from
@@ -213,12 +214,6 @@ class Study:
         return every.pop() if len(every) == 1 else ()
 
     @property
-    def sequential(self) -> bool:
-        """Whether tests have to hold at every look: from the first look on, if the number of seeds
-        follows from looks."""
-        return self.held_looks > 1
-
-    @property
     def held_looks(self) -> int:
         """The looks at which tests have to hold: 2 or more, if the number of seeds follows from
         looks."""
@@ -259,12 +254,6 @@ def _failures(
     bigrams = bigram_horizons(([run.summary for run in runs] for runs in baselines), loss)
     reasons = {run.folder: failure(run.summary, loss, bigrams) for run in runs}
     return {folder: reason for folder, reason in reasons.items() if reason}
-
-
-def finite(value: Any) -> bool:
-    """Whether a figure has room for the value: a number, and not every integer is."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and -1e300 < value < 1e300
 
 
 Rows = Sequence[Mapping[str, Any]]  # of a run's metrics.jsonl

@@ -9,7 +9,7 @@ from transformer_norms.comparison.sentences import plural
 from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.left_out import left_out_notes, left_out_summary, run_warnings
+from transformer_norms.report.left_out import left_out_lines, run_warnings
 from transformer_norms.report.scatter import scatter_notes
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.report.texts import render_lines
@@ -30,6 +30,7 @@ _COLUMNS = (
     "detectable verdict"
 ).split()
 _HEADINGS = {"tuning_error": "tuning error", "interval": "95 % interval"}
+CONTRAST_HEADINGS = _HEADINGS | {"difference": "value"}
 AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
 
@@ -41,10 +42,10 @@ def number(value: float | None, infinite: str = "failed") -> str:
 def table(findings: Findings) -> Table:
     """The table, without columns that are empty for every variant."""
     rows = [_row(findings, variant) for variant in findings.study.variants]
-    return _filled_columns(rows, _headings(findings), _COLUMNS)
+    return filled_columns(rows, _headings(findings), _COLUMNS)
 
 
-def _filled_columns(
+def filled_columns(
     rows: Sequence[Mapping[str, str]], headings: Mapping[str, str], names: Iterable[str]
 ) -> Table:
     columns = {headings.get(name, name): [row.get(name, "") for row in rows] for name in names}
@@ -114,7 +115,7 @@ def contrast_table(findings: Findings) -> Table:
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
         rows.append(row | (comparison_cells(c) if c else {}))
     names = "contrast seeds difference interval bounds p detectable verdict".split()
-    return _filled_columns(rows, _HEADINGS | {"difference": "value"}, names)
+    return filled_columns(rows, CONTRAST_HEADINGS, names)
 
 
 def _probability(value: float | None) -> str:
@@ -137,7 +138,12 @@ def summary_lines(findings: Findings) -> list[str]:
     warnings = [f"warning of {warning}" for warning in run_warnings(findings.study)]
     reasons = [f"{name} ({one.reasons})" for name, one in findings.outcomes.items() if one.failed]
     told = [f"failed to train: {', '.join(reasons)}"] if reasons else []
-    told += [*left_out_summary(findings.study), *unasked, *warnings, *regime_notes(findings)]
+    told += [
+        *left_out_lines(findings.study, by_name=False),
+        *unasked,
+        *warnings,
+        *regime_notes(findings),
+    ]
     damaged = findings.study.damaged  # in one line each, as an error would be
     notes = [line for note in told for line in ([note] if note in damaged else wrap_text(note))]
     contrasts = contrast_table(findings)
@@ -200,7 +206,7 @@ def evidence_notes(findings: Findings) -> dict[str, list[str]]:
         "Where the scatter comes from": scatter_notes(findings),
         "Starts": start_notes(findings),
         "Warnings of the runs": run_warnings(findings.study),
-        "Missing and left out": left_out_notes(findings.study),
+        "Missing and left out": left_out_lines(findings.study, by_name=True),
     }
 
 

@@ -8,9 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.report.findings import outcomes_of
-from transformer_norms.report.study import TUNED_ON, Study, Variant, ended_runs, finite
+from transformer_norms.report.study import TUNED_ON, Study, Variant, ended_runs
 from transformer_norms.report.table import number
 from transformer_norms.report.texts import render_lines
 from transformer_norms.text_tables import Table, show
@@ -112,7 +113,7 @@ def sensitivity(losses: Mapping[float, float], initial: float) -> float:
 
 
 def shared_seeds(variants: Sequence[Variant]) -> str:
-    """The seeds that stand in tuning and in results: none, if the choice is to be a fair one."""
+    """The seeds that are in tuning and in results: none, if the choice is to be a fair one."""
     tried = {trial.seed for variant in variants for trial in variant.trials}
     seeds = tried & {run.seed for variant in variants for run in variant.results}
     return ", ".join(map(str, sorted(seeds)))

@@ -21,15 +21,6 @@ from transformer_norms.report.texts import render
 from transformer_norms.storage.files import remove_leftovers, storage, write_bytes
 from transformer_norms.text_tables import csv_table, show
 
-# The columns of results.csv behind those of the study: their headings, and their keys in the table.
-_MEASURED = (
-    "val_loss test_loss initial_loss best_val_loss step tokens parameters flops tokens_per_second "
-    "seconds peak_memory identity commit dirty data_fingerprint=data.fingerprint batch_chain "
-    "val_tokens=data.val_tokens context=model.context steps=trainer.steps "
-    "batch_size=trainer.batch_size precision=trainer.precision threads device torch python "
-    "outcome failure passed"
-).split()
-
 
 def write_report(
     folders: Sequence[str | Path],
@@ -97,7 +88,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], flag: str = "--out") -
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
-            raise ConfigError(f"{flag} {folder}: is no folder: {error.strerror}") from None
+            raise ConfigError(f"{flag} {folder}: is not a folder: {error.strerror}") from None
         remove_leftovers(folder)
         for name, data in files.items():
             path = folder / name
@@ -108,15 +99,6 @@ def write_files(folder: Path, files: Mapping[str, bytes], flag: str = "--out") -
 
 def _results_csv(findings: Findings) -> bytes:
     """results.csv: a row for each run, planned by a sweep or not, in full precision."""
-    study, table = findings.study, findings.table
-    columns = {name: name for name in ("study", "run", "stage", "variant")}
-    columns |= {axis: f"at.{axis}" for axis in study.axes}
-    columns |= {key: f"tuned.{key}" for key in study.tune} | (
-        {"edge": "edge"} if study.tune else {}
-    )
-    columns |= {"seed": "seed", "status": "status"}
-    columns |= {name.partition("=")[0]: name.rpartition("=")[2] for name in _MEASURED}
-    there = {heading: key for heading, key in columns.items() if key in table}
-    rows = table[[*there.values()]].to_numpy().tolist() if there else []
+    rows = findings.table.to_numpy().tolist()
     cells = [[show(one) if isinstance(one, Mapping) else one for one in row] for row in rows]
-    return csv_table([[*there] or ["study"], *cells])
+    return csv_table([[*findings.table] or ["study"], *cells])

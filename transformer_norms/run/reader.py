@@ -221,8 +221,8 @@ def differing_keys(table: "DataFrame") -> list[str]:
         node = key.partition(".")[0]
         axis = {"architecture": "preset", "trainer": "recipe"}.get(node, node)
         there = column[column != "null"]
-        by = [chosen[one][there.index] for one in {axis, "recipe"} & {*axes}]
-        if (there.groupby(by or [0] * len(there)).nunique() > 1).any():
+        by = [table[one][there.index] for one in {axis, "recipe"} & {*AXES_OF_A_RUN} & {*table}]
+        if (there.groupby(by or [0] * len(there), dropna=False).nunique() > 1).any():
             differing.append(key)
     return sorted(differing, key=lambda key: key in ("seed", "data.seed"))
 

@@ -100,7 +100,7 @@ class SeedPlan:
         """The variants of each undecided comparison. A comparison gets no more seeds if one of its
         runs is missing, or if a variant of it is no longer asked about."""
         ready = {name for name in self.best if not found.outcomes[name].missing}
-        sides = [[*found.contrast(n).coefficients] for n in found.every if decisions[n] is None]
+        sides = [[*found.study.asked[n].coefficients] for n in found.every if decisions[n] is None]
         return [own for own in sides if ready.issuperset(own)]
 
     def lines(self, counts: Counts, decisions: Decisions, found: Findings) -> list[str]:

@@ -56,7 +56,6 @@ def draw_difference_rows(axes: Any, rows: Sequence[Row], margin: float) -> None:
             _draw_row(axes, at, place, name, c, limit)
     _draw_legend(axes, rows)
     axes.set_xlabel("difference, nats per token", loc="right")
-    figures.style_axes(axes)
 
 
 def _draw_legend(axes: Any, rows: Sequence[Row]) -> None:
@@ -98,9 +97,9 @@ def _draw_row(
         return
     pairs = zip(compared.seeds, compared.differences, strict=True)
     inside = [(seed, x) for seed, x in pairs if abs(x) <= limit]  # joined studies repeat seeds
-    dots = axes.plot([x for _, x in inside], [row - 0.18] * len(inside), "o", color=colour,
-                     markersize=2.8, markeredgewidth=0, alpha=0.7)  # fmt: skip
-    figures.tag(dots, place, name, [f"{name}, seed {seed}: {x:+.4f} nats" for seed, x in inside])
+    at = [x for _, x in inside], [row - 0.18] * len(inside)
+    words = [f"{name}, seed {seed}: {x:+.4f} nats" for seed, x in inside]
+    figures.draw_dots(axes, at, place, name, words)
     for interval, width in ((compared.bounds, _THIN), (compared.interval, _THICK)):
         if interval is None:
             continue

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import label
 from transformer_norms.report import figures
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import Variant, finite
+from transformer_norms.report.study import Variant
 
 
 def against_panels(findings: Findings) -> Iterator[tuple[str, Any]]:
@@ -34,26 +35,21 @@ def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], ax
     for variant in sorted(variants, key=lambda variant: float(variant.values[axis])):
         lines.setdefault(name_of(variant), []).append(variant)
     names = list(dict.fromkeys(map(name_of, variants)))
-    ends = {name: _draw_means(axes, findings, axis, lines[name], names.index(name))
-            for name in names}  # fmt: skip
-    axes.set_ylim(*axes.get_ylim())  # crosses lie on its upper end
-    failing = [n for n in names if any(findings.outcomes[v.name].failed for v in lines[n])]
-    for row, name in enumerate(failing):
-        for variant in lines[name]:
-            if count := len(findings.outcomes[variant.name].failed):
-                x = float(variant.values[axis])
-                figures.mark_failures(axes, x, count, row, names.index(name), variant.name)
+    drawn = []
+    for place, name in enumerate(names):
+        end = _draw_means(axes, findings, axis, lines[name], place)
+        failed = {
+            float(variant.values[axis]): count
+            for variant in lines[name]
+            if (count := len(findings.outcomes[variant.name].failed))
+        }
+        drawn.append(figures.DrawnLine(place, name, end, failed))
     axes.set_xticks(numbers, [f"{number:g}" for number in numbers], minor=False)
     axes.minorticks_off()
     axes.ticklabel_format(axis="y", useOffset=False)
-    drawn = {name: end for name, end in ends.items() if end}
-    ngrams = study.ngrams(study.loss)
-    figures.label_ends(
-        axes, [*drawn], [*drawn.values()], [*map(names.index, drawn)], ngrams, len(failing)
-    )
+    figures.finish_lines(axes, drawn, study.ngrams(study.loss))
     axes.set_xlabel(figures.short_name(axis), parse_math=False)
     axes.set_ylabel(f"final {study.loss_name}, nats per token")
-    figures.style_axes(axes)
 
 
 def _draw_means(
@@ -61,18 +57,17 @@ def _draw_means(
 ) -> tuple[float, float] | None:
     """Draws a dot for every run, and a line through the means with Student's 95 % intervals.
     Returns the end of the line."""
-    colour, dashes = figures.line_style(place)
     means = []
     for variant in variants:
         x, outcomes = float(variant.values[axis]), findings.outcomes[variant.name]
-        dots = axes.plot([x] * len(outcomes.losses), [*outcomes.losses.values()], "o", color=colour,
-                         markersize=2.5, markeredgewidth=0, alpha=0.7)  # fmt: skip
         words = [f"{variant.name}, seed {s}: {loss:.4f}" for s, loss in outcomes.losses.items()]
-        figures.tag(dots, place, variant.name, words)
+        at = [x] * len(outcomes.losses), [*outcomes.losses.values()]
+        figures.draw_dots(axes, at, place, variant.name, words, size=2.5)
         if outcomes.mean is not None:
             means.append((x, outcomes.mean, outcomes.half or 0.0))
     if not means:
         return None
+    colour, dashes = figures.line_style(place)
     bars = axes.errorbar(*zip(*means, strict=True), color=colour, linestyle=dashes, linewidth=1.2,
                          elinewidth=0.8, capsize=1.5)  # fmt: skip
     for bar in bars[2]:

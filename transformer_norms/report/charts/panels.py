@@ -1,4 +1,4 @@
-"""Every chart of a study as a figure of its own: a page holds them, and files for a paper are the
+"""Every chart of a study as a separate figure: a page holds them, and files for a paper are the
 same drawings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from transformer_norms.report.charts.differences import (
 from transformer_norms.report.charts.lines import against_panels
 from transformer_norms.report.charts.profiles import probe_profiles
 from transformer_norms.report.curves import ALONG, CurveView, curves_of, draw_finals, draw_training
-from transformer_norms.report.figures import figure_bytes, fit_margins, pyplot
+from transformer_norms.report.figures import figure_bytes, subplots
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.rates import draw_tuning, rate_lines, too_many_lines
@@ -48,9 +48,7 @@ class Panel:
 def panel_files(panel: Panel, sheet: Sheet) -> dict[str, bytes]:
     """The files of a panel by name."""
     figure = draw_panel(panel, sheet.width)
-    files = {f"{panel.name}.{kind}": figure_bytes(figure, kind) for kind in sheet.formats}
-    pyplot().close(figure)
-    return files
+    return {f"{panel.name}.{kind}": figure_bytes(figure, kind) for kind in sheet.formats}
 
 
 def draw_panel(panel: Panel, width: float, height: float | None = None) -> Any:
@@ -60,11 +58,11 @@ def draw_panel(panel: Panel, width: float, height: float | None = None) -> Any:
     lines = sum(1 + name.count("\n") for name in names)
     if names:
         height = max(1.3, _FRAME + _ROW * lines) + panel.above
-    figure, axes = pyplot().subplots(figsize=(width, height or 1.2 + width / 3))
+    size = width, height or 1.2 + width / 3
+    figure, axes = subplots(figsize=size, layout="constrained")
     panel.draw(axes)
     if names:
         axes.set_yticks(range(len(names)), names, parse_math=False)
-    fit_margins(figure)
     return figure
 
 

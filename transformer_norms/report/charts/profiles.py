@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.report import figures
-from transformer_norms.report.study import Rows, Study, Variant, finite
+from transformer_norms.report.study import Rows, Study, Variant
 from transformer_norms.text_tables import printable
 from transformer_norms.training.measures import MEASURES, Measure, place_of
 
@@ -45,7 +46,7 @@ class Profile:
         """Draws a line over the blocks for each variant, at the step in the middle: at the end of a
         schedule little moves."""
         step, blocks = self.steps[(len(self.steps) - 1) // 2], self.blocks
-        ends = {}
+        lines = []
         for name, own in self.means.items():
             place = self.names.index(name)
             colour, dashes = figures.line_style(place)
@@ -55,43 +56,41 @@ class Profile:
             known = [(x, value) for x, value in enumerate(y) if self._has_place(value)]
             words = [f"{name}, {_block_words(blocks[x])}: {value:.4g}" for x, value in known]
             figures.tag(line, place, name, words)
-            if known:
-                ends[name] = known[-1]
+            lines.append(figures.DrawnLine(place, name, known[-1] if known else None))
         every = -(-len(blocks) // _TICKS)
         ticks = [printable(block) for block in blocks[::every]]
         axes.set_xticks(range(0, len(blocks), every), ticks, parse_math=False)
-        self._finish(axes, ends, f"block, at step {step}")
+        self._finish(axes, lines, f"block, at step {step}")
 
     def draw_training(self, axes: Any) -> None:
         """Draws a line over the steps for each block of each variant: the deeper, the darker."""
-        blocks, ends = self.blocks, {}
+        blocks, lines = self.blocks, []
         for name, own in self.means.items():
-            place = self.names.index(name)
+            place, end = self.names.index(name), None
             colour, _ = figures.line_style(place)
             for block in filter(own.__contains__, blocks):
                 depth = (1 + blocks.index(block)) / len(blocks)
                 line = axes.plot(*zip(*own[block].items(), strict=True), color=colour, linewidth=1,
                                  alpha=0.25 + 0.75 * depth)  # fmt: skip
                 figures.tag(line, place, f"{name}, {_block_words(block)}")
-                if known := [end for end in own[block].items() if self._has_place(end[1])]:
-                    ends[name] = known[-1]
-        self._finish(axes, ends, "step")
+                known = [point for point in own[block].items() if self._has_place(point[1])]
+                end = known[-1] if known else end
+            lines.append(figures.DrawnLine(place, name, end))
+        self._finish(axes, lines, "step")
 
     def _has_place(self, value: float) -> bool:
         """Returns whether the axis has a place for the value."""
         return value > 0 if self.about.log else not isnan(value)
 
-    def _finish(self, axes: Any, ends: Mapping[str, tuple[float, float]], x: str) -> None:
+    def _finish(self, axes: Any, lines: Sequence[figures.DrawnLine], x: str) -> None:
         if self.about.log:
             axes.set_yscale("log", nonpositive="mask")
             axes.yaxis.set_major_formatter("{x:g}")
             axes.minorticks_off()
-        places = [self.names.index(name) for name in ends]
-        if len(ends) <= figures.MOST_LINES:  # more names would not be read, and take seconds
-            figures.label_ends(axes, [*ends], [*ends.values()], places)
+        if len(lines) <= figures.MOST_LINES:  # more names would not be read, and take seconds
+            figures.finish_lines(axes, lines)
         axes.set_xlabel(x)
         axes.set_ylabel(figures.short_name(self.title), parse_math=False)
-        figures.style_axes(axes)
 
 
 def probe_profiles(study: Study, rows: Mapping[Path, Rows]) -> Iterator[Profile]:

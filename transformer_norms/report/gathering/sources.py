@@ -39,7 +39,7 @@ class Sources:
             records = sorted(filter(_is_record, path.iterdir()))
             places = sorted(inside for inside in path.iterdir() if inside.is_dir())
         else:
-            raise ConfigError(f"{typed}: is no run folder, no folder of runs, no sweep-NAME.json")
+            raise ConfigError(f"{typed}: is not a run, a folder of runs or a sweep-NAME.json")
         records = [file for file in records if self._read_record(file)]
         self.expected += len(places) or sum(len(self.records[file].runs) for file in records)
         runs = [self.read_run(place) for place in places]
@@ -86,16 +86,14 @@ def _is_record(path: Path) -> bool:
 
 
 def home_of(folders: Sequence[Path]) -> Path:
-    """The folder of the report of `folders`: the folder itself; of several, a folder beside the
+    """The folder of the report of `folders`: the folder itself; of several, a folder next to the
     first that has the names of all, so that the report of none is written over."""
     own = (path if path.is_dir() else path.parent for path in folders)
     homes = {folder.resolve(): folder for folder in own}
     if len(homes) == 1:
         return next(iter(homes.values()))
-    first, *_ = places = list(homes)
-    name = "-".join(["report", *(place.name for place in places)])
+    first, *others = homes
+    name = "-".join(["report", *(place.name for place in homes)])
     if len(name) > _LONGEST:
-        name = (
-            f"report-{first.name[:60]}-and-{len(places) - 1}-more-{digest([*map(str, places)])[:8]}"
-        )
+        name = f"report-{first.name[:60]}-and-{len(others)}-more-{digest([*map(str, homes)])[:8]}"
     return (first if homes[first].name in ("", "..") else homes[first]).parent / name

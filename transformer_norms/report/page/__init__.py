@@ -3,27 +3,26 @@
 import base64
 import hashlib
 from collections.abc import Mapping
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
 from markupsafe import Markup
 
 from transformer_norms.report import table as tables
 from transformer_norms.report.answer import answer, contrast_sentence, sentence
 from transformer_norms.report.fairness import confounds, contrast_differences
-from transformer_norms.report.figures import COLOURS, DASHES
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.left_out import left_out_summary
+from transformer_norms.report.left_out import left_out_lines
 from transformer_norms.report.page.charts import POINTS, page_charts
 from transformer_norms.report.page.drawings import block_drawings
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Rows, Study
 from transformer_norms.report.table import number
+from transformer_norms.report.texts import render
 from transformer_norms.report.tuning_audit import audit_lines, audit_table
-from transformer_norms.text_tables import Table, file_name, shorten, show, templates
+from transformer_norms.run.reader import SavedRun
+from transformer_norms.text_tables import Table, file_name, shorten, show
 
 _HERE = Path(__file__).parent
 
@@ -32,8 +31,8 @@ def render_page(content: Mapping[str, Any], findings: Findings, rows: Mapping[Pa
     """Returns the page of a `content`. `rows` are the metrics by run folder."""
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     charts = page_charts(findings, rows)
-    page = _environment().get_template("page.html")
-    text = page.render(
+    text = render(
+        "page.html",
         policy=_content_policy(script),
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -71,7 +70,7 @@ def content_of(findings: Findings) -> dict[str, Any]:
         "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
         "evidence": tables.evidence_notes(findings),
         "origin": tables.origin_notes(study),
-        "absent": left_out_summary(study),
+        "absent": left_out_lines(study, by_name=False),
         "studies": list(dict.fromkeys(run.folder.parent.name for run in study.runs)),
         "runs": runs_table(findings),
         "setup": shared_settings(study),
@@ -103,45 +102,32 @@ def _content_policy(script: str) -> str:
     )
 
 
-@cache
-def _environment() -> Environment:
-    environment = templates(_HERE)
-    environment.filters["style"] = _line_classes
-    environment.globals["zip"] = zip
-    return environment
-
-
-def _line_classes(place: int) -> str:
-    """The classes of a variant's line, by the variant's place; the same styles as in figures."""
-    return f"colour-{place % len(COLOURS)} dash-{place % len(DASHES)}"
-
-
 # -------------------------------------------------------------------- every run, and their settings
 
-# Columns of every run: the heading, and the key in the table of the study.
+# Columns of every run: the heading, and that in the table of the study.
 _MEASURED = {
     "status": "status", "step": "step", "validation": "val_loss", "test": "test_loss",
-    "config": "identity", "commit": "commit", "data": "data.fingerprint", "batches": "batch_chain",
+    "config": "identity", "commit": "commit", "data": "data_fingerprint", "batches": "batch_chain",
     "threads": "threads", "device": "device", "torch": "torch",
 }  # fmt: skip
 
 
 def runs_table(findings: Findings) -> Table:
     """Every run of the study. Hashes are cut to 12 digits."""
-    columns = {"run": "run", "stage": "stage", "seed": "seed"}
-    columns |= {key: f"tuned.{key}" for key in findings.study.tune} | _MEASURED
-    runs = [_run_texts(row) for row in findings.table.to_dict("records")]
+    columns = {name: name for name in ("run", "stage", "seed", *findings.study.tune)} | _MEASURED
+    rows = zip(findings.table.to_dict("records"), findings.study.runs, strict=True)
+    runs = [_run_texts(row, member.run) for row, member in rows]
     return {heading: [run.get(key, "") for run in runs] for heading, key in columns.items()}
 
 
-def _run_texts(row: Mapping[str, Any]) -> dict[str, str]:
+def _run_texts(row: Mapping[str, Any], run: SavedRun | None) -> dict[str, str]:
     """A row of the table of the study in words: `finished, no better than the bigram (2.482)`."""
     texts = {key: show(value) for key, value in row.items()}
-    if row.get("diverged"):
-        texts["status"] = f"diverged: {row['diverged']}"
+    if run and run.summary.diverged:
+        texts["status"] = f"diverged: {run.summary.diverged}"
     elif row["status"] == "finished" and row.get("failure"):
         texts["status"] = f"finished, {row['failure']}"
-    for key in ("identity", "commit", "data.fingerprint", "batch_chain"):
+    for key in ("identity", "commit", "data_fingerprint", "batch_chain"):
         texts[key] = texts.get(key, "")[:12]
     texts["commit"] += ", changed" if row.get("dirty") else ""
     return texts | {key: number(row.get(key)) for key in ("val_loss", "test_loss")}

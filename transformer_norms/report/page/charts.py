@@ -20,7 +20,6 @@ from transformer_norms.report.figures import (
     drawn_with,
     figure_bytes,
     height_of,
-    pyplot,
 )
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.paper.figure_sheet import TEXT
@@ -62,7 +61,6 @@ def _page_svg(panel: Panel, figure: Any) -> Markup:
     words; colours are the page's, and names of parts are not those of another chart."""
     tags = list(_number_tags(figure))
     root = ElementTree.fromstring(figure_bytes(figure, "svg"))
-    pyplot().close(figure)
     for element in root.iter():
         if (name := element.get("id", "")).startswith("tag-"):
             _apply(tags[int(name.removeprefix("tag-"))], element, panel.section != "axes")

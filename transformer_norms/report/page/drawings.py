@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
-from transformer_norms.report.study import Variant, finite
+from transformer_norms.report.study import Variant
 from transformer_norms.run.reader import SavedRun
 
 _DEEPEST, _LARGEST = 1024, 1 << 22  # depth, and depth x width, of a model that is drawn
@@ -16,7 +17,7 @@ class Drawing:
     """`svg` is our own drawing of a validated config. `why` says why there is none."""
 
     svg: str = ""
-    ends: tuple[str, ...] = ()  # the equations before the first block and behind the last
+    ends: tuple[str, ...] = ()  # the equations before the first block and after the last
     why: str = ""
 
 

@@ -1,8 +1,8 @@
-"""The publications behind the choices of a run, as BibTeX. configs/sources.bib has the entries; the
+"""The publications of the choices of a run, as BibTeX. configs/sources.bib has the entries; the
 `source:` of a choice leads there."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -50,15 +50,10 @@ def choices_of(config: Mapping[str, Any]) -> dict[str, str]:
         a: n["source"] for a, n in nodes.items() if isinstance(n, Mapping) and "source" in n
     }
     choices = {f"{axis}={name}": sources.get(axis) for axis, name in config["choices"].items()}
-    for site, norm in config.get("norms", {}).items():  # norms beside the first
+    for site, norm in config.get("norms", {}).items():  # norms in addition to the first
         if isinstance(norm, Mapping):
             choices[f"norms.{site}={norm.get('type')}"] = norm.get("source")
     return {choice: "" if text in (None, "none") else str(text) for choice, text in choices.items()}
-
-
-def keys_of(choice: str, source: str) -> list[str]:
-    r"""The keys to \cite for a choice, such as `norm=rmsnorm`, and its source."""
-    return [key for key, _ in _entries(choice, source)]
 
 
 def bibliography(choices: Mapping[str, str]) -> str:
@@ -67,21 +62,23 @@ def bibliography(choices: Mapping[str, str]) -> str:
     entries: dict[str, str] = {}
     users: dict[str, list[str]] = {}
     for choice, source in choices.items():
-        for key, text in _entries(choice, source):
+        for key, text in entries_of(choice, source).items():
             entries[key] = text
             users.setdefault(key, []).append(choice.translate(_BIB_TEXT))
     blocks = [f"% {', '.join(users[key])}\n{entries[key]}\n" for key in sorted(entries)]
     return "\n".join(blocks)
 
 
-def _entries(choice: str, source: str) -> Iterator[tuple[str, str]]:
-    """Yields key and text of each entry. A source that leads to none, but names a year or an arXiv
-    number, becomes the note of an entry of its own: it is somebody's plugin."""
+def entries_of(choice: str, source: str) -> dict[str, str]:
+    r"""The entries of a choice, such as `norm=rmsnorm`, and its source, by the key to \cite. A
+    source that leads to none, but names a year or an arXiv number, becomes the note of a separate
+    entry: it is somebody's plugin."""
     found = [one for one in publications() if one.named_in(f"{choice}; {source}")]
-    yield from ((one.key, one.text) for one in found)
+    entries = {one.key: one.text for one in found}
     number = _ARXIV.search(source)
     if not any(one.named_in(source) for one in found) and (number or _YEAR.search(source)):
         key = file_name(choice)
         note = escape_latex(source.translate(_BIB_TEXT))
         title = escape_latex(choice.translate(_BIB_TEXT))
-        yield key, f"@misc{{{key},\n  title = {{{title}}},\n  note = {{{note}}},\n}}"
+        entries[key] = f"@misc{{{key},\n  title = {{{title}}},\n  note = {{{note}}},\n}}"
+    return entries

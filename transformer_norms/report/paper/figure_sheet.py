@@ -39,7 +39,7 @@ def add_flags(parser: ArgumentParser) -> None:
     """Adds the flags of figures for a paper."""
     add = parser.add_argument_group("figures for a paper").add_argument
     add("--figures", type=os.path.expanduser, metavar="DIR",
-        help="write each panel of the report there, as a file of its own")  # fmt: skip
+        help="write each panel of the report there, as a separate file")  # fmt: skip
     add("--format", type=read_formats, metavar="LIST", help="of pdf,svg (default: pdf)")
     add("--width", type=read_length, metavar="LENGTH",
         help="in in, cm, mm or TeX's pt (default: 3.25in, a column of most venues)")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.report import table as tables
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.paper.citations import bibliography, choices_of, keys_of
+from transformer_norms.report.paper.citations import bibliography, choices_of, entries_of
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.text_tables import escape_latex, file_name, latex_tabular, printable, show
@@ -152,7 +152,7 @@ def _keys_by_variant(study: Study) -> list[str]:
             key
             for choice, source in choices_of(config).items()
             if choice.split("=")[0] in study.axes
-            for key in keys_of(choice, source)
+            for key in entries_of(choice, source)
         ]
         if keys:
             lines.append(rf"% {printable(variant.name)}: \cite{{{','.join(dict.fromkeys(keys))}}}")

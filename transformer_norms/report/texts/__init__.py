@@ -3,14 +3,15 @@
 A tag drops the newline that follows it, so that a blank line after a tag ends a line of the text.
 """
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from transformer_norms.comparison.sentences import listed, plural
+from transformer_norms.report.figures import COLOURS, DASHES
 from transformer_norms.text_tables import (
     Table,
     escape_markdown,
@@ -20,29 +21,27 @@ from transformer_norms.text_tables import (
     rows_of,
 )
 
+_HERE = Path(__file__).parent
+
 
 def render(name: str, **values: Any) -> str:
     """Returns the text of the template `name`. A name that it has and that nobody gave it is an
-    error."""
-    return _environment().get_template(name).render(**values)
+    error. All values in HTML are text. In Markdown alone a value may have several lines."""
+    return _environment(several_lines=name.endswith(".md")).get_template(name).render(**values)
 
 
 def render_lines(name: str, **values: Any) -> list[str]:
-    """Returns the lines of the template `name` that are not empty. A value is within one line."""
-    text = _environment(finalize=_within_a_line).get_template(name).render(**values)
-    return [line for line in text.split("\n") if line]
-
-
-def _within_a_line(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) else value
+    """Returns the lines of the template `name` that are not empty."""
+    return [line for line in render(name, **values).split("\n") if line]
 
 
 @cache
-def _environment(finalize: Callable[[Any], Any] | None = None) -> Environment:
+def _environment(several_lines: bool) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader([_HERE, _HERE.parent / "page"]),
+        autoescape=select_autoescape(["html"], default=False),
         undefined=StrictUndefined,
-        finalize=finalize,
+        finalize=None if several_lines else _within_a_line,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -53,8 +52,19 @@ def _environment(finalize: Callable[[Any], Any] | None = None) -> Environment:
         "markdown": escape_markdown,
         "one_line": lambda text: " ".join(text.split()),
         "plural": plural,
+        "style": _line_classes,
     }
+    environment.globals["zip"] = zip
     return environment
+
+
+def _within_a_line(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _line_classes(place: int) -> str:
+    """The classes of a variant's line, by the variant's place; the same styles as in figures."""
+    return f"colour-{place % len(COLOURS)} dash-{place % len(DASHES)}"
 
 
 def _grid(table: Table) -> str:
