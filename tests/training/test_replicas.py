@@ -17,7 +17,8 @@ from transformer_norms.config.building import build_model
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.parallel.replicas import Replicas, replica_count, thread_count
+from transformer_norms.training.parallel.replicas import Replicas
+from transformer_norms.training.parallel.work_division import divide, thread_count
 
 # Two streams, weights held to a length, a number that two sub-layers share, a skip to the block's
 # start, norms of each head, attention written out, blocks computed again.
@@ -142,7 +143,7 @@ def enough(*typed):
 
 def replicas_of(config, model, threads, typed="auto"):
     settings = changed(config, "trainer.replicas", typed).trainer
-    return replica_count(settings, model, threads, OPTIMIZERS[config.optimizer.type])
+    return divide(settings, model, OPTIMIZERS[config.optimizer.type], threads).replicas
 
 
 def apart(model):

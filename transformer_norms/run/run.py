@@ -47,10 +47,14 @@ from transformer_norms.training.graphs.compiling import share_kernels
 from transformer_norms.training.loss import Batch, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.ranks import ALONE, join
-from transformer_norms.training.parallel.replicas import thread_count
 from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.stacks import StackedLoss
-from transformer_norms.training.parallel.work_division import Division, divide, resume_division
+from transformer_norms.training.parallel.work_division import (
+    Division,
+    divide,
+    resume_division,
+    thread_count,
+)
 from transformer_norms.training.probes import high_losses, measure_start
 from transformer_norms.training.trainer import Trainer
 
@@ -201,10 +205,12 @@ class Run:
         if before:
             parts = before.micro_batches or 1, before.ranks or 1, before.replicas or 1
             divided = replace(Division(*parts, threads), **alone)
-            self.division = resume_division(divided, keys, model, self.ranks, cores)
+            self.division = resume_division(divided, keys, model, cores, self.ranks.count)
         else:
             optimizer = OPTIMIZERS[config.optimizer.type]
-            self.division = divide(replace(keys, **alone), model, optimizer, self.ranks, threads)
+            self.division = divide(
+                replace(keys, **alone), model, optimizer, threads, self.ranks.count
+            )
         self.start = None
         if before is None and self.plan.origin is None:  # else it begins trained
             first = build_batches(config, self.tokens)(0)  # which variants of one seed share
