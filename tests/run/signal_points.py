@@ -10,7 +10,7 @@ POINTS = """
 import os, time
 from importlib import import_module
 from transformer_norms.sweep import ending
-from transformer_norms.run import run
+from transformer_norms.run import beginning, run
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Summary
@@ -21,9 +21,9 @@ prepare = import_module("transformer_norms.data.prepare")  # a function has the 
 PLACES = {
     "read": (prepare, "read_corpus"),
     "tokenize": (prepare, "encode_work"),
-    "count": (Plan, "ngrams"),
-    "build": (run, "build_model"),
-    "start": (run, "measure_start"),
+    "count": (Plan, "data"),
+    "build": (beginning, "build_model"),
+    "start": (beginning, "measure_start"),
     "step": (ModelLoss, "backward"),
     "evaluate": (ModelLoss, "sum"),
     "save": (Trainer, "tensors"),

@@ -161,9 +161,9 @@ def test_a_signal_during_validation_loses_nothing(calm, monkeypatch):
         current["stopping"] = self
         return original_enter(self)
 
-    def evaluate(self, windows, stopping=None):
+    def evaluate(self, windows):
         current["stopping"].stop_requested = next(times, False)
-        return original(self, windows, stopping)
+        return original(self, windows)
 
     monkeypatch.setattr(Stopping, "__enter__", enter)
     monkeypatch.setattr(Trainer, "evaluate", evaluate)

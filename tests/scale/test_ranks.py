@@ -23,8 +23,8 @@ from warm import Command
 
 from transformer_norms import ConfigError, cli, compose
 from transformer_norms.config.building import build_model
+from transformer_norms.run.beginning import check_ranks
 from transformer_norms.run.plan import Plan
-from transformer_norms.run.run import Run
 from transformer_norms.run.summary import Data
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel import ranks as ranks_module
@@ -229,10 +229,10 @@ def test_a_rank_that_was_started_by_another_command_is_refused(here):  # noqa: F
             assert "trainer.checkpoint_every" in value
             return [value, {**value, "trainer.checkpoint_every": 8}]
 
-    run = Run(Plan(compose([*BASE, "parallel=ddp"])))
-    run.ranks, facts = Two(), {"train": {}, "val": {}, "test": {}, "identity": {}}
+    plan = Plan(compose([*BASE, "parallel=ddp"]))
+    facts = {"train": {}, "val": {}, "test": {}, "identity": {}}
     with pytest.raises(ConfigError, match=r"rank 1 has another trainer\.checkpoint_every than"):
-        run._check_ranks(Data(fingerprint="0", **facts))
+        check_ranks(plan, Data(fingerprint="0", **facts), Two())
 
 
 def test_all_processes_say_that_there_are_more_of_them_than_gpus(monkeypatch):

@@ -41,9 +41,9 @@ def test_an_evaluation_is_the_same_each_time_and_in_batches_of_any_size(measured
     tokens = np.random.default_rng(0).integers(0, 31, 64 * 16 + 8)
     found = [trainer.evaluate(windows(tokens, 16, 10**6, 64)) for _ in range(10)]
     assert found == found[:1] * 10
-    nats, count = trainer.evaluate(windows(tokens, 16, 10**6, 1))
-    assert count == found[0][1] == len(tokens) - 1
-    difference = abs(nats - found[0][0]) / count
+    nats, count, _ = trainer.evaluate(windows(tokens, 16, 10**6, 1))
+    assert count == found[0].tokens == len(tokens) - 1
+    difference = abs(nats - found[0].nats) / count
     assert difference <= 1e-6
     measured(f"10 times one loss, bitwise; batches of 1 and of 64 differ by {difference:.0e} nats")
 
@@ -53,8 +53,8 @@ def test_the_losses_by_blocks_are_those_of_the_model_on_each_part_of_the_text(co
     trainer = trainer_of("norm=layernorm", "trainer.precision=fp64")
     losses(trainer, 3)
     tokens = np.random.default_rng(0).integers(0, 31, 16 * count + 6)  # the last has five tokens
-    nats, _ = trainer.evaluate(windows(tokens, 16, 10**6, 1))
-    blocks, size = trainer.blocks, -(-count // 64)
+    nats, _, blocks = trainer.evaluate(windows(tokens, 16, 10**6, 1))
+    size = -(-count // 64)
     assert len(blocks) == count // size <= 64
     starts = [16 * size * block for block in range(len(blocks))]
     ends = [*starts[1:], len(tokens) - 1]  # what is left belongs to the last block

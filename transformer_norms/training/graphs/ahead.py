@@ -93,10 +93,10 @@ class StepsAhead:
         gradient's norm, and the factors of qk_clip."""
         trainer = self.trainer
         averages = trainer.copy_averages()
-        numbers, norm = trainer.compute_gradients(batch, number, probe, averages)
+        numbers = trainer.compute_gradients(batch, number, probe, averages)
         self.skip.copy_(torch.maximum(self.skip, must_skip(numbers, self.limit)))
         if trainer.settings.clip > 0:  # by one, where the norm is small
-            nn.utils.clip_grads_with_norm_(trainer.parameters, trainer.settings.clip, norm)
+            nn.utils.clip_grads_with_norm_(trainer.parameters, trainer.settings.clip, numbers[2])
         with probe.update(), keep_where(self.skip, self.constrained):
             factors = trainer.update_weights(self.skip)
         kept = [torch.where(self.skip > 0, value, now) for value, now in
@@ -111,7 +111,7 @@ class StepsAhead:
             return None
         numbers, factors = started.read()
         loss, nats, norm = numbers.tolist()
-        reason: str | None = self.trainer.judge(started.number + 1, loss, nats, norm)
+        reason: str | None = self.trainer.reason_to_stop(started.number + 1, loss, nats, norm)
         if reason is None:
             self.trainer.count_step(started.batch, started.probe, loss, norm, factors)
         return reason
