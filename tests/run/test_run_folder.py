@@ -58,7 +58,7 @@ def test_on_a_gpu_two_runs_and_a_resumed_one_are_equal_to_the_last_digit(
 def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(calm, monkeypatch):
     assert calm["model_flops_utilisation"] is None
     monkeypatch.setattr(machine, "device", lambda kind: "NVIDIA toy")
-    monkeypatch.setitem(ACCELERATORS, "toy", Accelerator("toy", {"fp32": 1e9}, 0, 0))
+    monkeypatch.setitem(ACCELERATORS, "toy", Accelerator("toy", {"fp32": 1e9}, 0))
     run = go("study=toy")
     a_second = run["flops"] / run["tokens"] * run["tokens_per_second"]
     assert run["model_flops_utilisation"] == pytest.approx(a_second / 1e9, abs=1e-4, rel=1e-3)
@@ -66,7 +66,7 @@ def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(calm, mon
 
 def test_a_run_that_goes_on_elsewhere_says_so_and_where_it_was(stop_at, monkeypatch, capfd):
     for name in ("toy", "other"):
-        monkeypatch.setitem(ACCELERATORS, name, Accelerator(name, {"fp32": 1e9}, 0, 0))
+        monkeypatch.setitem(ACCELERATORS, name, Accelerator(name, {"fp32": 1e9}, 0))
     stop_at(5, 13)
     for device in ("NVIDIA toy", "NVIDIA toy", "NVIDIA other"):
         monkeypatch.setattr(machine, "device", lambda kind, device=device: device)

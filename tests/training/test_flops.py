@@ -131,8 +131,6 @@ def test_an_accelerator_that_is_not_known_is_answered_with_the_nearest_name(type
     assert typed in str(error.value)
 
 
-def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
-    figures = {"H100 SXM": (80e9, 450e9), "A100 PCIe 40GB": (40e9, 32e9), "T4": (16e9, 16e9)}
-    for name, wanted in figures.items():
-        found = find_accelerator(name.lower())
-        assert (found.memory, found.link) == wanted
+def test_accelerators_have_the_memory_of_their_data_sheets():
+    for name, memory in {"H100 SXM": 80e9, "A100 PCIe 40GB": 40e9, "T4": 16e9}.items():
+        assert find_accelerator(name.lower()).memory == memory

@@ -9,7 +9,6 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from transformer_norms.training.evaluation import Evaluation, evaluate
 from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead, put_rates_on_device
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
-from transformer_norms.training.probes import Probe, Unprobed, probe_of
+from transformer_norms.training.probes import Probe
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import (
     OpenFile,
@@ -74,7 +73,6 @@ class Trainer:
         self.parameters = list(model.parameters())
         kept = stored_tensors(model)
         self.averages = [name for name, _ in model.named_buffers() if name in kept]
-        self.probe = partial(probe_of, model, settings.probe_every)
         self.divergence = Divergence(warmup)
         self.ahead: StepsAhead | None = None  # on a GPU, in `fit`
         self.step, self.tokens = 0, 0
@@ -154,6 +152,12 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         return reason
 
+    def probe(self, step: int) -> Probe:
+        """Returns what measures a step: the first one and every `probe_every`-th, where 0 is
+        never."""
+        every = self.settings.probe_every
+        return Probe(self.model, every > 0 and (step == 1 or step % every == 0))
+
     def set_rates(self, step: int) -> None:
         rate = self.schedule(step, self.settings.steps)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
@@ -164,7 +168,7 @@ class Trainer:
                     group["lr"] = peak * rate
 
     def compute_gradients(
-        self, batch: Batch, step: int, probe: Probe | Unprobed, averages: list[Tensor]
+        self, batch: Batch, step: int, probe: Probe, averages: list[Tensor]
     ) -> Float[Tensor, " 3"]:
         """Leaves the gradients of a step in the parameters. Returns the loss, the cross-entropy and
         the gradient's norm."""
@@ -198,7 +202,7 @@ class Trainer:
         return self.qk_clip.clip(largest)
 
     def count_step(
-        self, batch: Batch, probe: Probe | Unprobed, loss: float, norm: float, factors: Tensor
+        self, batch: Batch, probe: Probe, loss: float, norm: float, factors: Tensor
     ) -> None:
         self.probed = probe.values()
         self.step += 1

@@ -17,7 +17,7 @@ from transformer_norms.training.divergence import must_skip
 from transformer_norms.training.graphs.capture import StepGraph, can_capture
 from transformer_norms.training.loss import Batch, page_lock
 from transformer_norms.training.optimizer import keep_where
-from transformer_norms.training.probes import Probe, Unprobed
+from transformer_norms.training.probes import Probe
 
 Trainer = Any  # of trainer.py, which imports this file
 
@@ -72,7 +72,7 @@ class StepsAhead:
         probe.forward(batch, trainer.loss)
         self.limit.fill_(divergence.limit(number + 1))
         advance = self.advance
-        if self.graph is not None and isinstance(probe, Unprobed):
+        if self.graph is not None and not probe.due:
             advance = self.graph
         given = advance(batch, number, probe)
         before, self.started = self.started, Started(number, batch, probe, *given)
@@ -88,7 +88,7 @@ class StepsAhead:
         started, self.started = self.started, None
         return self._end(started)
 
-    def advance(self, batch: Batch, number: int, probe: Probe | Unprobed) -> tuple[Tensor, Tensor]:
+    def advance(self, batch: Batch, number: int, probe: Probe) -> tuple[Tensor, Tensor]:
         """Gives the device all the work of a step. Returns the loss, the cross-entropy and the
         gradient's norm, and the factors of qk_clip."""
         trainer = self.trainer
@@ -132,7 +132,7 @@ class Started:
     `read` waits for it alone: not for what the device was given to do after it."""
 
     def __init__(
-        self, number: int, batch: Batch, probe: Probe | Unprobed, numbers: Tensor, factors: Tensor
+        self, number: int, batch: Batch, probe: Probe, numbers: Tensor, factors: Tensor
     ) -> None:
         self.number, self.batch, self.probe = number, batch, probe
         self.copies, self.copied = (numbers, factors), None
