@@ -11,7 +11,8 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import options
-from transformer_norms.training.optimizer import OPTIMIZERS, Muon, groups, orthogonal
+from transformer_norms.training.optimizer import OPTIMIZERS, Muon, orthogonal
+from transformer_norms.training.parameter_groups import groups
 from transformer_norms.training.schedule import SCHEDULES
 
 

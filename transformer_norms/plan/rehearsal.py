@@ -25,7 +25,8 @@ from transformer_norms.model.attention import Softmax
 from transformer_norms.model.attentions.kernels import Pattern
 from transformer_norms.training.flops import training_flops
 from transformer_norms.training.loss import LOSSES, ModelLoss
-from transformer_norms.training.optimizer import OPTIMIZERS, groups
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.parameter_groups import groups
 from transformer_norms.training.probes import Probe
 from transformer_norms.training.recomputation import recompute
 

@@ -28,7 +28,7 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
 from transformer_norms.training.causality import seeded_pass
 from transformer_norms.training.measures import Place, Start, key_of
-from transformer_norms.training.optimizer import groups
+from transformer_norms.training.parameter_groups import groups
 from transformer_norms.training.tensors import whole
 
 SEQUENCES = 2  # of a batch, for the forward pass
