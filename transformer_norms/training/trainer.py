@@ -31,6 +31,7 @@ from transformer_norms.training.tensors import (
     load_optimizers,
     load_weights,
     optimizer_tensors,
+    sharded,
     stored_tensors,
     whole,
 )
@@ -282,7 +283,8 @@ class Trainer:
     def _save(self, record: Any) -> None:
         if record.saved != self.step:
             self._check_finite()
-            self.micro_batches.check_ranks()
+            if not sharded(self.parameters[0]):
+                self.ranks.check_equal(self.parameters)
             record.checkpoint(self)
 
     def _check_finite(self) -> None:

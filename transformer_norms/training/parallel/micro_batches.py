@@ -125,20 +125,6 @@ class MicroBatches:
     def _sums_here(self, pieces: Sequence[Batch]) -> list[Tensor]:
         return self.replicas.run(lambda loss, i: loss.sum(pieces[i]), len(pieces))
 
-    def check_ranks(self) -> None:
-        """Raises RuntimeError unless all ranks hold the same weights, bit by bit."""
-        if self.ranks.count > 1:
-            sums = torch.stack([_checksum(p) for p in self.replicas.parameters[0]])
-            for rank, own in enumerate(of_all := self.ranks.stack(sums)):
-                if not torch.equal(own, of_all[0]):
-                    raise RuntimeError(f"rank {rank} has another weight than rank 0")
-
-
-def _checksum(weight: Tensor) -> Tensor:
-    """Returns the sum of the bits of all numbers, read as integers."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return weight.detach().view(integers[weight.element_size()]).sum(dtype=torch.int64)
-
 
 def seed_dropout(seed: int, step: int, first: int) -> None:
     """Makes what a micro-batch drops depend on the step and on the number of its first sequence in
