@@ -139,7 +139,7 @@ def write_beginning(
             raise ConfigError(
                 f"{name}: the tokens have changed since this run began "
                 f"({before.data.fingerprint[:12]} then, {data.fingerprint[:12]} now); "
-                "again=true runs it anew beside it"
+                "again=true runs it again, in another folder"
             )
         if devices.rpartition(_THEN)[2] != device:
             say(f"{name} was trained on {devices}, and goes on on {device}")

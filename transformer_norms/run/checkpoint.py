@@ -171,7 +171,7 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
     comes last, with step -1."""
     numbered = []
     if is_there(folder) and (folder.is_symlink() or not folder.is_dir()):
-        # To prune behind a link would delete what lies elsewhere.
+        # To prune a folder that a link leads to would delete what lies elsewhere.
         raise NoUsableCheckpoint(f"{folder}: is no folder; a link to one counts as none")
     for path in folder.glob("step-*"):
         name = re.fullmatch(r"step-([0-9]{8,18})", path.name)

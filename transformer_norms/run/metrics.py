@@ -90,7 +90,7 @@ def parse_row(line: bytes, name: str) -> dict[str, Any]:
 
 
 def _split(data: bytes) -> tuple[list[bytes], bytes]:
-    """Returns the complete lines, each with its newline, and what a killed writer left behind."""
+    """Returns the complete lines, each with its newline, and what a killed writer left."""
     *lines, torn = data.split(b"\n")
     return [line + b"\n" for line in lines], torn
 

@@ -16,7 +16,13 @@ from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
-from transformer_norms.run.folder import Attempts, choose_folder, files_text, path_text
+from transformer_norms.run.folder import (
+    Attempts,
+    choose_folder,
+    files_text,
+    path_text,
+    readable_name,
+)
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.space import check_metrics_size, space_left_to_write
 from transformer_norms.run.summary import Data, Summary, read_summary
@@ -63,7 +69,7 @@ class Plan:
         self.origin_identity = ""
         self.origin = None if origin == "none" else self._find_origin(Path(origin))
         after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
-        self.name = f"{identity.readable(config, default_axes())}-{self.hash[:8]}{after}"
+        self.name = f"{readable_name(config, default_axes())}-{self.hash[:8]}{after}"
         study = Path("runs") / config.study
         self.folder, self.remarks = choose_folder(
             study,

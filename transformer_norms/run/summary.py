@@ -12,7 +12,7 @@ from transformer_norms.kinds import Measured, Whole
 from transformer_norms.storage.files import write_json
 from transformer_norms.storage.reading import is_there, read_typed
 
-ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
+ENDED = ("finished", "diverged")  # results: left untouched, if the command is typed again
 FILE = "summary.json"
 Status = Literal["running", "finished", "preempted", "diverged", "failed"]
 Sizes = dict[str, Whole]  # of a part of the corpus: tokens, bytes, documents

@@ -302,7 +302,7 @@ def gain_spreads(model: nn.Module) -> Readings:
     for path, module in model.named_modules():
         own = dict(module.named_parameters(recurse=False))
         gain = own.get("gain", own.get("offset"))
-        # A learned coefficient is no norm, and one number has no spread.
+        # A learned coefficient is not a norm, and one number has no spread.
         if gain is not None and gain.numel() > 1 and not isinstance(module, Learned):
             gains.setdefault(place("gain_spread", path), []).append(whole(gain).flatten())
     return {key_of(at): torch.cat(all_).double().std(correction=0) for at, all_ in gains.items()}

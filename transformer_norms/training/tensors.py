@@ -101,7 +101,7 @@ def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) ->
     }
     for state in states.values():
         state.clear()
-    for key in file.keys():  # noqa: SIM118 (an open file is no mapping)
+    for key in file.keys():  # noqa: SIM118 (an open file is not a mapping)
         name, _, part = key.rpartition(":")
         parameter = parameters[name]
         value = file.get_tensor(key).to(parameter.device)

@@ -37,7 +37,7 @@ from transformer_norms.training.tensors import (
 )
 
 Windows = Callable[[], Iterable[Batch]]
-# The attributes of a trainer that a checkpoint keeps besides tensors.
+# The attributes of a trainer that a checkpoint keeps in addition to tensors.
 SAVED = (
     "step tokens seconds evaluation_seconds losses clips grad_norm probed chain best final blocks"
 ).split()
@@ -302,7 +302,7 @@ class Trainer:
         }
 
     def state(self) -> dict[str, Any]:
-        """Returns what a step depends on besides tensors. NaN, which is not JSON, is None."""
+        """Returns what else a step depends on. NaN, which is not JSON, is None."""
         own = {name: getattr(self, name) for name in SAVED}
         own = {name: value if value == value else None for name, value in own.items()}
         return {**own, "divergence": self.divergence.state()}

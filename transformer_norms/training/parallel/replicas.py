@@ -19,7 +19,7 @@ from transformer_norms.training.parallel.ranks import add_in_tree
 class Replicas:
     """A loss and copies of it, `count` in all, that compute side by side.
 
-    Their models share weights and buffers, and have gradients of their own. They do not see modules
+    Their models share weights and buffers, and have separate gradients. They do not see modules
     that are put into the model, or weights that are frozen, after they were made.
     """
 
