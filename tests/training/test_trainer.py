@@ -98,24 +98,19 @@ def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
     assert min(eager) > 0.1
 
 
+LATENTS = ["architecture.q_rank=14", "architecture.kv_rank=10", "architecture.value_dim=20"]
+LATENTS += ["architecture.rope_dim=4", "architecture.sliding_window=5"]
+COMPILED_CASES = [[f"placement={placement}"] for placement in options("placement")]
+COMPILED_CASES += [
+    [*LATENTS, more]
+    for more in ("attention=sinks", "placement=mhc", "trainer.activation_checkpointing=true")
+]
+
+
 @pytest.mark.goal("A4")
 @pytest.mark.nightly
-@pytest.mark.parametrize("placement", options("placement"))
-def test_compiled_every_placement_is_the_same_function(placement):
+@pytest.mark.parametrize("typed", COMPILED_CASES, ids=" ".join)
+def test_compiled_every_placement_and_latents_are_the_same_function(typed):
     """In float64, where 20 steps of an optimizer leave rounding small."""
-    compiled, eager = compiled_and_eager("trainer.precision=fp64", f"placement={placement}")
-    assert compiled == pytest.approx(eager, rel=1e-9)
-
-
-@pytest.mark.goal("A4")
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "typed",
-    [["attention=sinks"], ["placement=mhc"], ["trainer.activation_checkpointing=true"]],
-    ids=" ".join,
-)
-def test_compiled_attention_through_latents_is_the_same_function(typed):
-    ranks = ["architecture.q_rank=14", "architecture.kv_rank=10", "architecture.value_dim=20"]
-    ranks += ["architecture.rope_dim=4", "architecture.sliding_window=5"]
-    compiled, eager = compiled_and_eager("trainer.precision=fp64", *ranks, *typed)
+    compiled, eager = compiled_and_eager("trainer.precision=fp64", *typed)
     assert compiled == pytest.approx(eager, rel=1e-9)

@@ -7,6 +7,7 @@ must not be made, and after such a step no later one changes anything.
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -51,8 +52,9 @@ class StepsAhead:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.started: Started | None = None  # the step whose numbers were not read
-        self.prepared: tuple[int, Batch] | None = None  # the next batch
         device = trainer.settings.device
+        # In locked memory. The next batch is read while the GPU computes.
+        self.batch_of = lru_cache(2)(lambda step: page_lock(trainer.batches(step), device))
         self.skip = torch.zeros((), device=device)  # 1 from the first update that is not made on
         self.limit = torch.full((), math.inf, dtype=torch.float64, device=device)  # of a loss
         self.constrained = [] if trainer.model.constrain is nothing else trainer.parameters
@@ -68,7 +70,7 @@ class StepsAhead:
             return reason
         number = trainer.step + (self.started is not None)
         trainer.set_rates(number)
-        batch, probe = self._batch(number), trainer.probe(number + 1)
+        batch, probe = self.batch_of(number), trainer.probe(number + 1)
         probe.forward(batch, trainer.loss)
         self.limit.fill_(divergence.limit(number + 1))
         advance = self.advance
@@ -76,7 +78,8 @@ class StepsAhead:
             advance = self.graph
         given = advance(batch, number, probe)
         before, self.started = self.started, Started(number, batch, probe, *given)
-        self._prepare(number + 1)
+        if number + 1 < trainer.settings.steps:
+            self.batch_of(number + 1)
         reason = self._end(before)
         if reason is not None:
             self.started = None
@@ -115,16 +118,6 @@ class StepsAhead:
         if reason is None:
             self.trainer.count_step(started.batch, started.probe, loss, norm, factors)
         return reason
-
-    def _batch(self, number: int) -> Batch:
-        prepared, self.prepared = self.prepared, None
-        return prepared[1] if prepared and prepared[0] == number else self.trainer.batches(number)
-
-    def _prepare(self, number: int) -> None:
-        """Reads the next batch, into locked memory, while the GPU computes."""
-        settings = self.trainer.settings
-        if number < settings.steps:
-            self.prepared = number, page_lock(self.trainer.batches(number), settings.device)
 
 
 class Started:
