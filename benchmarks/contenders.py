@@ -81,7 +81,7 @@ def ours(
     optimizer = OPTIMIZERS[config.optimizer.type]
     replicas = divide(keys, model, optimizer, torch.get_num_threads()).replicas
     trainer = build_trainer(config, model, batches, lambda: (), replicas, ranks=ranks, loss=loss)
-    # Random tokens cannot be learned, which is no divergence here.
+    # Random tokens cannot be learned, which is not a divergence here.
     trainer.divergence.warmup = keys.steps
     return trainer
 

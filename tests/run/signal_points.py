@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 # $AT is `POINT CALL NUMBER`: this signal comes when POINT is called for the CALL-th time. Where
-# $TWICE is set, the process then stands still. Where $AGAIN is set, it comes twice in a moment.
+# $TWICE is set, the process then waits. Where $AGAIN is set, it comes twice in a moment.
 POINTS = """
 import os, time
 from importlib import import_module

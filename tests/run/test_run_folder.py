@@ -234,7 +234,7 @@ def test_watching_every_step_changes_no_bit(typed):
 
 @pytest.mark.goal("R5")
 def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average(calm):
-    """At 1 and every fifth: beside the loss at 15 and 20 and in rows of their own at 1, 5."""
+    """At 1 and every fifth: with the loss at 15 and 20, and in separate rows at 1, 5."""
     with_probes, without = calm, go("study=b", "trainer.probe_every=0")
     found = rows(with_probes["folder"])
     probed = {row["step"]: row for row in found if "probe/stream_rms/0" in row}

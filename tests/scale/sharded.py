@@ -1,4 +1,4 @@
-"""Models in shards on several ranks, beside the same models in one process."""
+"""Models in shards on several ranks, compared with the same models in one process."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -131,7 +131,7 @@ def test_replicas_give_the_bits_of_one_with_as_many_micro_batches():
 
 
 def test_what_is_dropped_depends_on_the_step_and_the_sequence():
-    """A micro-batch that stands elsewhere in the step's batch drops otherwise."""
+    """A micro-batch at another place in the step's batch drops other numbers."""
     trainer = trainer_of(ALONE, ["model.dropout=0.5", "trainer.accumulation=2"])
     same = batches(0)[:8].repeat(2, 1)
 
@@ -221,7 +221,7 @@ def test_rows_that_know_of_each_other_want_the_accumulation_typed():
 
 
 def test_a_rank_that_was_started_by_another_command_is_refused(here):  # noqa: F811
-    """The times of checkpoints and probes are no part of a run's identity, and ranks whose times
+    """The times of checkpoints and probes are not a part of a run's identity, and ranks whose times
     differ would wait for one another for ever."""
 
     class Two(Ranks):

@@ -184,7 +184,7 @@ WEIGHT = "blocks.0.mlp.f.up.weight"
 
 def overflow(monkeypatch, name, step=13):
     """From now on the update of `step` leaves an infinity in one number of a weight or a moment.
-    That of an embedding stands at a token that the text has not, so that no loss shows it."""
+    That of an embedding is at a token that the text has not, so that no loss shows it."""
     original = Trainer.train_step
 
     def stepped(self):

@@ -63,7 +63,7 @@ def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(
 
 @pytest.mark.nightly
 def test_a_head_of_a_compiled_model_is_scaled_too():
-    """In a process of its own: what checks shapes here is not compiled."""
+    """In a separate process: what checks shapes here is not compiled."""
     run_python("import test_qk_clip as t; t.assert_scaled(t.COMPILED)")
 
 

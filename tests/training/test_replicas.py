@@ -55,7 +55,7 @@ ALL = sorted({*variants.every_variant()} - {"norm=batchnorm"})
     "name", [*CASES, *(pytest.param(name, marks=pytest.mark.nightly) for name in ALL)]
 )
 def test_a_replica_has_the_models_weights_and_adds_the_gradients_of_its_share_to_the_models(name):
-    """To rounding. It has gradients of its own: else two threads would add to one tensor."""
+    """To rounding. It has separate gradients: else two threads would add to one tensor."""
     typed = CASES.get(name) or [*variants.every_variant()[name], "trainer.precision=fp64"]
     precision = next(text[-4:] for text in typed if "precision" in text)
     rtol, atol = NEAR[precision]

@@ -81,7 +81,7 @@ print(dynamo.counters["stats"]["unique_graphs"], *losses)
 
 
 def compiled_and_eager(*typed):
-    """Losses of 20 steps, in processes of their own: what checks shapes here is not compiled."""
+    """Losses of 20 steps, in separate processes: what checks shapes here is not compiled."""
     for compiled in ("block", "none"):
         command = COMPILED.format([f"trainer.compile={compiled}", *typed])
         graphs, *losses = map(float, run_python(command).split())

@@ -84,7 +84,7 @@ def build_uninitialized(config: Config, vocab_size: int, shard: Shard = nothing)
 
 
 def build_position(config: Config) -> NoPosition:
-    """Returns what tells tokens where they stand, for all blocks of a model."""
+    """Returns the positions of tokens, for all blocks of a model."""
     sizes, architecture, blocks = config.model, config.architecture, config.blocks
     turned = [own.rope_dim or own.sizes.head_dim for own in blocks]
     position: NoPosition = POSITIONS.maker(config.position)(

@@ -66,7 +66,7 @@ class Draft:
             self.files[name] = {"sha256": digest, "size": path.stat().st_size}
 
     def seal(self, manifest: Mapping[str, Any]) -> None:
-        """Writes the manifest. It holds `files`, and whatever else belongs to the folder."""
+        """Writes the manifest. It holds `files`, and what else belongs to the folder."""
         assert manifest["files"] == self.files
         sealed = seal_manifest(manifest)
         self.write(MANIFEST, [sealed], len(sealed))
