@@ -5,7 +5,7 @@ The manifest says which run a checkpoint belongs to.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -83,16 +83,12 @@ def save(
 ) -> Path:
     """Writes `folder`/step-XXXXXXXX with one safetensors file for each of `tensors`, and prunes.
 
-    `identity` is that of the run. A checkpoint of this run, step and state is left as it is if it
-    verifies, and any other one of that step is replaced. Raises NonFiniteError or StorageError,
-    which leave the other checkpoints untouched and no trace of this one. Where tensors are sharded,
-    every other rank calls `follow` meanwhile.
+    `identity` is that of the run. A folder of that step, which the run has passed over, is
+    replaced. Raises NonFiniteError or StorageError, which leave the other checkpoints untouched and
+    no trace of this one. Where tensors are sharded, every other rank calls `follow` meanwhile.
     """
     path = folder / f"step-{step:08d}"
     encoded = json.dumps(state, indent=1, allow_nan=False).encode()
-    if _is_saved(path, identity, json.loads(encoded), tensors):
-        follow(tensors)
-        return path
     sizes = {name: sum(t.nbytes for t in group.values()) for name, group in tensors.items()}
     with build_folder(path, len(encoded) + sum(sizes.values())) as draft:
         for name, group in tensors.items():
@@ -102,17 +98,6 @@ def save(
         draft.seal({**about, "files": draft.files, "extra": extra})
     prune(folder, step, keep)
     return path
-
-
-def _is_saved(path: Path, identity: str, state: Any, names: Iterable[str]) -> bool:
-    """Whether `path` is what would be written. What was passed over when the run went on is not."""
-    try:
-        saved = verify(path)
-        for name in names:
-            saved.check_has(name)
-    except DamagedError:
-        return False
-    return saved.identity == identity and saved.state == state
 
 
 def follow(tensors: Mapping[str, Tensors]) -> None:
