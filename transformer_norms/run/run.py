@@ -1,4 +1,8 @@
-"""Trains one run of a config in its folder."""
+"""Trains one run of a config in its folder, from the command to the summary of its end.
+
+`train` finds the folder and answers a run that has ended already. `Run` locks the folder, builds a
+trainer, restores the newest checkpoint, and lets the trainer work until it ends or a signal comes.
+"""
 
 import importlib
 import threading
@@ -246,7 +250,7 @@ class Run:
     def _restore(self, saved: checkpoint.Checkpoint | None) -> None:
         """Puts the trainer and the record into the state of a checkpoint, or of the start."""
         record = self.record
-        step, written = (saved.step, saved.state.get("written", saved.step)) if saved else (0, 0)
+        step, written = (saved.step, saved.state["written"]) if saved else (0, 0)
         record.written = self.ranks.on_first(lambda: record.rewind(written))
         record.saved = step
         if saved is None:

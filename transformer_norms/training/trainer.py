@@ -309,7 +309,7 @@ class Trainer:
 
     def restore(self, state: Mapping[str, Any], model: OpenFile, optimizer: OpenFile) -> None:
         """Goes on from a state and tensors that such a trainer has saved."""
-        for name in state.keys() & {*SAVED}:
+        for name in SAVED:
             setattr(self, name, float("nan") if state[name] is None else copy(state[name]))
         self.divergence.restore(state["divergence"])
         load_weights(self.model, model)

@@ -69,9 +69,9 @@ def resume_division(
     micro-batches, and the threads of an operator, so that the digits are those of one number of
     ranks. What other ranks and their replicas shared is shared by today's, as far as cores go."""
     count = lcm(before.micro_batches, ranks)
-    replicas, each = before.replicas, max(1, before.threads_each)
+    replicas, each = before.replicas, before.threads_each
     if sharded(model.embedding.weight) or settings.device != "cpu":
-        replicas, each = 1, max(1, min(before.threads, cores))
+        replicas, each = 1, min(before.threads, cores)
     elif ranks != before.ranks:
         most = min(before.replicas * before.ranks // ranks, cores // each)
         even = (n for n in range(most, 1, -1) if count % (n * ranks) == 0)
