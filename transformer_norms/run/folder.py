@@ -15,6 +15,10 @@ from transformer_norms.errors import Busy, ConfigError, hide_secrets
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.locks import Lock, take_lock
 
+# The end of NAME-HASH, of NAME-HASH-from-HASH, which continues another run, and of a later attempt
+# (-2, -3, ...). A hash of eight digits is not a number of an attempt.
+_ENDING = re.compile(r"-([0-9a-f]{8}(?:-from-[0-9a-f]{8})?)(?:-(\d{1,7}))?$")
+
 
 class Attempts:
     """The folders of a study by the hash in their names, as they are now. The folder is listed
@@ -23,34 +27,20 @@ class Attempts:
     def __init__(self, study: Path) -> None:
         self._by_hash: dict[str, list[Path]] = {}
         for name in os.listdir(study) if study.is_dir() else ():
-            for digits in _HASH.findall(name):
-                self._by_hash.setdefault(digits, []).append(study / name)
+            if ending := _ENDING.search(name):
+                self._by_hash.setdefault(ending[1], []).append(study / name)
 
     def of(self, run_hash: str, origin: str = "") -> list[Path]:
         """Returns the folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ... `origin`
         is what the name of a continued run has after the hash (-from-HASH)."""
-        end = f"-{run_hash[:8]}{origin}"
-        folders = [
-            folder
-            for folder in self._by_hash.get(run_hash[:8], ())
-            # A continuation is another run, even if its origin's hash looks like this one.
-            if _NUMBER.sub("", folder.name.rpartition(end)[2]) == ""
-            and end in folder.name
-            and ("-from-" in folder.name) == bool(origin)
-        ]
-        folders = [folder for folder in folders if folder.is_dir()]
-        return sorted(folders, key=lambda folder: (attempt_number(folder), folder))
-
-
-_HASH = re.compile("-([0-9a-f]{8})(?=-|$)")
-_NUMBER = re.compile(r"^-\d+$")
+        folders = self._by_hash.get(f"{run_hash[:8]}{origin}", [])
+        return sorted(filter(Path.is_dir, folders), key=lambda one: (attempt_number(one), one))
 
 
 def attempt_number(folder: Path) -> int:
     """Returns 1 for NAME-HASH and 2 for NAME-HASH-2."""
-    # A hash of eight digits may look like a number.
-    number = folder.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() and len(number) < len("01234567") else 1
+    ending = _ENDING.search(folder.name)
+    return int(ending[2] or 1) if ending else 1
 
 
 def readable_name(config: Config, defaults: Mapping[str, str]) -> str:
