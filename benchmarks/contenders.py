@@ -14,7 +14,7 @@ from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.parallel.ranks import ALONE, Ranks
-from transformer_norms.training.parallel.replicas import replica_count, thread_count
+from transformer_norms.training.parallel.work_division import divide, thread_count
 from transformer_norms.training.trainer import Trainer
 
 CLIP = 1.0
@@ -78,14 +78,10 @@ def ours(
         torch._dynamo.config.recompile_limit = 100  # blocks of all contenders are of one class
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # else they would be eager, unseen
     model = build_model(config, size.vocabulary)
-    replicas = replica_count(
-        keys,
-        model,
-        torch.get_num_threads(),
-        OPTIMIZERS[config.optimizer.type],
-    )
+    optimizer = OPTIMIZERS[config.optimizer.type]
+    replicas = divide(keys, model, optimizer, torch.get_num_threads()).replicas
     trainer = build_trainer(config, model, batches, lambda: (), replicas, ranks=ranks, loss=loss)
-    # Random tokens cannot be learned, which is no divergence here.
+    # Random tokens cannot be learned, which is not a divergence here.
     trainer.divergence.warmup = keys.steps
     return trainer
 
@@ -113,7 +109,7 @@ def trained_alone(trainer: Trainer) -> None:
     trainer.micro_batches = MicroBatches(
         trainer.loss,
         count=shared.count,
-        asked=trainer.settings.accumulation,
+        accumulation=trainer.settings.accumulation,
         replicas=1,
         ranks=trainer.ranks,
         seed=shared.seed,

@@ -40,7 +40,7 @@ from transformer_norms.model.connections.hyper_connections import (
 from transformer_norms.norms import nothing
 from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.training.flops import flops_per_token
-from transformer_norms.training.optimizer import groups
+from transformer_norms.training.parameter_groups import groups
 
 STREAMS = (
     "hyper_connections hyper_connections_static mhc siamese attention_residuals "

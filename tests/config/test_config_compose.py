@@ -305,7 +305,7 @@ READ_ELSEWHERE += ["norm.source", "init.source", "about", "study"]
 def test_every_key_of_a_config_is_read_when_its_run_is_trained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("transformer_norms.run.identity.run_hash", lambda *_: "0" * 16)
-    monkeypatch.setattr("transformer_norms.run.run.to_yaml", lambda _: "")
+    monkeypatch.setattr("transformer_norms.run.beginning.to_yaml", lambda _: "")
     config = composed(
         "model=nano", "placement=hybrid", "data=stories", "data.documents=300",
         "data.val_tokens=64", "trainer.steps=2", "trainer.batch_size=2", "schedule.warmup=0",

@@ -11,7 +11,7 @@ RUN = "0123456789abcdef"
 def tensors(step):
     draw = torch.Generator().manual_seed(step)
     weight = torch.randn(40, 64, generator=draw)
-    model = {"weight": weight, "tied": weight, "half": weight.bfloat16()}
+    model = {"weight": weight, "tied": weight.clone(), "half": weight.bfloat16()}
     average = torch.rand(40, 64, generator=draw).double()
     return {
         "model": {**model, "steps": torch.tensor(step)},
@@ -40,4 +40,4 @@ def newest(folder, warn=pytest.fail):
 
 def read(found, name):
     with found.open(name) as file:
-        return {key: file.get_slice(key)[...] for key in file.keys()}  # noqa: SIM118
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

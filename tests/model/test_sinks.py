@@ -59,7 +59,7 @@ def test_sinks_in_bfloat16_and_beside_a_learned_scale():
 
 
 def test_sinks_begin_at_zero_and_are_not_decayed():
-    from transformer_norms.training.optimizer import groups
+    from transformer_norms.training.parameter_groups import groups
 
     model = build_model(compose([*SIZES, "attention=sinks"], device="cpu"), 31)
     sinks = [block.attention.f.attend.sinks for block in model.blocks]

@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 # $AT is `POINT CALL NUMBER`: this signal comes when POINT is called for the CALL-th time. Where
-# $TWICE is set, the process then stands still. Where $AGAIN is set, it comes twice in a moment.
+# $TWICE is set, the process then waits. Where $AGAIN is set, it comes twice in a moment.
 POINTS = """
 import os, time
 from importlib import import_module
 from transformer_norms.sweep import ending
-from transformer_norms.run import run
+from transformer_norms.run import beginning, run
 from transformer_norms.run.metrics import MetricsFile
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Summary
@@ -21,9 +21,9 @@ prepare = import_module("transformer_norms.data.prepare")  # a function has the 
 PLACES = {
     "read": (prepare, "read_corpus"),
     "tokenize": (prepare, "encode_work"),
-    "count": (Plan, "ngrams"),
-    "build": (run, "build_model"),
-    "start": (run, "measure_start"),
+    "count": (Plan, "data"),
+    "build": (beginning, "build_model"),
+    "start": (beginning, "measure_start"),
     "step": (ModelLoss, "backward"),
     "evaluate": (ModelLoss, "sum"),
     "save": (Trainer, "tensors"),

@@ -88,17 +88,6 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(
     measured(f"{' '.join(more) or 'one process'}: SIGTERM at 8 and -9 at 23 bitwise")
 
 
-def test_a_sweep_runs_each_job_counts_them_and_writes_nothing_outside_its_study(run_here):
-    code, answer, err = run_here("-m", "norm=layernorm,rmsnorm", "trainer.steps=2")
-    assert code == 0, err
-    assert answer == {
-        "study": "main", "runs": 2, "finished": 2, "diverged": 0, "failed": 0, "missing": 0,
-        "report": "runs/main/report.html",
-    }  # fmt: skip
-    assert len([path for path in Path("runs/main").iterdir() if path.is_dir()]) == 2
-    assert {path.name for path in Path.cwd().iterdir()} == {"corpus.txt", "runs"}
-
-
 def test_where_is_swept_without_quotes_though_the_placements_file_has_none(run_here):
     entries = (
         "[{blocks: i == 0, equation: norm(x + f(x))}]",

@@ -58,7 +58,7 @@ def test_on_a_gpu_two_runs_and_a_resumed_one_are_equal_to_the_last_digit(
 def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(calm, monkeypatch):
     assert calm["model_flops_utilisation"] is None
     monkeypatch.setattr(machine, "device", lambda kind: "NVIDIA toy")
-    monkeypatch.setitem(ACCELERATORS, "toy", Accelerator("toy", {"fp32": 1e9}, 0, 0))
+    monkeypatch.setitem(ACCELERATORS, "toy", Accelerator("toy", {"fp32": 1e9}, 0))
     run = go("study=toy")
     a_second = run["flops"] / run["tokens"] * run["tokens_per_second"]
     assert run["model_flops_utilisation"] == pytest.approx(a_second / 1e9, abs=1e-4, rel=1e-3)
@@ -66,7 +66,7 @@ def test_a_run_says_how_much_of_its_device_it_used_where_that_is_known(calm, mon
 
 def test_a_run_that_goes_on_elsewhere_says_so_and_where_it_was(stop_at, monkeypatch, capfd):
     for name in ("toy", "other"):
-        monkeypatch.setitem(ACCELERATORS, name, Accelerator(name, {"fp32": 1e9}, 0, 0))
+        monkeypatch.setitem(ACCELERATORS, name, Accelerator(name, {"fp32": 1e9}, 0))
     stop_at(5, 13)
     for device in ("NVIDIA toy", "NVIDIA toy", "NVIDIA other"):
         monkeypatch.setattr(machine, "device", lambda kind, device=device: device)
@@ -161,9 +161,9 @@ def test_a_signal_during_validation_loses_nothing(calm, monkeypatch):
         current["stopping"] = self
         return original_enter(self)
 
-    def evaluate(self, windows, stopping=None):
+    def evaluate(self, windows):
         current["stopping"].stop_requested = next(times, False)
-        return original(self, windows, stopping)
+        return original(self, windows)
 
     monkeypatch.setattr(Stopping, "__enter__", enter)
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
@@ -234,7 +234,7 @@ def test_watching_every_step_changes_no_bit(typed):
 
 @pytest.mark.goal("R5")
 def test_what_is_measured_inside_stands_once_at_its_step_and_ends_no_average(calm):
-    """At 1 and every fifth: beside the loss at 15 and 20 and in rows of their own at 1, 5."""
+    """At 1 and every fifth: with the loss at 15 and 20, and in separate rows at 1, 5."""
     with_probes, without = calm, go("study=b", "trainer.probe_every=0")
     found = rows(with_probes["folder"])
     probed = {row["step"]: row for row in found if "probe/stream_rms/0" in row}

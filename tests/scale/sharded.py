@@ -1,4 +1,4 @@
-"""Models in shards on several ranks, beside the same models in one process."""
+"""Models in shards on several ranks, compared with the same models in one process."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -127,7 +127,7 @@ def _compare_steps(ranks, config):
         for _ in range(STEPS):
             assert each.train_step() is None
             probed.append(each.probed)
-        nats, tokens = each.evaluate(windows)
+        nats, tokens, _ = each.evaluate(windows)
         seen.append({
             "losses": torch.tensor(each.losses, dtype=torch.float64),
             "norm": torch.tensor(each.grad_norm, dtype=torch.float64),

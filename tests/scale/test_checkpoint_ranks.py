@@ -34,13 +34,12 @@ def hand_on(ranks, folder, source, target):
         load_weights(trainer.model, model)
         load_optimizers(trainer.model, trainer.optimizers, optimizer)
     trainer.evaluate([batch_of(3)])
-    for _ in range(2):  # the second finds the step saved, and gathers for nothing
-        if ranks.rank == 0:
-            save(folder, target, trainer)
-        else:
-            checkpoint.follow(trainer.tensors())
-        if ranks.count > 1:
-            distributed.barrier()
+    if ranks.rank == 0:
+        save(folder, target, trainer)
+    else:
+        checkpoint.follow(trainer.tensors())
+    if ranks.count > 1:
+        distributed.barrier()
 
 
 def contents(folder, step):

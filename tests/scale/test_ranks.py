@@ -23,12 +23,11 @@ from warm import Command
 
 from transformer_norms import ConfigError, cli, compose
 from transformer_norms.config.building import build_model
+from transformer_norms.run.beginning import check_ranks
 from transformer_norms.run.plan import Plan
-from transformer_norms.run.run import Run
 from transformer_norms.run.summary import Data
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel import ranks as ranks_module
-from transformer_norms.training.parallel.micro_batches import micro_batch_count
 from transformer_norms.training.parallel.ranks import ALONE, Ranks, add_in_tree
 from transformer_norms.training.parallel.work_division import Division, divide, resume_division
 
@@ -91,10 +90,10 @@ def add_on_ranks(ranks, tensors):
 def check_weights(ranks):
     """The weights are equal, and then one differs in its last bits."""
     trainer = trainer_of(ranks, [])
-    trainer.micro_batches.check_ranks()
+    ranks.check_equal(trainer.parameters)
     with torch.no_grad():
         trainer.parameters[-1].view(-1)[0] += 1e-6 * ranks.rank
-    trainer.micro_batches.check_ranks()
+    ranks.check_equal(trainer.parameters)
 
 
 CASES = [["placement=hybrid", "trainer.accumulation=4", "model.dropout=0.1"]]
@@ -132,7 +131,7 @@ def test_replicas_give_the_bits_of_one_with_as_many_micro_batches():
 
 
 def test_what_is_dropped_depends_on_the_step_and_the_sequence():
-    """A micro-batch that stands elsewhere in the step's batch drops otherwise."""
+    """A micro-batch at another place in the step's batch drops other numbers."""
     trainer = trainer_of(ALONE, ["model.dropout=0.5", "trainer.accumulation=2"])
     same = batches(0)[:8].repeat(2, 1)
 
@@ -156,7 +155,7 @@ def divided(before, ranks, cores, *typed, device="cpu"):
     sizes = [text for text in SIZES if not text.startswith("trainer.device=")]
     config = compose([*sizes, *typed], device)
     model = build_model(config, VOCABULARY)
-    return resume_division(before, config.trainer, model, Ranks(0, ranks), cores // ranks)
+    return resume_division(before, config.trainer, model, cores // ranks, ranks)
 
 
 def test_a_run_of_replicas_goes_on_with_one_model_on_a_gpu():
@@ -200,8 +199,8 @@ def test_what_ranks_cannot_share_is_refused(typed, ranks, said):
     config = compose([*(text for text in SIZES if text.partition("=")[0] not in keys), *typed])
     model, optimizer = build_model(config, VOCABULARY), OPTIMIZERS["adamw"]
     with pytest.raises(ConfigError, match=said):
-        divide(config.trainer, model, optimizer, Ranks(0, ranks), 2)
-    divide(config.trainer, model, optimizer, ALONE, 2)
+        divide(config.trainer, model, optimizer, 2, ranks)
+    divide(config.trainer, model, optimizer, 2)
 
 
 def test_rows_that_know_of_each_other_want_the_accumulation_typed():
@@ -209,21 +208,20 @@ def test_rows_that_know_of_each_other_want_the_accumulation_typed():
         def forward(self, x):
             return x - x.mean(0, keepdim=True)
 
-    two = Ranks(0, 2)
     for accumulation, said in ((1, "trainer.accumulation=2 says so"), (2, None)):
         config = compose([*SIZES, f"trainer.accumulation={accumulation}", "model.dropout=0.1"])
         model = build_model(config, VOCABULARY)
-        divide(config.trainer, model, OPTIMIZERS["adamw"], two, 1)
+        divide(config.trainer, model, OPTIMIZERS["adamw"], 1, 2)
         model.blocks[1].mlp.f.mid = OfTheBatch()
         if said is None:
-            divide(config.trainer, model, OPTIMIZERS["adamw"], two, 1)
+            divide(config.trainer, model, OPTIMIZERS["adamw"], 1, 2)
             continue
         with pytest.raises(ConfigError, match=said):
-            divide(config.trainer, model, OPTIMIZERS["adamw"], two, 1)
+            divide(config.trainer, model, OPTIMIZERS["adamw"], 1, 2)
 
 
 def test_a_rank_that_was_started_by_another_command_is_refused(here):  # noqa: F811
-    """The times of checkpoints and probes are no part of a run's identity, and ranks whose times
+    """The times of checkpoints and probes are not a part of a run's identity, and ranks whose times
     differ would wait for one another for ever."""
 
     class Two(Ranks):
@@ -231,10 +229,10 @@ def test_a_rank_that_was_started_by_another_command_is_refused(here):  # noqa: F
             assert "trainer.checkpoint_every" in value
             return [value, {**value, "trainer.checkpoint_every": 8}]
 
-    run = Run(Plan(compose([*BASE, "parallel=ddp"])))
-    run.ranks, facts = Two(), {"train": {}, "val": {}, "test": {}, "identity": {}}
+    plan = Plan(compose([*BASE, "parallel=ddp"]))
+    facts = {"train": {}, "val": {}, "test": {}, "identity": {}}
     with pytest.raises(ConfigError, match=r"rank 1 has another trainer\.checkpoint_every than"):
-        run._check_ranks(Data(fingerprint="0", **facts))
+        check_ranks(plan, Data(fingerprint="0", **facts), Two())
 
 
 def test_all_processes_say_that_there_are_more_of_them_than_gpus(monkeypatch):
@@ -246,11 +244,6 @@ def test_all_processes_say_that_there_are_more_of_them_than_gpus(monkeypatch):
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         with pytest.raises(ConfigError, match="it should be --nproc-per-node 1"):
             ranks_module.join("ddp", "cuda")
-
-
-def test_the_micro_batches_are_the_least_that_all_share():
-    given = [(1, 1, 1), (1, 2, 1), (3, 2, 1), (4, 2, 2)]
-    assert [micro_batch_count(*each) for each in given] == [1, 2, 6, 4]
 
 
 # ------------------------------------------------------------------------- the command

@@ -157,13 +157,6 @@ def test_a_kill_while_a_checkpoint_is_removed_leaves_no_half_of_it(folder, monke
     assert [checkpoint.verify(path).step for path in sorted(folder.glob("step-*"))] == [100, 300]
 
 
-def test_a_step_that_verifies_is_not_written_again(folder, last):
-    before = (last / "manifest.json").stat()
-    save(folder, 200)
-    after = (last / "manifest.json").stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-
-
 def test_a_checkpoint_without_its_optimizer_still_verifies_and_says_what_it_lacks(last):
     (last / "optimizer.safetensors").unlink()
     found = checkpoint.verify(last)

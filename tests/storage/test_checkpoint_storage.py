@@ -108,11 +108,11 @@ def test_json_is_replaced_at_once_and_never_holds_nan(tmp_path, monkeypatch):
 
 def test_numbers_that_are_not_finite_become_null_and_are_named(tmp_path):
     metrics = MetricsFile(tmp_path / "metrics.jsonl")
-    metrics.append({"step": 1, "loss": math.nan, "lr": 0.1, "norms": (1.0, math.inf), "ok": (1, 2)})
+    metrics.append({"step": 1, "loss": math.nan, "lr": 0.1, "norm": math.inf, "probe": None})
     metrics.sync()
     assert json.loads(metrics.path.read_text()) == {
-        **{"step": 1, "loss": None, "lr": 0.1, "norms": [1.0, None], "ok": [1, 2]},
-        "nonfinite": ["loss", "norms"],
+        **{"step": 1, "loss": None, "lr": 0.1, "norm": None, "probe": None},
+        "nonfinite": ["loss", "norm"],
     }
 
 

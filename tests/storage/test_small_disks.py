@@ -12,7 +12,7 @@ from warm import result
 from transformer_norms.data import CORPORA
 from transformer_norms.data.token_cache import cache_folder
 from transformer_norms.errors import StorageError
-from transformer_norms.run import checkpoint, run
+from transformer_norms.run import beginning, checkpoint
 from transformer_norms.run.metrics import MetricsFile, read_metrics
 from transformer_norms.run.record import Record
 
@@ -130,7 +130,7 @@ def test_a_disk_with_what_was_asked_for_is_enough_and_with_less_is_refused_at_on
     assert left == [tmp_path / "disk/cache"] * together
     needed = -(-asked(line) // 4096) * 4096
     with monkeypatch.context() as patch:
-        patch.setattr(run, "build_model", lambda *_: pytest.fail("the model is built"))
+        patch.setattr(beginning, "build_model", lambda *_: pytest.fail("the model is built"))
         code, line, left, _ = attempt(int(0.95 * needed))
     assert (code, asked(line)) == (4, pytest.approx(needed, abs=4096))
     assert left == [tmp_path / "disk/cache"] * together

@@ -8,7 +8,7 @@ from trainers import trainer_of
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.training.accelerators import find_accelerator, peak_of
-from transformer_norms.training.flops import ATTENTION, flops_per_token, work
+from transformer_norms.training.flops import flops_per_token, work
 from transformer_norms.training.trainer import Trainer
 
 NAMED = {  # as torch.cuda.get_device_name gives it: bf16, fp32
@@ -86,6 +86,7 @@ def test_to_count_flops_leaves_what_is_compiled_to_be_compiled():
         "norm=rmsnorm",
         "norm=gatednorm",
         "placement=qk_cap",
+        "attention=sinks",
         "trainer.activation_checkpointing=true",
     ],
 )
@@ -115,13 +116,6 @@ def test_flops_of_latents_are_those_of_their_matrices_and_sizes():
     assert flops_per_token(trainer_of(*typed), context) == 3 * 2 * (weights + pairs)
 
 
-@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
-def test_a_gpus_kernels_are_counted_as_a_processors(kernel):
-    q, k, v = (2, 3, 8, 4), (2, 3, 6, 4), (2, 3, 6, 5)
-    count = ATTENTION[getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention")]
-    assert count(q, k, v, None, True, out_shape=()) == 2 * (2 * 3 * 8 * 6) * (4 + 5)
-
-
 @pytest.mark.parametrize(
     ("typed", "near"),
     [
@@ -137,8 +131,6 @@ def test_an_accelerator_that_is_not_known_is_answered_with_the_nearest_name(type
     assert typed in str(error.value)
 
 
-def test_accelerators_have_the_memory_and_link_of_their_data_sheets():
-    figures = {"H100 SXM": (80e9, 450e9), "A100 PCIe 40GB": (40e9, 32e9), "T4": (16e9, 16e9)}
-    for name, wanted in figures.items():
-        found = find_accelerator(name.lower())
-        assert (found.memory, found.link) == wanted
+def test_accelerators_have_the_memory_of_their_data_sheets():
+    for name, memory in {"H100 SXM": 80e9, "A100 PCIe 40GB": 40e9, "T4": 16e9}.items():
+        assert find_accelerator(name.lower()).memory == memory

@@ -11,7 +11,8 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import options
-from transformer_norms.training.optimizer import OPTIMIZERS, Muon, groups, orthogonal
+from transformer_norms.training.optimizer import OPTIMIZERS, Muon, orthogonal
+from transformer_norms.training.parameter_groups import groups
 from transformer_norms.training.schedule import SCHEDULES
 
 
@@ -98,7 +99,7 @@ def test_a_factor_of_the_rate_is_of_a_group_and_leaves_the_decay_as_it_is(optimi
         "head.weight": 0.5,
     }
     for name, factor in expected.items():
-        # lr * weight_decay is what a step takes away: 0.01 * 0.2 whatever the factor.
+        # lr * weight_decay is what a step takes away: 0.01 * 0.2 for every factor.
         assert found[name] == pytest.approx((0.01 * factor, 0.2 / factor)), name
     assert found["final.gain"] == pytest.approx((0.06, 0))
     assert found["blocks.0.mlp.f.up.bias"] == pytest.approx((0.04, 0))

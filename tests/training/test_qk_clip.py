@@ -11,7 +11,6 @@ from new_process import run_python
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.config.saved import to_yaml
-from transformer_norms.signals import Stopping
 
 CONTEXT, THRESHOLD = 16, 1.15
 CLIP = f"trainer.qk_clip={THRESHOLD}"
@@ -64,7 +63,7 @@ def test_a_head_above_the_threshold_is_scaled_by_the_papers_factor_and_no_other(
 
 @pytest.mark.nightly
 def test_a_head_of_a_compiled_model_is_scaled_too():
-    """In a process of its own: what checks shapes here is not compiled."""
+    """In a separate process: what checks shapes here is not compiled."""
     run_python("import test_qk_clip as t; t.assert_scaled(t.COMPILED)")
 
 
@@ -118,7 +117,7 @@ def test_below_the_threshold_no_digit_changes_and_a_row_tells_what_was_clipped()
     for trainer, heads, factor in ((high, 0, 1.0), (low, len(low.clips), min(low.clips))):
         record = Record()
         trainer.settings = replace(trainer.settings, log_every=1, eval_every=0)
-        trainer.measure(record, Stopping())
+        trainer.measure(record)
         assert (record[0]["qk_clip/heads"], record[0]["qk_clip/factor"]) == (heads, factor)
         assert trainer.clips == []
     assert "qk_clip" not in str(plain.state().keys())

@@ -17,7 +17,8 @@ from transformer_norms.config.building import build_model
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.parallel.replicas import Replicas, replica_count, thread_count
+from transformer_norms.training.parallel.replicas import Replicas
+from transformer_norms.training.parallel.work_division import divide, thread_count
 
 # Two streams, weights held to a length, a number that two sub-layers share, a skip to the block's
 # start, norms of each head, attention written out, blocks computed again.
@@ -54,7 +55,7 @@ ALL = sorted({*variants.every_variant()} - {"norm=batchnorm"})
     "name", [*CASES, *(pytest.param(name, marks=pytest.mark.nightly) for name in ALL)]
 )
 def test_a_replica_has_the_models_weights_and_adds_the_gradients_of_its_share_to_the_models(name):
-    """To rounding. It has gradients of its own: else two threads would add to one tensor."""
+    """To rounding. It has separate gradients: else two threads would add to one tensor."""
     typed = CASES.get(name) or [*variants.every_variant()[name], "trainer.precision=fp64"]
     precision = next(text[-4:] for text in typed if "precision" in text)
     rtol, atol = NEAR[precision]
@@ -86,15 +87,15 @@ def test_training_is_that_of_one_model_to_rounding_and_the_same_each_time():
 def test_an_evaluation_computes_each_window_whole(rows):
     one, two = trainer_of(replicas=1), trainer_of()
     windows = [one.batches(0), one.batches(0)[:rows], one.batches(0)[:1, :5]]
-    (nats, tokens), (found, found_tokens) = (trainer.evaluate(windows) for trainer in (one, two))
-    assert found_tokens == tokens == sum(window[:, 1:].numel() for window in windows)
-    assert found == pytest.approx(nats, rel=1e-6)
+    one, two = (trainer.evaluate(windows) for trainer in (one, two))
+    assert one.tokens == two.tokens == sum(window[:, 1:].numel() for window in windows)
+    assert two.nats == pytest.approx(one.nats, rel=1e-6)
 
 
 def test_an_evaluation_has_neither_dropout_nor_a_graph_and_training_has_both():
     trainers = [trainer_of("model.dropout=0.5", replicas=count) for count in (1, 2)]
     batch = trainers[0].batches(0)
-    (one, _), (two, _) = (trainer.evaluate([batch]) for trainer in trainers)
+    one, two = (trainer.evaluate([batch]).nats for trainer in trainers)
     assert one == pytest.approx(two, rel=1e-6)
     for graph in (False, True):
         with torch.set_grad_enabled(graph):
@@ -142,7 +143,7 @@ def enough(*typed):
 
 def replicas_of(config, model, threads, typed="auto"):
     settings = changed(config, "trainer.replicas", typed).trainer
-    return replica_count(settings, model, threads, OPTIMIZERS[config.optimizer.type])
+    return divide(settings, model, OPTIMIZERS[config.optimizer.type], threads).replicas
 
 
 def apart(model):

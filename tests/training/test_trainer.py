@@ -41,9 +41,9 @@ def test_an_evaluation_is_the_same_each_time_and_in_batches_of_any_size(measured
     tokens = np.random.default_rng(0).integers(0, 31, 64 * 16 + 8)
     found = [trainer.evaluate(windows(tokens, 16, 10**6, 64)) for _ in range(10)]
     assert found == found[:1] * 10
-    nats, count = trainer.evaluate(windows(tokens, 16, 10**6, 1))
-    assert count == found[0][1] == len(tokens) - 1
-    difference = abs(nats - found[0][0]) / count
+    nats, count, _ = trainer.evaluate(windows(tokens, 16, 10**6, 1))
+    assert count == found[0].tokens == len(tokens) - 1
+    difference = abs(nats - found[0].nats) / count
     assert difference <= 1e-6
     measured(f"10 times one loss, bitwise; batches of 1 and of 64 differ by {difference:.0e} nats")
 
@@ -53,8 +53,8 @@ def test_the_losses_by_blocks_are_those_of_the_model_on_each_part_of_the_text(co
     trainer = trainer_of("norm=layernorm", "trainer.precision=fp64")
     losses(trainer, 3)
     tokens = np.random.default_rng(0).integers(0, 31, 16 * count + 6)  # the last has five tokens
-    nats, _ = trainer.evaluate(windows(tokens, 16, 10**6, 1))
-    blocks, size = trainer.blocks, -(-count // 64)
+    nats, _, blocks = trainer.evaluate(windows(tokens, 16, 10**6, 1))
+    size = -(-count // 64)
     assert len(blocks) == count // size <= 64
     starts = [16 * size * block for block in range(len(blocks))]
     ends = [*starts[1:], len(tokens) - 1]  # what is left belongs to the last block
@@ -81,7 +81,7 @@ print(dynamo.counters["stats"]["unique_graphs"], *losses)
 
 
 def compiled_and_eager(*typed):
-    """Losses of 20 steps, in processes of their own: what checks shapes here is not compiled."""
+    """Losses of 20 steps, in separate processes: what checks shapes here is not compiled."""
     for compiled in ("block", "none"):
         command = COMPILED.format([f"trainer.compile={compiled}", *typed])
         graphs, *losses = map(float, run_python(command).split())
@@ -98,24 +98,19 @@ def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
     assert min(eager) > 0.1
 
 
+LATENTS = ["architecture.q_rank=14", "architecture.kv_rank=10", "architecture.value_dim=20"]
+LATENTS += ["architecture.rope_dim=4", "architecture.sliding_window=5"]
+COMPILED_CASES = [[f"placement={placement}"] for placement in options("placement")]
+COMPILED_CASES += [
+    [*LATENTS, more]
+    for more in ("attention=sinks", "placement=mhc", "trainer.activation_checkpointing=true")
+]
+
+
 @pytest.mark.goal("A4")
 @pytest.mark.nightly
-@pytest.mark.parametrize("placement", options("placement"))
-def test_compiled_every_placement_is_the_same_function(placement):
+@pytest.mark.parametrize("typed", COMPILED_CASES, ids=" ".join)
+def test_compiled_every_placement_and_latents_are_the_same_function(typed):
     """In float64, where 20 steps of an optimizer leave rounding small."""
-    compiled, eager = compiled_and_eager("trainer.precision=fp64", f"placement={placement}")
-    assert compiled == pytest.approx(eager, rel=1e-9)
-
-
-@pytest.mark.goal("A4")
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "typed",
-    [["attention=sinks"], ["placement=mhc"], ["trainer.activation_checkpointing=true"]],
-    ids=" ".join,
-)
-def test_compiled_attention_through_latents_is_the_same_function(typed):
-    ranks = ["architecture.q_rank=14", "architecture.kv_rank=10", "architecture.value_dim=20"]
-    ranks += ["architecture.rope_dim=4", "architecture.sliding_window=5"]
-    compiled, eager = compiled_and_eager("trainer.precision=fp64", *ranks, *typed)
+    compiled, eager = compiled_and_eager("trainer.precision=fp64", *typed)
     assert compiled == pytest.approx(eager, rel=1e-9)

@@ -53,7 +53,7 @@ class Window(Softmax):
 
 @ATTENTIONS("linear")
 class GatedLinear(torch.nn.Module):
-    """sigmoid(W x) * (causal(q k^T) v): a matrix of its own, and no softmax"""
+    """sigmoid(W x) * (causal(q k^T) v): an own matrix, and no softmax"""
 
     refuses = {
         "architecture.attention_cap": "it has no logits to bound",
@@ -249,7 +249,7 @@ def test_a_probe_of_the_stream_is_one_function(trainer_of):
     streams = []
     trainer.model.blocks[1].register_forward_hook(lambda block, given, y: streams.append(y))
     assert trainer.train_step() is None
-    # The probe's pass came first; singular values stand for the eigenvalues.
+    # The probe's pass came first; squared singular values are the eigenvalues.
     (x, *_), keys = streams, trainer.probed.keys()
     spread = torch.linalg.svdvals((x - x.mean((0, 1))).flatten(0, 1)) ** 2
     wanted = (spread.sum() ** 2 / spread.square().sum()).item()
@@ -291,7 +291,7 @@ def test_a_z_loss_has_the_gradient_of_its_formula_in_pieces_parts_and_replicas(
     for parameter, gradient in zip(trainer.parameters, wanted, strict=True):
         torch.testing.assert_close(parameter.grad.double(), gradient, **near)
     # An evaluation is plain cross-entropy.
-    evaluated, count = trainer.evaluate([batch])
+    evaluated, count, _ = trainer.evaluate([batch])
     assert evaluated / count == pytest.approx(nats.item(), rel=tolerance)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import lcm
 from typing import Any
 
 from torch import nn
@@ -23,7 +24,7 @@ from transformer_norms.norms import nothing
 from transformer_norms.training.graphs.compiling import Compilation, choose_mode
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
-from transformer_norms.training.parallel.micro_batches import MicroBatches, micro_batch_count
+from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.parallel.ranks import ALONE, Ranks
 from transformer_norms.training.parallel.sharding import ShardedLoss, ShardedMicroBatches
 from transformer_norms.training.recomputation import recompute
@@ -83,7 +84,7 @@ def build_uninitialized(config: Config, vocab_size: int, shard: Shard = nothing)
 
 
 def build_position(config: Config) -> NoPosition:
-    """Returns what gives tokens their positions, in all blocks of a model."""
+    """Returns the positions of tokens, for all blocks of a model."""
     sizes, architecture, blocks = config.model, config.architecture, config.blocks
     turned = [own.rope_dim or own.sizes.head_dim for own in blocks]
     position: NoPosition = POSITIONS.maker(config.position)(
@@ -132,14 +133,14 @@ def build_trainer(
     """Returns the trainer of a composed config. Moves the model to the config's device.
 
     `ranks`, and `replicas` of the model on each, share the `micro_batches` of a step, which are by
-    default as few as can be shared; `replica_count` says how many replicas there can be. Each
+    default as few as can be shared; `divide` says how many replicas there can be. Each
     replica works on as many threads as torch has, so a caller who asks for several divides the
     threads among them (torch.set_num_threads). `loss` makes the loss of the model."""
     settings = config.trainer
     model, compilation = _prepare(model, settings)
     # Before there are replicas, which share what it reads.
     qk_clip = None if settings.qk_clip == "none" else QKClip(model, settings.qk_clip, shard_like)
-    count = micro_batches or micro_batch_count(settings.accumulation, replicas, ranks.count)
+    count = micro_batches or lcm(settings.accumulation, replicas * ranks.count)
     in_shards = compilation.sharded
     work = (ShardedMicroBatches if in_shards else MicroBatches)(
         (ShardedLoss if in_shards else loss)(
@@ -151,7 +152,7 @@ def build_trainer(
             rows=settings.batch_size // count,
         ),
         count=count,
-        asked=settings.accumulation,
+        accumulation=settings.accumulation,
         replicas=replicas,
         ranks=ranks,
         seed=config.seed,

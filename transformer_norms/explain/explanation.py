@@ -27,7 +27,7 @@ from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.model.sizes import OF_BLOCKS
 from transformer_norms.norms import NOT_ARGUMENTS
 from transformer_norms.training.measures import WORDS
-from transformer_norms.training.optimizer import decay_by_group, factor_of, groups
+from transformer_norms.training.parameter_groups import decay_by_group, factor_of, groups
 from transformer_norms.training.probes import measure_start
 
 Cell = str | int  # a whole number is a count, which adds up where blocks are alike

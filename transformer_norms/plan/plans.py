@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import lcm
 from typing import Any
 
 from transformer_norms.comparison.sweep_record import label
@@ -15,7 +16,6 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.plan.rehearsal import Bytes, Stage
 from transformer_norms.progress import Live, track
 from transformer_norms.sweep.question import Request, read_request
-from transformer_norms.training.parallel.micro_batches import micro_batch_count
 
 GIB = 2**30
 # Assumed: the CUDA context and the workspaces of cuBLAS; an interpreter with torch.
@@ -53,7 +53,7 @@ def divide_step(config: Config) -> StepLayout:
     replicas = 1 if settings.replicas == "auto" else settings.replicas
     if replicas > 1 and settings.device != "cpu":
         raise ConfigError(f"trainer.replicas={replicas}: they are for a CPU")
-    count = micro_batch_count(settings.accumulation, replicas, 1)
+    count = lcm(settings.accumulation, replicas)
     if settings.batch_size % count:
         raise ConfigError(
             f"trainer.replicas={replicas}: they cannot share {settings.batch_size} sequences "

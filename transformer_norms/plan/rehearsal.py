@@ -25,8 +25,9 @@ from transformer_norms.model.attention import Softmax
 from transformer_norms.model.attentions.kernels import Pattern
 from transformer_norms.training.flops import training_flops
 from transformer_norms.training.loss import LOSSES, ModelLoss
-from transformer_norms.training.optimizer import OPTIMIZERS, groups
-from transformer_norms.training.probes import probe_of
+from transformer_norms.training.optimizer import OPTIMIZERS
+from transformer_norms.training.parameter_groups import groups
+from transformer_norms.training.probes import Probe
 from transformer_norms.training.recomputation import recompute
 
 # What memory is taken for. `work` is what the optimizer's step holds for a moment.
@@ -157,7 +158,7 @@ class Stage:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         nn.utils.clip_grads_with_norm_(self.parameters, 1.0, norm)
-        with probe_of(self.model, self.config.trainer.probe_every, 1).update():
+        with Probe(self.model, self.config.trainer.probe_every > 0).update():
             for optimizer in optimizers:
                 optimizer.step()
             self.model.constrain(self.model)

@@ -5,14 +5,15 @@ The manifest says which run a checkpoint belongs to.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, TensorSpec, safe_open
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from transformer_norms.errors import NoUsableCheckpoint
@@ -50,7 +51,7 @@ class Checkpoint:
 
     @contextmanager
     def open(self, name: str) -> Iterator[Any]:
-        """Opens stored tensors, of which slices are read when they are asked for.
+        """Opens stored tensors, each of which is read when it is asked for.
 
         Raises DamagedError where the checkpoint keeps weights only, and where the file holds no
         tensors or none that fit.
@@ -82,20 +83,16 @@ def save(
 ) -> Path:
     """Writes `folder`/step-XXXXXXXX with one safetensors file for each of `tensors`, and prunes.
 
-    `identity` is that of the run. A checkpoint of this run, step and state is left as it is if it
-    verifies, and any other one of that step is replaced. Raises NonFiniteError or StorageError,
-    which leave the other checkpoints untouched and no trace of this one. Where tensors are sharded,
-    every other rank calls `follow` meanwhile.
+    `identity` is that of the run. A folder of that step, which the run has passed over, is
+    replaced. Raises NonFiniteError or StorageError, which leave the other checkpoints untouched and
+    no trace of this one. Where tensors are sharded, every other rank calls `follow` meanwhile.
     """
     path = folder / f"step-{step:08d}"
     encoded = json.dumps(state, indent=1, allow_nan=False).encode()
-    if _is_saved(path, identity, json.loads(encoded), tensors):
-        follow(tensors)
-        return path
-    sizes = {name: stream_size(group) for name, group in tensors.items()}
+    sizes = {name: sum(t.nbytes for t in group.values()) for name, group in tensors.items()}
     with build_folder(path, len(encoded) + sum(sizes.values())) as draft:
         for name, group in tensors.items():
-            draft.write(name + _SUFFIX, stream(group), sizes[name])
+            draft.add(name + _SUFFIX, partial(save_file, _gathered(group)), sizes[name])
         draft.write(_STATE, [encoded], len(encoded))
         about = {"schema": SCHEMA, "identity": identity, "step": step, "finite": True}
         draft.seal({**about, "extra": extra})
@@ -103,21 +100,10 @@ def save(
     return path
 
 
-def _is_saved(path: Path, identity: str, state: Any, names: Iterable[str]) -> bool:
-    """Whether `path` is what would be written. What was passed over when the run went on is not."""
-    try:
-        saved = verify(path)
-        for name in names:
-            saved.check_has(name)
-    except DamagedError:
-        return False
-    return saved.identity == identity and saved.state == state
-
-
 def follow(tensors: Mapping[str, Tensors]) -> None:
     """Gathers what `save` gathers, in the same order, without writing."""
     for group in tensors.values():
-        for _, tensor in _in_order(group):
+        for tensor in group.values():
             whole(tensor.detach())
 
 
@@ -170,7 +156,7 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
     comes last, with step -1."""
     numbered = []
     if is_there(folder) and (folder.is_symlink() or not folder.is_dir()):
-        # To prune behind a link would delete what lies elsewhere.
+        # To prune a folder that a link leads to would delete what lies elsewhere.
         raise NoUsableCheckpoint(f"{folder}: is no folder; a link to one counts as none")
     for path in folder.glob("step-*"):
         name = re.fullmatch(r"step-([0-9]{8,18})", path.name)
@@ -189,47 +175,10 @@ def verify(path: Path) -> Checkpoint:
     return Checkpoint(path, identity, step, state, manifest["extra"], manifest["files"])
 
 
-# ------------------------------------------------------------------- tensors, written one at a time
-
-# safetensors' own writer wants all of them at once. A file is 8 bytes with the length of the
-# header, the header (JSON: dtype, shape and place of each tensor) and the bytes of the tensors:
-# https://github.com/huggingface/safetensors#format
-
-
-def stream_size(tensors: Tensors) -> int:
-    """Returns the bytes of the file. It is known from the shapes."""
-    return len(_header(tensors)) + sum(tensor.nbytes for tensor in tensors.values())
-
-
-def stream(tensors: Tensors) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of the file, with one whole tensor in memory at a time.
-
-    Raises NonFiniteError when it comes to a tensor that holds NaN or an infinity.
-    """
-    yield _header(tensors)
-    for name, tensor in _in_order(tensors):
-        yield _finite_bytes(name, whole(tensor.detach()).cpu().contiguous())
-
-
-def _in_order(tensors: Tensors) -> list[tuple[str, Tensor]]:
-    """Returns wide types first, so that every tensor begins at a multiple of its item's size."""
-    return sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
-
-
-def _header(tensors: Tensors) -> bytes:
-    places, end = {}, 0
-    for name, tensor in _in_order(tensors):
-        start, end = end, end + tensor.nbytes
-        torchs = str(tensor.dtype).removeprefix("torch.")
-        dtype = str(TensorSpec(dtype=torchs, shape=[], data_ptr=0, data_len=0).dtype)  # such as F32
-        places[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(places, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _finite_bytes(name: str, tensor: Tensor) -> memoryview:
-    """Returns the tensor's own memory after it was checked."""
-    if not is_finite_tensor(tensor):
-        raise NonFiniteError(f"{name} holds NaN or an infinity; it is not saved")
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+def _gathered(tensors: Tensors) -> dict[str, Tensor]:
+    """Returns whole tensors in the memory of the processor, which checks each."""
+    found = {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in tensors.items()}
+    for name, tensor in found.items():
+        if not is_finite_tensor(tensor):
+            raise NonFiniteError(f"{name} holds NaN or an infinity; it is not saved")
+    return found

@@ -39,7 +39,7 @@ def draw_curve(folder: Path, summary: Summary) -> Path:
 
 def _name_lines(axes: Any, lines: dict[str, float]) -> None:
     """Draws each line, with its name to the right of the axes. Names that would cover one another
-    stand further down."""
+    are written further down."""
     for value in lines.values():
         axes.axhline(value, color=LINE, linewidth=0.8, linestyle=":")
     low, high = axes.get_ylim()

@@ -18,7 +18,7 @@ Horizon = tuple[str, int | None]  # the fingerprint of the data, and the tokens 
 def ngram_losses(summary: Summary, loss: str) -> list[float]:
     """Returns the losses of the n-grams of order 1, 2, ... on the tokens of which `loss` is the
     model's: val_loss or test_loss."""
-    return summary.data.ngram_losses(loss.removesuffix("_loss"))
+    return summary.data.ngrams.get(loss.removesuffix("_loss"), [])
 
 
 def passes(loss: float, ngram: float) -> bool:

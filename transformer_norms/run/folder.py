@@ -1,4 +1,4 @@
-"""Finds the folder of a run, and locks it."""
+"""Names the folder of a run, finds it, and locks it."""
 
 import os
 import re
@@ -10,10 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.config.tree import diff
+from transformer_norms.config.tree import Config, chosen_value, diff
 from transformer_norms.errors import Busy, ConfigError, hide_secrets
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.locks import Lock, take_lock
+
+# The end of NAME-HASH, of NAME-HASH-from-HASH, which continues another run, and of a later attempt
+# (-2, -3, ...). A hash of eight digits is not a number of an attempt.
+_ENDING = re.compile(r"-([0-9a-f]{8}(?:-from-[0-9a-f]{8})?)(?:-(\d{1,7}))?$")
 
 
 class Attempts:
@@ -23,34 +27,37 @@ class Attempts:
     def __init__(self, study: Path) -> None:
         self._by_hash: dict[str, list[Path]] = {}
         for name in os.listdir(study) if study.is_dir() else ():
-            for digits in _HASH.findall(name):
-                self._by_hash.setdefault(digits, []).append(study / name)
+            if ending := _ENDING.search(name):
+                self._by_hash.setdefault(ending[1], []).append(study / name)
 
     def of(self, run_hash: str, origin: str = "") -> list[Path]:
         """Returns the folders of one identity, oldest first: NAME-HASH, NAME-HASH-2, ... `origin`
-        is what the name of a continued run has behind the hash (-from-HASH)."""
-        end = f"-{run_hash[:8]}{origin}"
-        folders = [
-            folder
-            for folder in self._by_hash.get(run_hash[:8], ())
-            # A continuation is a run of its own, even if its origin's hash looks like this one.
-            if _NUMBER.sub("", folder.name.rpartition(end)[2]) == ""
-            and end in folder.name
-            and ("-from-" in folder.name) == bool(origin)
-        ]
-        folders = [folder for folder in folders if folder.is_dir()]
-        return sorted(folders, key=lambda folder: (attempt_number(folder), folder))
-
-
-_HASH = re.compile("-([0-9a-f]{8})(?=-|$)")
-_NUMBER = re.compile(r"^-\d+$")
+        is what the name of a continued run has after the hash (-from-HASH)."""
+        folders = self._by_hash.get(f"{run_hash[:8]}{origin}", [])
+        return sorted(filter(Path.is_dir, folders), key=lambda one: (attempt_number(one), one))
 
 
 def attempt_number(folder: Path) -> int:
     """Returns 1 for NAME-HASH and 2 for NAME-HASH-2."""
-    # A hash of eight digits may look like a number.
-    number = folder.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() and len(number) < len("01234567") else 1
+    ending = _ENDING.search(folder.name)
+    return int(ending[2] or 1) if ending else 1
+
+
+def readable_name(config: Config, defaults: Mapping[str, str]) -> str:
+    """Returns a name such as `rmsnorm-pre-s0`: norm, placement, each other choice that is not the
+    default, seed. A typed equation becomes `norm_x-f_norm_x`. Two runs may share the name, because
+    the hash that follows it differs."""
+    axes = "recipe init position attention mlp model data tokenizer loss optimizer schedule".split()
+    chosen, choices = config.chosen.choices, config.choices
+    words = re.sub(r"[^A-Za-z0-9_.-]+", "_", re.sub(r"\s*[+]\s*", "-", choices.placement))
+    parts = [choices.norm, words.strip("_.-")[:60]]
+    parts += [choices[axis] for axis in axes if chosen[axis] != defaults[axis]]
+    parts += [
+        f"{key}_{choices[key]}".replace("_norm_", "_")
+        for key in ("embed", "final_norm", "qk_norm", "v_norm")
+        if chosen_value(config.chosen, key) != "auto"
+    ]
+    return "-".join([*parts, f"s{config.seed}"])[:150]
 
 
 def choose_folder(
@@ -88,10 +95,12 @@ def choose_folder(
         changes = ", ".join(f"{key}: {old} then, {new} now" for key, (old, new) in keys.items())
         raise ConfigError(
             f"{path_text(latest)}: the corpus has changed since ({changes}); again=true runs it "
-            "anew beside it"
+            "again, in another folder"
         )
     if files:
-        line = f"run by other code ({files_text(files)}); again=true runs it anew beside it"
+        line = (
+            f"run by other code ({files_text(files)}); again=true runs it again, in another folder"
+        )
         if not summary.ended:
             raise ConfigError(f"{path_text(latest)}: {line}")
         return latest, [line]
@@ -121,7 +130,7 @@ def path_text(folder: Path) -> str:
 def hold_run(folder: Path) -> Lock:
     """Locks the folder for a `with`; raises Busy, which names the holder, if it is locked.
 
-    The lock is on the folder itself, so it leaves no file behind.
+    The lock is on the folder itself, so it leaves no file.
     """
     lock = take_lock(folder)
     if lock is None:

@@ -1,8 +1,14 @@
-"""The identity of a run: the hash of its config, and the hashes of its code."""
+"""The identity of a run: a hash of all settings that can change its result, and of its text.
+
+Two commands mean one run if `result_settings` are equal for both. These are all settings of the
+resolved config but those that change no result beyond its last digits: how often something is
+logged, how many threads compute, the name of the study. The content of the data's files counts,
+and their names do not. The code is not a part of the identity. Its hashes are recorded, and a run
+that other code has begun is not finished by this one.
+"""
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +21,7 @@ from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.training.settings import GROUPS
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
-# The keys that change no result beyond its last digits carry Mark.ASIDE where they are declared.
+# Mark.ASIDE is on the keys that change no result beyond its last digits, where they are declared.
 _ASIDE = tuple(marked(Mark.ASIDE))
 # At this value a key is not part of a run's identity: the runs of before the key are the same runs.
 _NOT_HASHED_AT: dict[str, Any] = {
@@ -41,30 +47,28 @@ _NOT_HASHED_AT: dict[str, Any] = {
     "data.test_fraction": 0,
     "data.val_paths": [],
 }
-# The rooms that training imports, and the helpers that compute or hold its values. The other
-# helpers start a run and show it.
+# The rooms that training imports, and the helpers that compute or hold its values.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
-_NAMED = 3  # settings in a line
 _HELPERS = ("formula.py", "kinds.py", "names.py", "validation.py")
 
 
 def run_hash(config: Resolved, data_identity: Mapping[str, Any]) -> str:
-    """Returns 16 hex digits that stand for all settings that can change a run's result."""
+    """Returns the identity of a run, 16 hexadecimal digits."""
     return digest(result_settings(config, data_identity))
 
 
 def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that can change a run's result. The content of the data's files stands
-    in the place of their paths."""
+    """Returns the settings that can change a run's result. The paths of the data are replaced by
+    the hashes of their content."""
     values: dict[str, Any] = plain(config)
     device = values["trainer"]["device"]
     for key in _ASIDE:
         _drop(values, key.split("."))
-    # Beyond its last digits a step is another one on a GPU: Muon iterates in bfloat16 there, and
-    # dropout draws other numbers. Else the hash holds `cpu`, as it always has for a run on a CPU.
+    # On a GPU Muon iterates in bfloat16, and dropout draws other numbers. All other runs are the
+    # same on a CPU and on a GPU, and are hashed as those of a CPU always were.
     differs = values["optimizer"]["type"] == "muon" or values["model"]["dropout"] != 0
     values["trainer"]["device"] = device if differs else "cpu"
-    values["trainer"]["compile"] = False  # likewise: it was a part of the hash
+    values["trainer"]["compile"] = False  # it was a part of the hash
     for key, value in _NOT_HASHED_AT.items():
         above, _, last = key.rpartition(".")
         node = value_at(values, above) if above else values
@@ -80,6 +84,29 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     if "path" in values["tokenizer"]:
         values["tokenizer"]["path"] = data_identity.get("tokenizer")
     return values
+
+
+def _drop(node: dict[str, Any], key: list[str]) -> None:
+    """Removes a key. `*` means every key of its node."""
+    first, *rest = key
+    if not rest:
+        node.pop(first, None)
+    for name in (node if first == "*" else [first]) if rest else ():
+        if isinstance(node.get(name), dict):
+            _drop(node[name], rest)
+
+
+def _respell(entry: dict[str, Any]) -> dict[str, Any]:
+    """Returns a placement, or an entry of its `where`, with its equations in one spelling: `x+f(x)`
+    is `x + f(x)`."""
+    respelled, text = dict(entry), entry.get("equation")
+    if isinstance(text, dict):
+        respelled["equation"] = {part: canonical(one) for part, one in text.items()}
+    elif text is not None:
+        respelled["equation"] = canonical(text)
+    if "where" in entry:
+        respelled["where"] = [_respell(inner) for inner in entry["where"]]
+    return respelled
 
 
 def kind_of_kernels(config: Config) -> dict[str, Any]:
@@ -103,59 +130,17 @@ def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -
     return settings
 
 
-def _respell(entry: dict[str, Any]) -> dict[str, Any]:
-    """Returns a placement, or an entry of its `where`, with its equations in one spelling: `x+f(x)`
-    is `x + f(x)`."""
-    respelled = dict(entry)
-    text = entry.get("equation")
-    if isinstance(text, dict):
-        respelled["equation"] = {part: canonical(one) for part, one in text.items()}
-    elif text is not None:
-        respelled["equation"] = canonical(text)
-    if "where" in entry:
-        respelled["where"] = [_respell(inner) for inner in entry["where"]]
-    return respelled
-
-
-def _drop(node: dict[str, Any], key: list[str]) -> None:
-    """Removes a key. `*` stands for every key of its node."""
-    first, *rest = key
-    if not rest:
-        node.pop(first, None)
-    for name in (node if first == "*" else [first]) if rest else ():
-        if isinstance(node.get(name), dict):
-            _drop(node[name], rest)
-
-
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns the settings of two runs that differ, the first few of many, in one line, or an empty
     text."""
-    pairs = diff(flat(before), flat(now), "not set")
-    shown = [f"{key} is {old} there and {new} here" for key, (old, new) in pairs.items()][:_NAMED]
-    more = len(pairs) - len(shown)
-    return "; ".join([*shown, f"{more} more differ"] if more else shown)
+    pairs = diff(flat(before), flat(now), "not set").items()
+    lines = [f"{key} is {old} there and {new} here" for key, (old, new) in pairs]
+    return "; ".join([*lines[:3], f"{len(lines) - 3} more differ"] if len(lines) > 3 else lines)
 
 
 def digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def readable(config: Config, defaults: Mapping[str, str]) -> str:
-    """Returns a name such as `rmsnorm-pre-s0`: norm, placement, each other choice that is not the
-    default, seed. A typed equation becomes `norm_x-f_norm_x`. Two runs may share the name, because
-    the hash behind it differs."""
-    axes = "recipe init position attention mlp model data tokenizer loss optimizer schedule".split()
-    chosen, choices = config.chosen.choices, config.choices
-    words = re.sub(r"[^A-Za-z0-9_.-]+", "_", re.sub(r"\s*[+]\s*", "-", choices.placement))
-    parts = [choices.norm, words.strip("_.-")[:60]]
-    parts += [choices[axis] for axis in axes if chosen[axis] != defaults[axis]]
-    parts += [
-        f"{key}_{choices[key]}".replace("_norm_", "_")
-        for key in ("embed", "final_norm", "qk_norm", "v_norm")
-        if chosen_value(config.chosen, key) != "auto"
-    ]
-    return "-".join([*parts, f"s{config.seed}"])[:150]
 
 
 def code(config: Config) -> dict[str, str]:
@@ -176,6 +161,5 @@ def code(config: Config) -> dict[str, str]:
         if (name := file.relative_to(package).as_posix()) not in unused
     }
     files |= {name: package / name for name in _HELPERS}
-    folder = plugins.check_plugins(config.plugins)
-    sources = {**files, **plugins.sources(folder)}
-    return {name: digest[:16] for name, digest in hash_loaded(sources).items()}
+    files |= plugins.sources(plugins.check_plugins(config.plugins))
+    return {name: digest[:16] for name, digest in hash_loaded(files).items()}

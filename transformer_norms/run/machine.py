@@ -84,8 +84,8 @@ def peak_memory(kind: str) -> int:
 
 
 def forget_memory(kind: str) -> None:
-    """Counts a GPU's tensors anew, and returns its free memory to other processes, for a run in a
-    process that trained others before. The peak of a process on a CPU cannot be reset."""
+    """Resets a GPU's peak of memory, and returns its free memory to other processes, for a run in
+    a process that trained others before. The peak of a process on a CPU cannot be reset."""
     if kind == "cuda":
         gc.collect()  # a compiled model is part of a cycle
         torch.cuda.empty_cache()

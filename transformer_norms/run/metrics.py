@@ -90,7 +90,7 @@ def parse_row(line: bytes, name: str) -> dict[str, Any]:
 
 
 def _split(data: bytes) -> tuple[list[bytes], bytes]:
-    """Returns the complete lines, each with its newline, and what a killed writer left behind."""
+    """Returns the complete lines, each with its newline, and what a killed writer left."""
     *lines, torn = data.split(b"\n")
     return [line + b"\n" for line in lines], torn
 
@@ -101,11 +101,5 @@ def open_plain(path: str, flags: int) -> int:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Returns `value` with None for each number in it that is not finite."""
-    if isinstance(value, float):
-        return value if is_finite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite_or_none(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(finite_or_none, value))
-    return [finite_or_none(item) for item in value] if isinstance(value, list) else value
+    """Returns `value`, or None for a number that is not finite."""
+    return None if isinstance(value, float) and not is_finite(value) else value

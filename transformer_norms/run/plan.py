@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from transformer_norms import processes
 from transformer_norms.config.chosen_files import default_axes
@@ -17,10 +16,16 @@ from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
-from transformer_norms.run.folder import Attempts, choose_folder, files_text, path_text
+from transformer_norms.run.folder import (
+    Attempts,
+    choose_folder,
+    files_text,
+    path_text,
+    readable_name,
+)
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.space import check_metrics_size, space_left_to_write
-from transformer_norms.run.summary import Summary, read_summary
+from transformer_norms.run.summary import Data, Summary, read_summary
 from transformer_norms.storage.files import preflight
 from transformer_norms.storage.reading import real_path
 
@@ -64,7 +69,7 @@ class Plan:
         self.origin_identity = ""
         self.origin = None if origin == "none" else self._find_origin(Path(origin))
         after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
-        self.name = f"{identity.readable(config, default_axes())}-{self.hash[:8]}{after}"
+        self.name = f"{readable_name(config, default_axes())}-{self.hash[:8]}{after}"
         study = Path("runs") / config.study
         self.folder, self.remarks = choose_folder(
             study,
@@ -102,12 +107,15 @@ class Plan:
             return {}
         return {self.folder: space_left_to_write(self.folder, self.config, vocab_size)}
 
-    def ngrams(self, tokens: Tokens) -> dict[str, Any]:
-        """Returns the losses of n-grams that saw as many training tokens as the run will."""
+    def data(self, tokens: Tokens) -> Data:
+        """Returns what the record says of the tokens, with the losses of n-grams that saw as many
+        training tokens as the run will."""
         keys, context = self.config.trainer, self.config.model.context
         read = keys.steps * keys.batch_size * context
         with Live() as live:
-            return ngram_facts(tokens, read, context, self.config.data.val_tokens, say, live)
+            ngrams = ngram_facts(tokens, read, context, self.config.data.val_tokens, say, live)
+        identity, fingerprint = self.data_identity, tokens.fingerprint
+        return Data(identity=identity, fingerprint=fingerprint, **tokens.facts, **ngrams)
 
     def _find_origin(self, folder: Path) -> Path:
         """Returns the run that `continue_from` names. Raises ConfigError unless only the horizon

@@ -36,7 +36,7 @@ _NESTED = ("choices", "data", "versions", "source", "process", "warnings", "star
 _SUMMARY = [one.name for one in fields(Summary) if one.name not in _NESTED]
 _NOT_IN_IDENTITY = tuple(key for key in marked(Mark.ASIDE) if "*" not in key)
 _MOST_FOLDERS = 100_000
-# The keys of a config that are read by name, besides its identity.
+# The keys of a config that are read by name, in addition to its identity.
 _READ = (
     "choices seed model.context data.split data.val_tokens tokenizer.type trainer.steps "
     "trainer.batch_size trainer.precision"
@@ -105,7 +105,7 @@ class SavedRun:
         return chosen_value(self.config["chosen"], key)
 
     def choice(self, axis: str) -> str | None:
-        """Returns the name chosen on an axis, `auto` resolved, or None if the key is no axis."""
+        """Returns the name chosen on an axis, `auto` resolved; None if the key is not an axis."""
         name = self.config["choices"].get(axis)
         return None if name is None else str(name)
 
@@ -137,7 +137,7 @@ def runs(folder: str | Path, flat: bool = False) -> list[dict[str, Any]]:
 
     With `flat`, a run is one row of plain values: folder, and the resolved config and the summary
     under dotted names such as `config.model.depth` and `summary.val_loss`. A list is its JSON text.
-    The metrics, which are rows of their own, and the hashes of the code are left out. Raises
+    The metrics, which have many rows, and the hashes of the code are left out. Raises
     ConfigError if there is no such folder, or if a run in it is damaged.
     """
     place = find_study(folder)
@@ -273,6 +273,6 @@ def _read_config(path: Path) -> dict[str, Any]:
         if not all(isinstance(name, str) for name in names) or type(config["seed"]) is not int:
             raise TypeError("choices are names, and the seed is a whole number")
         chosen_value(chosen, "data.seed")
-    except Exception as error:  # whatever its values are
+    except Exception as error:  # its values may be anything
         raise ConfigError(f"{path}: is no run's config: {describe_error(error)}") from None
     return config

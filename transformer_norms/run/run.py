@@ -1,10 +1,14 @@
-"""Trains one run of a config in its folder."""
+"""Trains one run of a config in its folder, from the command to the summary of its end.
+
+`train` finds the folder and answers a run that has ended already. `Run` locks the folder, builds a
+trainer, restores the newest checkpoint, and lets the trainer work until it ends or a signal comes.
+"""
 
 import importlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,51 +17,46 @@ from typing import Any
 import torch
 
 from transformer_norms import processes
-from transformer_norms.config.building import build_batches, build_model, build_trainer
-from transformer_norms.config.saved import to_yaml
-from transformer_norms.config.tree import Config, check_config, diff
+from transformer_norms.config.building import build_batches, build_trainer
+from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data.batches import windows
 from transformer_norms.errors import (
     BEGAN,
-    ConfigError,
     LostRank,
     StorageError,
     describe_error,
     hide_secrets,
 )
-from transformer_norms.kinds import plain
-from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import Live, say
 from transformer_norms.run import checkpoint, machine
+from transformer_norms.run.beginning import (
+    check_ranks,
+    model_of,
+    prepare_model,
+    write_beginning,
+)
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
-from transformer_norms.run.folder import hold_run, path_text, this_process
+from transformer_norms.run.folder import hold_run, path_text
 from transformer_norms.run.identity import kind_of_kernels
-from transformer_norms.run.metrics import LONGEST, read_metrics
+from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
 from transformer_norms.signals import Preempted, Stopping
-from transformer_norms.storage.files import make_folder, remove_leftovers, write_bytes, write_json
-from transformer_norms.storage.reading import is_there, read_bytes
-from transformer_norms.training.causality import pass_warnings
+from transformer_norms.storage.files import make_folder, remove_leftovers
+from transformer_norms.storage.reading import is_there
 from transformer_norms.training.divergence import Overflowed
 from transformer_norms.training.flops import work
 from transformer_norms.training.graphs.compiling import share_kernels
 from transformer_norms.training.loss import Batch, ModelLoss
-from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.ranks import ALONE, join
-from transformer_norms.training.parallel.replicas import thread_count
-from transformer_norms.training.parallel.sharding import sharder
 from transformer_norms.training.parallel.stacks import StackedLoss
-from transformer_norms.training.parallel.work_division import Division, divide, resume_division
-from transformer_norms.training.probes import high_losses, measure_start
 from transformer_norms.training.trainer import Trainer
 
 Follow = Callable[[Path], None]
 Finish = Callable[[], None]
 MakeLoss = Callable[..., ModelLoss]
-_THEN = ", then "  # between the devices of a run that went on elsewhere
 
 
 def train(
@@ -108,68 +107,32 @@ def train(
 
 
 class Run:
-    """Trains a plan in its folder, from the start or from a checkpoint. `train` gives it its
-    tokens, its live line, what stops it, and its record."""
+    """Trains a plan in its folder, from the start or from a checkpoint. With several processes
+    (ranks), each has such an object, and the first one writes."""
 
     def __init__(self, plan: Plan, weights_only: bool = False, loss: MakeLoss = ModelLoss) -> None:
         self.plan, self.config, self.folder = plan, plan.config, plan.folder
         self.weights_only, self.ranks, self.make_loss = weights_only, ALONE, loss
 
     def train(self, stopping: Stopping, follow: Follow, finish: Finish) -> Summary:
-        """Trains to the end or to a signal. Every rank calls it, and rank 0 writes."""
-        self.stopping, self.follow = stopping, follow
-        tokens = self.tokens = self.plan.tokens()
-        data = Data(
-            identity=self.plan.data_identity,
-            fingerprint=tokens.fingerprint,
-            **tokens.facts,
-            **self.plan.ngrams(tokens),
-        )
+        """Trains to the end or to a signal."""
+        self.stopping, self.tokens = stopping, self.plan.tokens()
+        data = self.plan.data(self.tokens)
         self.ranks = join(self.config.parallel.type, self.config.trainer.device)
-        self._check_ranks(data)
-        self.model = self._build()
-        parameters = sum(p.numel() for p in self.model.parameters())
-        say(data.introduction(parameters))
+        check_ranks(self.plan, data, self.ranks)
+        stacked = self.make_loss is not ModelLoss
+        self.prepared = prepare_model(self.plan, self.tokens, self.ranks, stacked)
+        say(data.introduction(self.prepared.parameters))
         with ExitStack() as holding:
-            before = self.ranks.on_first(lambda: self._hold(holding))
-            if before and before.ended:
-                say(f"{path_text(self.folder)} has {before.status} already; nothing to do")
-                summary = before
+            summary = self.ranks.on_first(lambda: self._hold(holding))
+            if summary and summary.ended:
+                say(f"{path_text(self.folder)} has {summary.status} already; nothing to do")
             else:
-                with Live(stays=True) as self.live:
-                    self.trainer = self._build_trainer()
-                    identity = before.identity if before else self.plan.hash
-                    saved = self._choose_checkpoint(identity)
-                    summary = self.ranks.on_first(
-                        lambda: self._write_first(self._summary(before, data, parameters))
-                    )
-                    with self._kernels() as release:
-                        self.record = Record(
-                            self.folder,
-                            summary,
-                            self.config,
-                            self.tokens,
-                            self.live,
-                            begin=(release, partial(self.follow, self.folder)),
-                            writes=self.ranks.writes,
-                        )
-                        summary = self._train_or_fail(saved)
+                summary = self._train_held(summary, data, follow)
         # torchrun ends this process as soon as another one has ended with an exit code.
         self.ranks.on_first(finish)
         self.ranks.leave()
         return summary
-
-    def _check_ranks(self, data: Data) -> None:
-        """Raises ConfigError unless all ranks would train the same run."""
-        typed = {f"trainer.{key}": value for key, value in plain(self.config.trainer).items()}
-        same = {"folder": str(self.folder), "tokens": data.fingerprint, **self.plan.code, **typed}
-        first, *others = self.ranks.gather(same | {"parallel": self.config.parallel.type})
-        for rank, other in enumerate(others, 1):
-            if names := list(diff(first, other)):
-                raise ConfigError(
-                    f"parallel={self.config.parallel.type}: rank {rank} has another "
-                    f"{', '.join(names[:3])} than rank 0; all need one command, code and data"
-                )
 
     def _hold(self, holding: ExitStack) -> Summary | None:
         """Locks the folder for as long as `holding` is entered. Returns the summary that is there,
@@ -182,40 +145,86 @@ class Run:
             read_metrics(self.folder / "metrics.jsonl")  # refuses damaged ones before any writing
         return before
 
-    def _build(self) -> Transformer:
-        """Builds the model, and divides the work of a step. A run that goes on keeps the division
-        as far as its digits depend on it. A run in a stack of runs has one replica."""
-        config, keys = self.config, self.config.trainer
-        before = self.ranks.on_first(lambda: read_summary(self.folder))
-        # The ranks of a larger machine take no more, so that all divide the work alike.
-        cores = min(self.ranks.gather(max(1, processes.cores() // processes.local_count())))
-        threads = before and before.threads
-        if not threads:
-            sizes, count = config.model, self.ranks.count
-            threads = thread_count(keys, sizes, self.tokens.vocab_size, cores, count)
-        torch.set_num_threads(threads)
-        model = self._build_model()
-        seen = pass_warnings(model, self.tokens.vocab_size)
-        self.warnings = [*config.warnings, *self.plan.warnings, *seen]
-        alone: dict[str, Any] = {"replicas": 1} if self.make_loss is not ModelLoss else {}
-        if before:
-            parts = before.micro_batches or 1, before.ranks or 1, before.replicas or 1
-            divided = replace(Division(*parts, threads), **alone)
-            self.division = resume_division(divided, keys, model, self.ranks, cores)
-        else:
-            optimizer = OPTIMIZERS[config.optimizer.type]
-            self.division = divide(replace(keys, **alone), model, optimizer, self.ranks, threads)
-        self.start = None
-        if before is None and self.plan.origin is None:  # else it begins trained
-            first = build_batches(config, self.tokens)(0)  # which variants of one seed share
-            self.start = measure_start(model, first[:, :-1])
-            self.warnings += high_losses(model, first)
-        return model
+    def _train_held(self, before: Summary | None, data: Data, follow: Follow) -> Summary:
+        """Trains in the folder that is locked. `before` is the summary of a run that goes on."""
+        with Live(stays=True) as self.live:
+            self.trainer = self._build_trainer()
+            saved = self._choose_checkpoint()
+            changes = {"weights_only": self.weights_only} if before is None else {}
+            changes |= self._divided()
+            summary = self.ranks.on_first(
+                lambda: write_beginning(
+                    self.plan, self.tokens, data, self.prepared, before, changes
+                )
+            )
+            compiles = self.trainer.loss.compilation.active and self.ranks.count == 1
+            kind = kind_of_kernels(self.config), self.config.trainer.device
+            with share_kernels(*kind) if compiles else nullcontext(lambda: None) as release:
+                self.record = Record(
+                    self.folder,
+                    summary,
+                    self.config,
+                    self.tokens,
+                    self.live,
+                    begin=(release, partial(follow, self.folder)),
+                    writes=self.ranks.writes,
+                )
+                return self._train_or_fail(saved)
 
-    def _build_model(self) -> Transformer:
-        config = self.config
-        shard = sharder(config.parallel.type, config.trainer.device, self.ranks)
-        return build_model(config, self.tokens.vocab_size, shard)
+    def _build_trainer(self) -> Trainer:
+        divided = self.prepared.division
+        machine.forget_memory(self.config.trainer.device)
+        torch.set_num_threads(divided.threads_each)
+        return build_trainer(
+            self.config,
+            self.prepared.model,
+            build_batches(self.config, self.tokens),
+            partial(self._windows, self.tokens.val, "validation"),
+            divided.replicas,
+            ranks=self.ranks,
+            micro_batches=divided.micro_batches,
+            loss=self.make_loss,
+        )
+
+    def _windows(self, tokens: Any, what: str) -> Iterator[Batch]:
+        """Yields evaluation windows, and shows how far it is."""
+        keys, limit = self.config.trainer, self.config.data.val_tokens
+        size = keys.batch_size // keys.accumulation
+        done, total = 0, min(limit, len(tokens) - 1)
+        for window in windows(tokens, self.config.model.context, limit, size):
+            self.live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
+            yield window
+            done += window[:, 1:].numel()
+
+    def _choose_checkpoint(self) -> checkpoint.Checkpoint | None:
+        """Returns the folder's newest checkpoint that this run can go on from, or else that of the
+        origin. Rank 0 chooses it for all. Raises NoUsableCheckpoint."""
+        folder, origin = self.folder / "checkpoints", self.plan.origin
+        needs = ("model", "optimizer")
+
+        def choose() -> checkpoint.Checkpoint | None:
+            saved = checkpoint.newest(folder, self.plan.hash, say, needs)
+            if saved is not None:
+                checkpoint.prune(folder, saved.step, self.config.trainer.keep)
+            elif origin is not None:
+                of_origin = self.plan.origin_identity
+                saved = checkpoint.newest(origin / "checkpoints", of_origin, say, needs)
+            return saved
+
+        return self.ranks.on_first(choose)
+
+    def _divided(self) -> dict[str, Any]:
+        """Returns how the work is divided, under the names of the summary."""
+        divided, loss = self.prepared.division, self.trainer.loss
+        return {
+            "threads": divided.threads,
+            "compile": loss.compilation.text,
+            "replicas": divided.replicas,
+            "parallel": self.config.parallel.type,
+            "ranks": divided.ranks,
+            "micro_batches": divided.micro_batches,
+            **({"stacked": loss.record} if isinstance(loss, StackedLoss) else {}),
+        }
 
     def _train_or_fail(self, saved: checkpoint.Checkpoint | None) -> Summary:
         """Trains; an unexpected error is written into the summary before it is raised."""
@@ -236,103 +245,48 @@ class Run:
             error.add_note(BEGAN)
             raise
         finally:
-            torch.set_num_threads(self.division.threads)
+            torch.set_num_threads(self.prepared.division.threads)
 
-    def _summary(self, before: Summary | None, data: Data, parameters: int) -> Summary:
-        """Returns the summary of a run that begins, or that goes on from `before`."""
-        if before is None:
-            config = self.config
-            return Summary(
-                status="running",
-                steps=config.trainer.steps,
-                parameters=parameters,
-                choices=dict(config.choices),
-                identity=self.plan.hash,
-                continued_from=self.plan.origin.name if self.plan.origin else None,
-                data=data,
-                versions=machine.versions(),
-                **machine.commit(),
-                source=self.plan.code,
-                device=machine.device(config.trainer.device),
-                **self._divided(),
-                weights_only=self.weights_only,
-                start=self.start,
-                warnings=self.warnings,
-                process=this_process(),
-            )
-        if before.data.fingerprint != data.fingerprint:
-            raise ConfigError(
-                f"{path_text(self.folder)}: the tokens have changed since this run began "
-                f"({before.data.fingerprint[:12]} then, {data.fingerprint[:12]} now); "
-                "again=true runs it anew beside it"
-            )
-        changed = {**self._divided(), "process": this_process(), "device": self._devices(before)}
-        return replace(before, status="running", error=None, **changed)
-
-    def _devices(self, before: Summary) -> str:
-        """Returns the name of the device, behind those on which the run was before."""
-        device, known = machine.device(self.config.trainer.device), before.device or ""
-        if known.rpartition(_THEN)[2] in ("", device):
-            return known or device
-        say(f"{path_text(self.folder)} was trained on {known}, and goes on on {device}")
-        return f"{known}{_THEN}{device}"
-
-    def _divided(self) -> dict[str, Any]:
-        """Returns what the summary says of how the work is divided."""
-        divided, loss = self.division, self.trainer.loss
-        return {
-            "threads": divided.threads,
-            "compile": loss.compilation.text,
-            "replicas": divided.replicas,
-            "parallel": self.config.parallel.type,
-            "ranks": divided.ranks,
-            "micro_batches": divided.micro_batches,
-            **({"stacked": loss.record} if isinstance(loss, StackedLoss) else {}),
-        }
-
-    def _write_first(self, summary: Summary) -> Summary:
-        """Writes what a run begins with, and returns its summary."""
-        if not (self.folder / "summary.json").exists():
-            write_bytes(self.folder / "config.yaml", to_yaml(self.config).encode())
-            write_json(self.folder / "tokenizer.json", self.tokens.tokenizer.save())
-            if self.plan.origin:
-                rows = read_bytes(self.plan.origin / "metrics.jsonl", LONGEST)
-                write_bytes(self.folder / "metrics.jsonl", rows)
-        summary.write(self.folder)
-        return summary
-
-    def _kernels(self) -> AbstractContextManager[Callable[[], None]]:
-        """Returns what the first run of a kind holds while it compiles, and others wait for."""
-        if not self.trainer.loss.compilation.active or self.ranks.count > 1:
-            return nullcontext(lambda: None)
-        return share_kernels(kind_of_kernels(self.config), self.config.trainer.device)
+    def _restore(self, saved: checkpoint.Checkpoint | None) -> None:
+        """Puts the trainer and the record into the state of a checkpoint, or of the start."""
+        record = self.record
+        step, written = (saved.step, saved.state["written"]) if saved else (0, 0)
+        record.written = self.ranks.on_first(lambda: record.rewind(written))
+        record.saved = step
+        if saved is None:
+            return
+        with saved.open("model") as model, saved.open("optimizer") as optimizer:
+            self.trainer.restore(saved.state, model, optimizer)
+        say(f"{path_text(self.folder)} goes on from step {saved.step}")
 
     def _train(self) -> Summary:
+        """Trains and tests the model, and writes the summary of the end."""
         keys, record = self.config.trainer, self.record
-        for line in self.warnings:
+        for line in self.prepared.warnings:
             say(f"warning: {line}")
         self.stopping.deferring = True
         if self.ranks.stop(self.stopping.stop_requested):
             raise Preempted
-        results: dict[str, Any] = {"status": self._fit()}
-        trainer = self.trainer
+        results: dict[str, Any] = {"status": self._fit(), "diverged": record.diverged}
         results |= {"peak_memory": machine.peak_memory(keys.device), **self._divided()}
         if record.diverged:
-            results["diverged"] = record.diverged
             say(f"diverged: {record.diverged}")
         if results["status"] == "finished":
-            results["val_blocks"] = trainer.blocks
+            results["val_blocks"] = self.trainer.blocks
             results |= self._test() if len(self.tokens.test) > 1 else {}
         if results["status"] in ENDED:
             device = machine.device(keys.device)
             if record.summary.device != device:  # the seconds are of several devices
                 device = ""
-            results |= work(trainer, self.config.model.context, device, keys.precision)
+            results |= work(self.trainer, self.config.model.context, device, keys.precision)
             # A run that is killed meanwhile has not ended: the same command draws again.
-            if self.ranks.writes:
-                self._draw(record.summary)
-        record.summarize(trainer, **results)
-        record.progress(trainer)
+            try:
+                if self.ranks.writes:
+                    draw_curve(self.folder, record.summary)
+            except Exception as error:  # a failed figure must not fail the run
+                say(f"curve.svg could not be drawn: {describe_error(error)}")
+        record.summarize(self.trainer, **results)
+        record.progress(self.trainer)
         if results["status"] == "finished" and not record.summary.trained:
             say(f"failed to train: {failure(record.summary, 'val_loss')}")
         return record.summary
@@ -347,78 +301,19 @@ class Run:
             except Overflowed as error:
                 overflowed = error.with_traceback(None)  # which holds the weights
                 say(f"{overflowed}; training again up to the step before it")
-            torch.set_num_threads(self.division.threads)
-            self.model = self._build_model()
+            torch.set_num_threads(self.prepared.division.threads)
+            self.prepared.model = model_of(self.plan, self.tokens, self.ranks)
             self.trainer = self._build_trainer()
-            self._restore(self._choose_checkpoint(self.record.summary.identity))
-
-    def _build_trainer(self) -> Trainer:
-        keys, divided = self.config.trainer, self.division
-        machine.forget_memory(keys.device)
-        torch.set_num_threads(divided.threads_each)
-        return build_trainer(
-            self.config,
-            self.model,
-            build_batches(self.config, self.tokens),
-            partial(self._windows, self.tokens.val, "validation"),
-            divided.replicas,
-            ranks=self.ranks,
-            micro_batches=divided.micro_batches,
-            loss=self.make_loss,
-        )
+            self._restore(self._choose_checkpoint())
 
     def _test(self) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""
-        nats = self.trainer.evaluate(self._windows(self.tokens.test, "test"), self.stopping)
-        if nats is None:
+        found = self.trainer.evaluate(self._windows(self.tokens.test, "test"))
+        if found is None:
             return {"status": "preempted"}
-        losses = self.record.losses("test", *nats)
+        losses = self.record.losses("test", found.nats, found.tokens)
         losses = {"test_loss": losses["test/loss"], "test_bpb": losses["test/bpb"]}
-        return {**losses, "test_blocks": self.trainer.blocks}
-
-    def _draw(self, summary: Summary) -> None:
-        try:
-            draw_curve(self.folder, summary)
-        except Exception as error:  # a failed figure must not fail the run
-            say(f"curve.svg could not be drawn: {describe_error(error)}")
-
-    def _windows(self, tokens: Any, what: str) -> Iterator[Batch]:
-        """Yields evaluation windows, and shows how far it is."""
-        keys, limit = self.config.trainer, self.config.data.val_tokens
-        size = keys.batch_size // keys.accumulation
-        done, total = 0, min(limit, len(tokens) - 1)
-        for window in windows(tokens, self.config.model.context, limit, size):
-            self.live(what + ", {:,.0f}/{:,.0f} tokens", done, total)
-            yield window
-            done += window[:, 1:].numel()
-
-    def _choose_checkpoint(self, identity: str) -> checkpoint.Checkpoint | None:
-        """Returns the folder's newest checkpoint that this run can go on from, or else that of the
-        origin. Rank 0 chooses it for all. Raises NoUsableCheckpoint."""
-        folder, origin = self.folder / "checkpoints", self.plan.origin
-
-        def choose() -> checkpoint.Checkpoint | None:
-            needs = ("model", "optimizer")
-            saved = checkpoint.newest(folder, identity, say, needs)
-            if saved is not None:
-                checkpoint.prune(folder, saved.step, self.config.trainer.keep)
-            elif origin is not None:
-                of_origin = self.plan.origin_identity
-                saved = checkpoint.newest(origin / "checkpoints", of_origin, say, needs)
-            return saved
-
-        return self.ranks.on_first(choose)
-
-    def _restore(self, saved: checkpoint.Checkpoint | None) -> None:
-        record = self.record
-        step, written = (saved.step, saved.state.get("written", saved.step)) if saved else (0, 0)
-        written = self.ranks.on_first(lambda: record.rewind(written))
-        record.written, record.saved = written, step
-        if saved is None:
-            return
-        with saved.open("model") as model, saved.open("optimizer") as optimizer:
-            self.trainer.restore(saved.state, model, optimizer)
-        say(f"{path_text(self.folder)} goes on from step {saved.step}")
+        return {**losses, "test_blocks": found.blocks}
 
 
 def _remove_empty(folder: Path) -> None:

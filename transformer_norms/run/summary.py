@@ -12,7 +12,7 @@ from transformer_norms.kinds import Measured, Whole
 from transformer_norms.storage.files import write_json
 from transformer_norms.storage.reading import is_there, read_typed
 
-ENDED = ("finished", "diverged")  # results: left untouched, whatever is typed again
+ENDED = ("finished", "diverged")  # results: left untouched, if the command is typed again
 FILE = "summary.json"
 Status = Literal["running", "finished", "preempted", "diverged", "failed"]
 Sizes = dict[str, Whole]  # of a part of the corpus: tokens, bytes, documents
@@ -44,14 +44,10 @@ class Data:
     ngram_tokens: Whole | None = None  # how many training tokens they were counted on
     floor: Measured | None = None  # the text's entropy, in nats per byte, where it is known
 
-    def ngram_losses(self, part: str = "val") -> list[float]:
-        """Returns the losses of the n-grams of order 1, 2, ... on a part, or nothing."""
-        return self.ngrams.get(part, [])
-
     def reference_lines(self, part: str = "val") -> dict[str, float]:
         """Returns the losses that need no model, in nats per token of a part, by name."""
         lines = {"uniform": self.uniform} if self.uniform is not None else {}
-        lines |= {ngram_name(k): loss for k, loss in enumerate(self.ngram_losses(part), start=1)}
+        lines |= {ngram_name(k): loss for k, loss in enumerate(self.ngrams.get(part, []), start=1)}
         sizes = getattr(self, part)
         if self.floor is not None and sizes.get("tokens"):
             lines["entropy floor"] = self.floor * sizes["bytes"] / sizes["tokens"]

@@ -55,6 +55,16 @@ class Draft:
             os.fsync(file.fileno())
         self.files[name] = {"sha256": digest.hexdigest(), "size": size}
 
+    def add(self, name: str, write: Callable[[Path], object], needed: int | None = None) -> None:
+        """Adds the file that `write` writes to a path, and makes it durable."""
+        path = self.folder / name
+        with storage(path, needed):
+            write(path)
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            self.files[name] = {"sha256": digest, "size": path.stat().st_size}
+
     def seal(self, about: Mapping[str, Any]) -> None:
         """Writes the manifest. It holds `files`, and what is said `about` the folder."""
         sealed = seal_manifest({**about, "files": self.files})

@@ -1,4 +1,4 @@
-"""A table of accelerators from their data sheets: FLOP/s, memory, the link to their neighbours.
+"""A table of accelerators from their data sheets: FLOP/s and memory.
 
 This module imports no torch.
 """
@@ -14,43 +14,39 @@ from transformer_norms.names import did_you_mean, nearest
 class Accelerator:
     """`names` is a pattern for what follows "NVIDIA " or "Tesla " in the name that the device
     gives itself: a variant with another name has other figures. `peaks` are FLOP/s of dense matrix
-    products by precision, in float32 without TF32. `memory` is in bytes. `link` is in bytes per
-    second that a device sends to others in its machine, where a data sheet counts both directions.
+    products by precision, in float32 without TF32. `memory` is in bytes.
     """
 
     names: str
     peaks: dict[str, float]
     memory: float
-    link: float
 
 
 _A100 = {"bf16": 312e12, "fp32": 19.5e12}
 _H100_SXM = {"bf16": 989e12, "fp32": 67e12}
 ACCELERATORS = {
-    # NVIDIA A100 data sheet: NVLink 600 GB/s, PCIe 4.0 64 GB/s
-    "A100 SXM 40GB": Accelerator(r"A100-SXM4-40GB", _A100, 40e9, 300e9),
-    "A100 SXM 80GB": Accelerator(r"A100-SXM4-80GB", _A100, 80e9, 300e9),
-    "A100 PCIe 40GB": Accelerator(r"A100-PCIE-40GB", _A100, 40e9, 32e9),
-    "A100 PCIe 80GB": Accelerator(r"A100 80GB PCIe|A100-PCIE-80GB", _A100, 80e9, 32e9),
-    # NVIDIA H100 data sheet: NVLink 900 GB/s, PCIe 5.0 128 GB/s. Its bf16 figure, as that of H200,
-    # L4 and L40S, is for sparse products: half of it.
-    "H100 SXM": Accelerator(r"H100 80GB HBM3", _H100_SXM, 80e9, 450e9),
-    "H100 PCIe": Accelerator(r"H100 PCIe", {"bf16": 756e12, "fp32": 51e12}, 80e9, 64e9),
-    # NVIDIA H200 data sheet, SXM: NVLink 900 GB/s
-    "H200": Accelerator(r"H200", _H100_SXM, 141e9, 450e9),
-    # NVIDIA L4, L40S and A10 data sheets: PCIe 4.0 64 GB/s
-    "L4": Accelerator(r"L4", {"bf16": 121e12, "fp32": 30.3e12}, 24e9, 32e9),
-    "L40S": Accelerator(r"L40S", {"bf16": 362e12, "fp32": 91.6e12}, 48e9, 32e9),
-    "A10": Accelerator(r"A10", {"bf16": 125e12, "fp32": 31.2e12}, 24e9, 32e9),
-    # NVIDIA Ampere GA102 and Ada white papers, bf16 with float32 accumulation: PCIe 4.0
-    "RTX 3090": Accelerator(r"GeForce RTX 3090", {"bf16": 71e12, "fp32": 35.6e12}, 24e9, 32e9),
-    "RTX 4090": Accelerator(r"GeForce RTX 4090", {"bf16": 165e12, "fp32": 82.6e12}, 24e9, 32e9),
-    # NVIDIA V100 and T4 data sheets: NVLink 300 GB/s, PCIe 3.0 32 GB/s; neither has bf16
-    "V100 SXM2 16GB": Accelerator(r"V100-SXM2-16GB", {"fp32": 15.7e12}, 16e9, 150e9),
-    "V100 SXM2 32GB": Accelerator(r"V100-SXM2-32GB", {"fp32": 15.7e12}, 32e9, 150e9),
-    "V100 PCIe 16GB": Accelerator(r"V100-PCIE-16GB", {"fp32": 14e12}, 16e9, 16e9),
-    "V100 PCIe 32GB": Accelerator(r"V100-PCIE-32GB", {"fp32": 14e12}, 32e9, 16e9),
-    "T4": Accelerator(r"T4", {"fp32": 8.1e12}, 16e9, 16e9),
+    # NVIDIA A100 data sheet
+    "A100 SXM 40GB": Accelerator(r"A100-SXM4-40GB", _A100, 40e9),
+    "A100 SXM 80GB": Accelerator(r"A100-SXM4-80GB", _A100, 80e9),
+    "A100 PCIe 40GB": Accelerator(r"A100-PCIE-40GB", _A100, 40e9),
+    "A100 PCIe 80GB": Accelerator(r"A100 80GB PCIe|A100-PCIE-80GB", _A100, 80e9),
+    # NVIDIA H100, H200, L4, L40S and A10 data sheets. The bf16 figures of all but A10 are for
+    # sparse products there: half of them.
+    "H100 SXM": Accelerator(r"H100 80GB HBM3", _H100_SXM, 80e9),
+    "H100 PCIe": Accelerator(r"H100 PCIe", {"bf16": 756e12, "fp32": 51e12}, 80e9),
+    "H200": Accelerator(r"H200", _H100_SXM, 141e9),
+    "L4": Accelerator(r"L4", {"bf16": 121e12, "fp32": 30.3e12}, 24e9),
+    "L40S": Accelerator(r"L40S", {"bf16": 362e12, "fp32": 91.6e12}, 48e9),
+    "A10": Accelerator(r"A10", {"bf16": 125e12, "fp32": 31.2e12}, 24e9),
+    # NVIDIA Ampere GA102 and Ada white papers, bf16 with float32 accumulation
+    "RTX 3090": Accelerator(r"GeForce RTX 3090", {"bf16": 71e12, "fp32": 35.6e12}, 24e9),
+    "RTX 4090": Accelerator(r"GeForce RTX 4090", {"bf16": 165e12, "fp32": 82.6e12}, 24e9),
+    # NVIDIA V100 and T4 data sheets: neither has bf16
+    "V100 SXM2 16GB": Accelerator(r"V100-SXM2-16GB", {"fp32": 15.7e12}, 16e9),
+    "V100 SXM2 32GB": Accelerator(r"V100-SXM2-32GB", {"fp32": 15.7e12}, 32e9),
+    "V100 PCIe 16GB": Accelerator(r"V100-PCIE-16GB", {"fp32": 14e12}, 16e9),
+    "V100 PCIe 32GB": Accelerator(r"V100-PCIE-32GB", {"fp32": 14e12}, 32e9),
+    "T4": Accelerator(r"T4", {"fp32": 8.1e12}, 16e9),
 }
 
 

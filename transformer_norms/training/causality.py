@@ -37,7 +37,7 @@ def pass_warnings(model: Transformer, vocab_size: int) -> list[str]:
 
 
 def _check_modules(model: Any, own: Sequence[nn.Module]) -> None:
-    """Raises ConfigError where a plugin's module has a tensor that is no parameter, or where an
+    """Raises ConfigError where a plugin's module has a tensor that is not a parameter, or where an
     attention or an mlp returns another shape."""
     known = set(model.parameters())
     for module, (name, value) in ((m, item) for m in own for item in vars(m).items()):

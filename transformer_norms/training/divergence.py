@@ -18,12 +18,13 @@ WINDOW, DEVIATIONS = 128, 6.0  # of a spike
 
 class Divergence:
     """A run has diverged if a loss or gradient is not finite, if an update leaves a weight or a
-    moment that is not finite (`Overflowed`), if the training loss stands above the initial one for
+    moment that is not finite (`Overflowed`), if the training loss is above the initial one for
     PATIENCE steps in a row after the warm-up, or if the final validation loss is not finite or more
-    than MARGIN above the best. Losses are cross-entropies in nats, whatever a run trains on.
+    than MARGIN above the best. Losses are cross-entropies in nats, also where a run trains on
+    another loss.
 
     A loss more than DEVIATIONS standard deviations above the mean of the last WINDOW losses is a
-    spike: it is counted, and is no divergence.
+    spike: it is counted, and does not stop the run.
     """
 
     def __init__(self, warmup: int) -> None:
@@ -77,16 +78,13 @@ class Divergence:
         self.recent.append(loss)
 
     def state(self) -> dict[str, Any]:
-        return {
-            "initial": self.initial,
-            "above": self.above,
-            "spikes": self.spikes,
-            "recent": list(self.recent),
-        }
+        """Returns what the rule remembers. The warm-up follows from the config."""
+        remembered = {**vars(self), "recent": list(self.recent)}
+        del remembered["warmup"]
+        return remembered
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.initial, self.above, self.spikes = state["initial"], state["above"], state["spikes"]
-        self.recent = deque(state["recent"], maxlen=WINDOW)
+        vars(self).update(state, recent=deque(state["recent"], maxlen=WINDOW))
 
 
 class Overflowed(Exception):

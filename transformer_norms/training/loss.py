@@ -1,7 +1,7 @@
 """The loss of a model on a batch, computed with the logits of a piece of it at a time.
 
-What is trained on is chosen by name (`loss=cross_entropy`). What is reported and compared is the
-cross-entropy in nats, whatever a run trains on.
+The loss that a run trains on is chosen by name (`loss=cross_entropy`). Reported and compared is the
+cross-entropy in nats, for every loss.
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ class CrossEntropy:
 
 class ModelLoss:
     """The loss of `model` per token, in float32 at least; `precision=bf16` runs the model under
-    autocast. `criterion`, one of LOSSES, is what is trained on.
+    autocast. The gradient is that of `criterion`, one of LOSSES.
 
     A batch is cut into equal pieces, to a token, and into as few as have LOGITS logits at most: all
     of a small vocabulary is one piece. Where replicas compute theirs side by side, the pieces of

@@ -2,8 +2,8 @@
 
 A row of metrics.jsonl has them as `probe/MEASURE/BLOCK`, or `probe/MEASURE/PART/BLOCK` where a
 block has several: `probe/stream_rms/3`, `probe/gradient_norm/attention.query/3`. Blocks count from
-0. What stands outside them has its name in the block's place: `probe/stream_rms/embedding`, which
-is what enters the first block. A block with two streams has the parts x and r.
+0. A place outside them has its name instead of a number: `probe/stream_rms/embedding`, which is
+what enters the first block. A block with two streams has the parts x and r.
 
 All are of the weights that a step begins with, but for the change that it makes. Of the stream and
 of attention they are taken on the first sequences of its batch, in evaluation mode.
@@ -96,7 +96,7 @@ def key_of(place: Place) -> str:
 
 
 def place_of(key: str) -> Place | None:
-    """None for a key that is no probe's."""
+    """Returns None for a key that is not a probe's."""
     prefix, *rest = key.split("/")
     if prefix != PREFIX or len(rest) not in (2, 3) or not all(rest):
         return None
@@ -114,7 +114,7 @@ FACTOR = 3.0  # starts that differ by more in one number are not comparable
 class Start(NamedTuple):
     """`stream` is the rms of what enters the first block. `branch` is the rms of what a sub-layer
     adds over the rms of what it is added to, mean over all sub-layers. `logits` is the standard
-    deviation of the logits over the vocabulary, mean over tokens. None stands for a number that is
+    deviation of the logits over the vocabulary, mean over tokens. None is a number that is
     not finite."""
 
     stream: float | None

@@ -1,11 +1,11 @@
-"""AdamW, and Muon with AdamW for what is not a matrix. Decay goes by module type, not by name.
+"""AdamW, and Muon with AdamW for what is not a matrix.
 
 An optimizer is a function of the model and its settings, registered in OPTIMIZERS, that returns
 torch's optimizers. One whose step is made of matrix products is registered with `all_threads=True`:
 with the threads divided among replicas, its step takes longer than replicas save.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, cast
 
@@ -13,58 +13,19 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from transformer_norms.formula import Formula
-from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Number, Rate, Text
-from transformer_norms.model.initialization import Embedding, Linear, own_values
-from transformer_norms.model.sizes import formula_values
+from transformer_norms.kinds import Epsilon, Flag, Momentum, Nonnegative, Rate
 from transformer_norms.names import Registry
-from transformer_norms.norms import nothing
-from transformer_norms.norms.parts.matrix import Matrix
 from transformer_norms.training.parallel.sharding import map_whole
-from transformer_norms.training.settings import GROUPS, check_factor
+from transformer_norms.training.parameter_groups import (
+    LearningRateFactors,
+    decay_by_group,
+    divide_parameters,
+)
+from transformer_norms.training.settings import GROUPS
 from transformer_norms.training.tensors import local
 
 OPTIMIZERS = Registry("optimizer")
-# What the learning rate of each of GROUPS is multiplied by: a number, or a formula of N, d, .. and,
-# for weights, of fan_in and fan_out. Where a matrix reads a latent, d is the latent's width.
-LearningRateFactors = Mapping[str, Number | Text]
 Betas = Annotated[tuple[Momentum, ...], Field(min_length=2, max_length=2)]
-Groups = dict[str, list[tuple[str, nn.Parameter]]]
-
-
-def groups(model: nn.Module) -> Groups:
-    """Returns every parameter in exactly one of five groups: `matrices` (weights of sub-layers and
-    inside norms), `embeddings` (of tokens, also where the head is tied, and of positions), `head`
-    (of its own), `norms` (what else a norm or a coefficient learns), `biases`.
-    """
-    by_group: Groups = {name: [] for name in GROUPS}
-    seen: set[int] = set()
-    for prefix, module in model.named_modules():
-        for name, parameter in module.named_parameters(prefix, recurse=False):
-            if id(parameter) in seen:
-                continue
-            seen.add(id(parameter))
-            by_group[_group(module, name)].append((name, parameter))
-    assert len(seen) == len({id(p) for p in model.parameters()})
-    return by_group
-
-
-def _group(module: nn.Module, name: str) -> str:
-    if isinstance(module, (Linear, Matrix)):
-        if name.endswith(".bias"):
-            return "biases"
-        return "head" if name.startswith("head.") else "matrices"
-    return "embeddings" if isinstance(module, Embedding) else "norms"
-
-
-def decay_by_group(
-    model: nn.Module, decay_norms: bool, decay_embeddings: bool = True
-) -> dict[str, bool]:
-    """Returns on which groups weight decay acts: weights unless a constraint holds their length,
-    embeddings and norms where asked, biases never."""
-    free = getattr(model, "constrain", nothing) is nothing
-    weights = {"matrices": free, "embeddings": free and decay_embeddings, "head": free}
-    return {**weights, "norms": decay_norms, "biases": False}
 
 
 @OPTIMIZERS("adamw")
@@ -81,7 +42,7 @@ def adamw(
 ) -> list[torch.optim.Optimizer]:
     """Loshchilov & Hutter 2017, arXiv:1711.05101"""
     decays = decay_by_group(model, decay_norms, decay_embeddings)
-    parameters = _divide(model, GROUPS, decays, lr, weight_decay, lr_factor)
+    parameters = divide_parameters(model, GROUPS, decays, lr, weight_decay, lr_factor)
     return [_adamw(parameters, lr, betas, eps)]
 
 
@@ -100,49 +61,9 @@ def muon(
 ) -> list[torch.optim.Optimizer]:
     """Muon for every matrix but tables and head, AdamW with the same rate for all else."""
     decays = decay_by_group(model, decay_norms, decay_embeddings)
-    matrices = _divide(model, GROUPS[:1], decays, lr, weight_decay, lr_factor)
-    rest = _divide(model, GROUPS[1:], decays, lr, weight_decay, lr_factor)
+    matrices = divide_parameters(model, GROUPS[:1], decays, lr, weight_decay, lr_factor)
+    rest = divide_parameters(model, GROUPS[1:], decays, lr, weight_decay, lr_factor)
     return [Muon(matrices, lr, momentum, weight_decay), _adamw(rest, lr, betas, eps)]
-
-
-def _divide(
-    model: nn.Module,
-    names: Sequence[str],
-    decays: Mapping[str, bool],
-    lr: float,
-    weight_decay: float,
-    lr_factor: Mapping[str, str | float],
-) -> list[dict[str, Any]]:
-    """Returns the parameters of the groups `names` as torch's groups of one rate and one decay.
-
-    A factor of the rate leaves lr * weight_decay, the share of a weight that decays in a step, as
-    it is, like the authors' code of muP (microsoft/mup, optim.py).
-    """
-    alike: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    for name in names:
-        undecayed, factor = not decays[name], lr_factor[name]
-        for key, parameter in groups(model)[name]:
-            kind = undecayed, factor_of(model, key, factor)
-            alike.setdefault(kind, []).append(parameter)
-    return [
-        {
-            "params": alike[undecayed, factor],
-            "lr": lr * factor,
-            "base_lr": lr,
-            "weight_decay": 0.0 if undecayed else weight_decay / factor,
-        }
-        for undecayed, factor in sorted(alike)
-    ]
-
-
-def factor_of(model: nn.Module, key: str, formula: str | float) -> float:
-    """Returns what the learning rate of the parameter `key` is multiplied by."""
-    if not isinstance(formula, str):
-        return formula
-    module = model.get_submodule(key.rpartition(".")[0])
-    own = own_values(module) if isinstance(module, (nn.Linear, nn.Embedding)) else {}
-    config: Any = model.config
-    return check_factor(float(Formula(formula)({**formula_values(config.model), **own})))
 
 
 @contextmanager

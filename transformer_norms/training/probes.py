@@ -8,7 +8,7 @@ measured: hooks are added for one pass and removed after it.
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import Registry
 from transformer_norms.training.causality import seeded_pass
 from transformer_norms.training.measures import Place, Start, key_of
-from transformer_norms.training.optimizer import groups
+from transformer_norms.training.parameter_groups import groups
 from transformer_norms.training.tensors import whole
 
 SEQUENCES = 2  # of a batch, for the forward pass
@@ -39,38 +39,23 @@ Readings = dict[str, Tensor]  # numbers by key, on the device where they were co
 Values = dict[str, float | None]  # by key; None where there is no such number, as of 0 / 0
 
 
-def probe_of(model: Transformer, every: int, step: int) -> "Probe | Unprobed":
-    """Returns what measures a step: the first step and every `every`-th, where 0 is never."""
-    due = every > 0 and (step == 1 or step % every == 0)
-    return Probe(model) if due else Unprobed()
-
-
-class Unprobed:
-    """A step that is not measured."""
-
-    def forward(self, batch: Tensor, loss: Callable[[Tensor], Any]) -> None: ...
-
-    def gradients(self) -> None: ...
-
-    def update(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def values(self) -> Values:
-        return {}
-
-
 class Probe:
-    """The measurements of one step: of the weights at its begin, their gradients, their change."""
+    """The measurements of a step where they are `due`: of the weights at its begin, their
+    gradients, their change. A step that is not measured has no readings."""
 
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-        by_group = groups(model)
-        named = [*by_group["embeddings"], *by_group["head"], *by_group["matrices"]]
-        self.matrices = {name.removesuffix(".weight"): weight for name, weight in named}
+    def __init__(self, model: Transformer, due: bool) -> None:
+        self.model, self.due = model, due
         self.readings: Readings = {}
+        self.matrices: dict[str, nn.Parameter] = {}
+        if due:
+            by_group = groups(model)
+            named = [*by_group["embeddings"], *by_group["head"], *by_group["matrices"]]
+            self.matrices = {name.removesuffix(".weight"): weight for name, weight in named}
 
     def forward(self, batch: Tensor, loss: Callable[[Tensor], Any]) -> None:
         """Call it before anything is drawn. `loss` runs the model in the precision of training."""
+        if not self.due:
+            return
         self.readings |= gain_spreads(self.model)
         self.model.eval()
         try:
@@ -87,12 +72,17 @@ class Probe:
 
     def gradients(self) -> None:
         """Call it after the backward pass and before clipping."""
+        if not self.due:
+            return
         present = {path: w.grad for path, w in self.matrices.items() if w.grad is not None}
         self._read("gradient_norm", present, _lengths(list(present.values())))
 
     @contextmanager
     def update(self) -> Iterator[None]:
         """Encloses everything that changes the weights."""
+        if not self.due:
+            yield
+            return
         weights = [weight.detach() for weight in self.matrices.values()]
         change = [weight.clone() for weight in weights]
         norms = _lengths(change)
@@ -106,6 +96,8 @@ class Probe:
             self.readings[key_of(place(measure, path))] = value
 
     def values(self) -> Values:
+        if not self.due:
+            return {}
         numbers = torch.stack([value.double() for value in self.readings.values()]).tolist()
         return {key: round_digits(x) for key, x in zip(self.readings, numbers, strict=True)}
 
@@ -310,7 +302,7 @@ def gain_spreads(model: nn.Module) -> Readings:
     for path, module in model.named_modules():
         own = dict(module.named_parameters(recurse=False))
         gain = own.get("gain", own.get("offset"))
-        # A learned coefficient is no norm, and one number has no spread.
+        # A learned coefficient is not a norm, and one number has no spread.
         if gain is not None and gain.numel() > 1 and not isinstance(module, Learned):
             gains.setdefault(place("gain_spread", path), []).append(whole(gain).flatten())
     return {key_of(at): torch.cat(all_).double().std(correction=0) for at, all_ in gains.items()}

@@ -1,10 +1,14 @@
-"""The training loop. It knows a model, batches, optimizers and a record, and nothing of norms."""
+"""The training loop, from the first step of a run to the last.
+
+A step computes the gradients of a batch, asks the rule of divergence, clips, and updates the
+weights. Between steps the loop measures, saves, and looks whether a signal has come. It knows a
+model, batches, optimizers and a record, and nothing of norms.
+"""
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,23 +20,24 @@ from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.signals import Interrupted, Stopping
 from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
+from transformer_norms.training.evaluation import Evaluation, evaluate
 from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead, put_rates_on_device
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
-from transformer_norms.training.probes import Probe, Unprobed, probe_of
+from transformer_norms.training.probes import Probe
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import (
     OpenFile,
     load_optimizers,
     load_weights,
     optimizer_tensors,
+    sharded,
     stored_tensors,
     whole,
 )
 
-MOST_BLOCKS = 64  # of a held-out text whose losses a run records
 Windows = Callable[[], Iterable[Batch]]
-# The attributes of a trainer that a checkpoint keeps besides tensors.
+# The attributes of a trainer that a checkpoint keeps in addition to tensors.
 SAVED = (
     "step tokens seconds evaluation_seconds losses clips grad_norm probed chain best final blocks"
 ).split()
@@ -69,7 +74,6 @@ class Trainer:
         self.parameters = list(model.parameters())
         kept = stored_tensors(model)
         self.averages = [name for name, _ in model.named_buffers() if name in kept]
-        self.probe = partial(probe_of, model, settings.probe_every)
         self.divergence = Divergence(warmup)
         self.ahead: StepsAhead | None = None  # on a GPU, in `fit`
         self.step, self.tokens = 0, 0
@@ -86,22 +90,20 @@ class Trainer:
         """Trains to the last step, and gives `record` rows and checkpoints. Returns how the run
         ended: finished, diverged or preempted.
 
-        Raises Overflowed where the weights or moments to be saved are not finite. Whether they are
-        is seen there alone, since to read them all in each step would cost more than it gives. The
-        caller restores an earlier state and calls `fit` with the error: the run then diverges at
-        the step that it names, with the weights before it, or raises an earlier one.
+        Raises Overflowed where the weights or moments to be saved are not finite. They are looked
+        through there alone, because it takes long. The caller restores an earlier state and calls
+        `fit` with the error. The run then diverges at the step that the error names, with the
+        weights before that step, or raises an earlier error.
         """
         self.micro_batches.stopping = stopping
         self.ahead = StepsAhead(self) if overflowed is None and can_step_ahead(self) else None
-        measured = True
-        while measured:
-            measured = self.measure(record, stopping)
+        finished = False
+        while self.measure(record):
             if self._due(self.settings.checkpoint_every):
                 self._save(record)
             stopping.has_unsaved_steps = record.saved != self.step
-            if self.step == self.settings.steps or not measured:
-                break
-            if self.ranks.stop(stopping.stop_requested):
+            finished = self.step == self.settings.steps
+            if finished or self._must_stop():
                 break
             if overflowed is not None and overflowed.step == self.step + 1:
                 return self._record_divergence(record, str(overflowed))
@@ -117,14 +119,14 @@ class Trainer:
             if overflowed is not None:
                 self._check_finite()
             record.progress(self)
-        if self.ahead is not None and (reason := self.ahead.end()) is not None:
-            return self._record_divergence(record, reason)
+        reason = self.ahead.end() if self.ahead is not None else None
+        if finished:
+            reason = self.divergence.end(self.final, self.best)
         self._save(record)
         stopping.has_unsaved_steps = False
-        if self.step < self.settings.steps or not measured:
-            return "preempted"
-        reason = self.divergence.end(self.final, self.best)
-        return "finished" if reason is None else self._record_divergence(record, reason)
+        if reason is not None:
+            return self._record_divergence(record, reason)
+        return "finished" if finished else "preempted"
 
     def train_step(self) -> str | None:
         """Makes one optimizer step, or returns the reason why its update must not be applied.
@@ -135,21 +137,27 @@ class Trainer:
         batch, probe = self.batches(self.step), self.probe(self.step + 1)
         probe.forward(batch, self.loss)
         averages = self.copy_averages()
-        numbers, norm = self.compute_gradients(batch, self.step, probe, averages)
-        loss, nats, norm_here = numbers.tolist()
-        reason = self.judge(self.step + 1, loss, nats, norm_here)
+        numbers = self.compute_gradients(batch, self.step, probe, averages)
+        loss, nats, norm = numbers.tolist()
+        reason = self.reason_to_stop(self.step + 1, loss, nats, norm)
         if reason is None:
             # Below that, clipping would multiply all gradients by one.
-            if 0 < self.settings.clip < 1.001 * norm_here + 1e-6:
-                nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
+            if 0 < self.settings.clip < 1.001 * norm + 1e-6:
+                nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, numbers[2])
             with probe.update():
                 factors = self.update_weights()
-            self.count_step(batch, probe, loss, norm_here, factors)
+            self.count_step(batch, probe, loss, norm, factors)
         else:
             self.put_back(averages)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         return reason
+
+    def probe(self, step: int) -> Probe:
+        """Returns what measures a step: the first one and every `probe_every`-th, where 0 is
+        never."""
+        every = self.settings.probe_every
+        return Probe(self.model, every > 0 and (step == 1 or step % every == 0))
 
     def set_rates(self, step: int) -> None:
         rate = self.schedule(step, self.settings.steps)
@@ -161,10 +169,10 @@ class Trainer:
                     group["lr"] = peak * rate
 
     def compute_gradients(
-        self, batch: Batch, step: int, probe: Probe | Unprobed, averages: list[Tensor]
-    ) -> tuple[Float[Tensor, " 3"], Float[Tensor, ""]]:
+        self, batch: Batch, step: int, probe: Probe, averages: list[Tensor]
+    ) -> Float[Tensor, " 3"]:
         """Leaves the gradients of a step in the parameters. Returns the loss, the cross-entropy and
-        the gradient's norm, and that norm in its own dtype."""
+        the gradient's norm."""
         if self.qk_clip is not None:
             self.qk_clip.forget()
         try:
@@ -175,16 +183,15 @@ class Trainer:
             raise
         probe.gradients()
         norm = whole(nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None))
-        return torch.stack((*total, norm.to(total.dtype))), norm
+        return torch.stack((*total, norm.to(total.dtype)))
 
-    def judge(self, step: int, loss: float, nats: float, norm: float) -> str | None:
+    def reason_to_stop(self, step: int, loss: float, nats: float, norm: float) -> str | None:
         """Returns why the update of a step must not be made, or None. The rule of divergence reads
-        nats, whatever a run trains on."""
+        the cross-entropy, also where a run trains on another loss."""
         return self.divergence.step(step, nats if is_finite(loss) else loss, norm)
 
     def update_weights(self, skip: Tensor | None = None) -> Tensor:
-        """Returns the factors of qk_clip, 1 for heads that it left as they were. It leaves all of
-        them so where `skip` is 1."""
+        """Returns the factors by which qk_clip scaled heads. All are 1 where `skip` is 1."""
         for optimizer in self.optimizers:
             optimizer.step()
         self.model.constrain(self.model)
@@ -196,7 +203,7 @@ class Trainer:
         return self.qk_clip.clip(largest)
 
     def count_step(
-        self, batch: Batch, probe: Probe | Unprobed, loss: float, norm: float, factors: Tensor
+        self, batch: Batch, probe: Probe, loss: float, norm: float, factors: Tensor
     ) -> None:
         self.probed = probe.values()
         self.step += 1
@@ -214,24 +221,24 @@ class Trainer:
         for name, value in zip(self.averages, averages, strict=True):
             self.model.get_buffer(name).copy_(value)
 
-    def measure(self, record: Any, stopping: Stopping) -> bool:
-        """Writes the row of this step where one is due. Returns False where a signal cut it
-        short."""
+    def measure(self, record: Any) -> bool:
+        """Writes the row of a step where one is due. Returns False where a signal cut it short."""
         if self.step == 0 or record.written >= self.step:
             return True
         evaluate = self._due(self.settings.eval_every) or self.step == self.settings.steps
         row: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
         if not (evaluate or self._due(self.settings.log_every)):
-            if self.probed:  # in a row of their own, which ends no average of losses
+            if self.probed:  # in a separate row, which ends no average of losses
                 record.row(row | self.probed)
             return True
         if self.losses:
             row["train/loss"] = sum(self.losses) / len(self.losses)
         if evaluate:
-            nats = self.evaluate(self.validation(), stopping)
-            if nats is None:
+            found = self.evaluate(self.validation())
+            if found is None:
                 return False
-            row |= record.losses("val", *nats)
+            self.blocks = found.blocks
+            row |= record.losses("val", found.nats, found.tokens)
             self.final = row["val/loss"] if is_finite(row["val/loss"]) else float("nan")
             known = [loss for loss in (self.final, self.best) if loss == loss]
             self.best = min(known, default=float("nan"))
@@ -249,29 +256,15 @@ class Trainer:
         self.losses.clear()
         return True
 
-    def evaluate(
-        self, windows: Iterable[Batch], stopping: Stopping | None = None
-    ) -> tuple[float, int] | None:
-        """Returns the summed nats and the number of predicted tokens; None where a signal cut it
-        short."""
+    def evaluate(self, windows: Iterable[Batch]) -> Evaluation | None:
+        """Returns the loss of windows of text; None where a signal cut it short."""
         begun = time.perf_counter()
-        sums: list[Tensor] = []
-        counts: list[int] = []
-        self.model.eval()
-        try:
-            # With gradients the graphs are those of training: nothing is compiled for evaluation.
-            with torch.set_grad_enabled(self.loss.compilation.active):
-                for sum_of_window, count in self.micro_batches.sums(windows):
-                    sums.append(sum_of_window.detach().to(torch.float64, copy=True))
-                    counts.append(count)
-                    if stopping is not None and self.ranks.stop(stopping.stop_requested):
-                        return None
-        finally:
-            self.model.train()
-        nats = sum(sums, torch.zeros((), dtype=torch.float64, device=self.settings.device)).item()
-        self.blocks = _block_losses(sums, counts) if counts and is_finite(nats) else []
+        found = evaluate(self.micro_batches, windows, self._must_stop)
         self.evaluation_seconds += time.perf_counter() - begun
-        return nats, sum(counts)
+        return found
+
+    def _must_stop(self) -> bool:
+        return self.ranks.stop(self.micro_batches.stopping.stop_requested)
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step > 0 and self.step % every == 0
@@ -290,7 +283,8 @@ class Trainer:
     def _save(self, record: Any) -> None:
         if record.saved != self.step:
             self._check_finite()
-            self.micro_batches.check_ranks()
+            if not sharded(self.parameters[0]):
+                self.ranks.check_equal(self.parameters)
             record.checkpoint(self)
 
     def _check_finite(self) -> None:
@@ -308,28 +302,15 @@ class Trainer:
         }
 
     def state(self) -> dict[str, Any]:
-        """Returns what a step depends on besides tensors. NaN, which is not JSON, is None."""
+        """Returns what else a step depends on. NaN, which is not JSON, is None."""
         own = {name: getattr(self, name) for name in SAVED}
         own = {name: value if value == value else None for name, value in own.items()}
         return {**own, "divergence": self.divergence.state()}
 
     def restore(self, state: Mapping[str, Any], model: OpenFile, optimizer: OpenFile) -> None:
         """Goes on from a state and tensors that such a trainer has saved."""
-        for name in state.keys() & {*SAVED}:
+        for name in SAVED:
             setattr(self, name, float("nan") if state[name] is None else copy(state[name]))
         self.divergence.restore(state["divergence"])
         load_weights(self.model, model)
         load_optimizers(self.model, self.optimizers, optimizer)
-
-
-def _block_losses(sums: Sequence[Tensor], counts: Sequence[int]) -> list[float]:
-    """The losses of windows by blocks of the text, in order: at most MOST_BLOCKS, of as many
-    windows each. What is left at the end belongs to the last block."""
-    whole = sum(count == counts[0] for count in counts)
-    size = -(-whole // MOST_BLOCKS) or 1
-    starts = [*range(0, whole - size + 1, size)]
-    ends = [*starts[1:], len(counts)]
-    return [
-        round(torch.stack([*sums[a:b]]).sum().item() / sum(counts[a:b]), 6)
-        for a, b in zip(starts, ends, strict=True)
-    ]

@@ -191,8 +191,8 @@ class TuningLosses:
     def validate(self, stage: str, trainer: Trainer) -> None:
         measured = trainer.evaluate(trainer.validation())
         assert measured is not None
-        nats, tokens = measured
-        self.steps[stage], self.validation[stage] = trainer.step, nats / tokens
+        self.steps[stage] = trainer.step
+        self.validation[stage] = measured.nats / measured.tokens
 
 
 def stay(stages: Mapping[int, str]) -> Timetable:

@@ -7,6 +7,7 @@ must not be made, and after such a step no later one changes anything.
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from transformer_norms.training.divergence import must_skip
 from transformer_norms.training.graphs.capture import StepGraph, can_capture
 from transformer_norms.training.loss import Batch, page_lock
 from transformer_norms.training.optimizer import keep_where
-from transformer_norms.training.probes import Probe, Unprobed
+from transformer_norms.training.probes import Probe
 
 Trainer = Any  # of trainer.py, which imports this file
 
@@ -51,8 +52,9 @@ class StepsAhead:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.started: Started | None = None  # the step whose numbers were not read
-        self.prepared: tuple[int, Batch] | None = None  # the next batch
         device = trainer.settings.device
+        # In locked memory. The next batch is read while the GPU computes.
+        self.batch_of = lru_cache(2)(lambda step: page_lock(trainer.batches(step), device))
         self.skip = torch.zeros((), device=device)  # 1 from the first update that is not made on
         self.limit = torch.full((), math.inf, dtype=torch.float64, device=device)  # of a loss
         self.constrained = [] if trainer.model.constrain is nothing else trainer.parameters
@@ -68,15 +70,16 @@ class StepsAhead:
             return reason
         number = trainer.step + (self.started is not None)
         trainer.set_rates(number)
-        batch, probe = self._batch(number), trainer.probe(number + 1)
+        batch, probe = self.batch_of(number), trainer.probe(number + 1)
         probe.forward(batch, trainer.loss)
         self.limit.fill_(divergence.limit(number + 1))
         advance = self.advance
-        if self.graph is not None and isinstance(probe, Unprobed):
+        if self.graph is not None and not probe.due:
             advance = self.graph
         given = advance(batch, number, probe)
         before, self.started = self.started, Started(number, batch, probe, *given)
-        self._prepare(number + 1)
+        if number + 1 < trainer.settings.steps:
+            self.batch_of(number + 1)
         reason = self._end(before)
         if reason is not None:
             self.started = None
@@ -88,15 +91,15 @@ class StepsAhead:
         started, self.started = self.started, None
         return self._end(started)
 
-    def advance(self, batch: Batch, number: int, probe: Probe | Unprobed) -> tuple[Tensor, Tensor]:
+    def advance(self, batch: Batch, number: int, probe: Probe) -> tuple[Tensor, Tensor]:
         """Gives the device all the work of a step. Returns the loss, the cross-entropy and the
         gradient's norm, and the factors of qk_clip."""
         trainer = self.trainer
         averages = trainer.copy_averages()
-        numbers, norm = trainer.compute_gradients(batch, number, probe, averages)
+        numbers = trainer.compute_gradients(batch, number, probe, averages)
         self.skip.copy_(torch.maximum(self.skip, must_skip(numbers, self.limit)))
         if trainer.settings.clip > 0:  # by one, where the norm is small
-            nn.utils.clip_grads_with_norm_(trainer.parameters, trainer.settings.clip, norm)
+            nn.utils.clip_grads_with_norm_(trainer.parameters, trainer.settings.clip, numbers[2])
         with probe.update(), keep_where(self.skip, self.constrained):
             factors = trainer.update_weights(self.skip)
         kept = [torch.where(self.skip > 0, value, now) for value, now in
@@ -111,20 +114,10 @@ class StepsAhead:
             return None
         numbers, factors = started.read()
         loss, nats, norm = numbers.tolist()
-        reason: str | None = self.trainer.judge(started.number + 1, loss, nats, norm)
+        reason: str | None = self.trainer.reason_to_stop(started.number + 1, loss, nats, norm)
         if reason is None:
             self.trainer.count_step(started.batch, started.probe, loss, norm, factors)
         return reason
-
-    def _batch(self, number: int) -> Batch:
-        prepared, self.prepared = self.prepared, None
-        return prepared[1] if prepared and prepared[0] == number else self.trainer.batches(number)
-
-    def _prepare(self, number: int) -> None:
-        """Reads the next batch, into locked memory, while the GPU computes."""
-        settings = self.trainer.settings
-        if number < settings.steps:
-            self.prepared = number, page_lock(self.trainer.batches(number), settings.device)
 
 
 class Started:
@@ -132,7 +125,7 @@ class Started:
     `read` waits for it alone: not for what the device was given to do after it."""
 
     def __init__(
-        self, number: int, batch: Batch, probe: Probe | Unprobed, numbers: Tensor, factors: Tensor
+        self, number: int, batch: Batch, probe: Probe, numbers: Tensor, factors: Tensor
     ) -> None:
         self.number, self.batch, self.probe = number, batch, probe
         self.copies, self.copied = (numbers, factors), None

@@ -1,12 +1,10 @@
-"""A step as a sum of micro-batches, added in one fixed order whoever computes them.
+"""The gradient of a step, as a sum over micro-batches that is added in one fixed order.
 
-A micro-batch runs on another rank, on another replica, or later on the same one. This decides where
-and when it runs. The tree in which gradients are added does not know it, so that 1, 2 and 4 ranks
-give the same bits.
+This file decides which process (rank) and which copy of the model (replica) computes a micro-batch.
+The order of the sum does not depend on that, so 1, 2 and 4 ranks give the same bits.
 """
 
 import hashlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from math import lcm
@@ -20,25 +18,26 @@ from transformer_norms.training.parallel.ranks import Ranks, add_in_tree
 from transformer_norms.training.parallel.replicas import Replicas, add_gradients, take_gradients
 
 
-def micro_batch_count(accumulation: int, replicas: int, ranks: int) -> int:
-    """Returns the least multiple of `accumulation` that the replicas of all ranks share evenly."""
-    return lcm(accumulation, replicas * ranks)
-
-
 class MicroBatches:
     """The `count` micro-batches of a step, shared evenly by the ranks and by the replicas of each.
 
-    `asked` are those of trainer.accumulation. An evaluation's windows have the size of these, and
-    are cut into pieces of a micro-batch's size where they are even.
+    The windows of an evaluation have 1/`accumulation` of a step's sequences. They are cut into
+    pieces of a micro-batch's size where they can be.
     """
 
     def __init__(
-        self, loss: ModelLoss, *, count: int, asked: int, replicas: int, ranks: Ranks, seed: int
+        self,
+        loss: ModelLoss,
+        *,
+        count: int,
+        accumulation: int,
+        replicas: int,
+        ranks: Ranks,
+        seed: int,
     ) -> None:
-        assert count % asked == 0
-        assert count % (replicas * ranks.count) == 0
-        self.count, self.pieces, self.ranks, self.seed = count, count // asked, ranks, seed
-        # Of a batch that is cut further than asked, each piece's logits are as much smaller.
+        assert count % lcm(accumulation, replicas * ranks.count) == 0
+        self.count, self.pieces, self.ranks, self.seed = count, count // accumulation, ranks, seed
+        # Where more micro-batches are computed at a time, each has fewer logits at a time.
         loss.side_by_side = self.pieces
         self.loss = loss
         self.replicas = Replicas(loss, replicas)
@@ -66,8 +65,7 @@ class MicroBatches:
         return total
 
     def own(self, batch: Batch) -> list[tuple[int, Tensor]]:
-        """Returns the micro-batches of this rank, each with the number of its first sequence in the
-        step's batch."""
+        """Returns the micro-batches of this rank, each with the number of its first sequence."""
         rows, share = len(batch) // self.count, self.count // self.ranks.count
         parts = [(i * rows, part) for i, part in enumerate(batch.split(rows))]
         return parts[self.ranks.rank * share :][:share]
@@ -88,8 +86,7 @@ class MicroBatches:
         return total
 
     def _check_signals(self) -> None:
-        """Raises Interrupted where a signal has come to this rank. The ranks agree once each has
-        come to its end."""
+        """Raises Interrupted where a signal has come to this rank. The ranks agree at the end."""
         if self.interruptible and self.stopping.stop_requested:
             raise Interrupted
 
@@ -101,48 +98,32 @@ class MicroBatches:
     def sums(self, windows: Iterable[Batch]) -> Iterator[tuple[Tensor, int]]:
         """Yields the sum of the cross-entropy over the tokens of each window, the same on all
         ranks, and how many tokens these are."""
-        counts: deque[tuple[int, int]] = deque()  # the pieces and the tokens of a window
+        windows = iter(windows)
+        while several := list(islice(windows, self.ranks.count * self.replicas.count)):
+            cut = [
+                window.chunk(self.pieces) if len(window) % self.pieces == 0 else [window]
+                for window in several
+            ]
+            sums = iter(self._sums([piece for pieces in cut for piece in pieces]))
+            for window, pieces in zip(several, cut, strict=True):
+                own = [*islice(sums, len(pieces))]
+                yield add_in_tree(own, torch.add), window[:, 1:].numel()
 
-        def pieces() -> Iterator[Batch]:
-            for window in windows:
-                even = len(window) % self.pieces == 0
-                cut = window.chunk(self.pieces) if even else [window]
-                counts.append((len(cut), window[:, 1:].numel()))
-                yield from cut
-
-        sums = self._sums(pieces())
-        for first in sums:
-            count, tokens = counts.popleft()
-            yield add_in_tree([first, *islice(sums, count - 1)], torch.add), tokens
-
-    def _sums_here(self, pieces: Sequence[Batch]) -> list[Tensor]:
-        return self.replicas.run(lambda loss, i: loss.sum(pieces[i]), len(pieces))
-
-    def check_ranks(self) -> None:
-        """Raises RuntimeError unless all ranks hold the same weights, bit by bit."""
-        if self.ranks.count > 1:
-            sums = torch.stack([_checksum(p) for p in self.replicas.parameters[0]])
-            for rank, own in enumerate(of_all := self.ranks.stack(sums)):
-                if not torch.equal(own, of_all[0]):
-                    raise RuntimeError(f"rank {rank} has another weight than rank 0")
-
-    def _sums(self, pieces: Iterator[Batch]) -> Iterator[Tensor]:
+    def _sums(self, pieces: Sequence[Batch]) -> Iterator[Tensor]:
         """Yields the sum of each piece, which one replica of one rank computes. A rank for which
         there is no piece computes the last one again: ranks gather sharded weights together."""
         width, parameter = self.replicas.count, self.replicas.parameters[0][0]
         dtype = torch.promote_types(parameter.dtype, torch.float32)
-        while group := list(islice(pieces, self.ranks.count * width)):
+        for begin in range(0, len(pieces), self.ranks.count * width):
+            group = pieces[begin : begin + self.ranks.count * width]
             own = group[self.ranks.rank * width :][:width] or group[-1:]
             sums = torch.zeros(width, dtype=dtype, device=parameter.device)
             for i, one in enumerate(self._sums_here(own)):
                 sums[i] = one
             yield from self.ranks.stack(sums).flatten()[: len(group)]
 
-
-def _checksum(weight: Tensor) -> Tensor:
-    """Returns the sum of the bits of all numbers, read as integers."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return weight.detach().view(integers[weight.element_size()]).sum(dtype=torch.int64)
+    def _sums_here(self, pieces: Sequence[Batch]) -> list[Tensor]:
+        return self.replicas.run(lambda loss, i: loss.sum(pieces[i]), len(pieces))
 
 
 def seed_dropout(seed: int, step: int, first: int) -> None:

@@ -1,7 +1,7 @@
 """The processes that train one run together: torch.distributed, as far as a run needs it."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -73,6 +73,17 @@ class Ranks:
         with self.together():
             distributed.all_gather(list(stacked), tensor.contiguous())
         return stacked
+
+    def check_equal(self, weights: Iterable[Tensor]) -> None:
+        """Raises RuntimeError unless all ranks hold the same whole weights, bit by bit."""
+        if self.count == 1:
+            return
+        integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+        bits = (weight.detach().view(integers[weight.element_size()]) for weight in weights)
+        sums = self.stack(torch.stack([each.sum(dtype=torch.int64) for each in bits]))
+        for rank, own in enumerate(sums):
+            if not torch.equal(own, sums[0]):
+                raise RuntimeError(f"rank {rank} has another weight than rank 0")
 
     def any(self, flag: bool) -> bool:
         """Returns whether the flag is set on any rank."""

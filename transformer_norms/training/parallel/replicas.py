@@ -7,32 +7,19 @@ replicas with a thread each wait for one another once. benchmarks/README.md has 
 import copy
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from math import lcm
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transformer_norms.errors import ConfigError
-from transformer_norms.model.sizes import Sizes
-from transformer_norms.model.transformer import Transformer
-from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.loss import ModelLoss
 from transformer_norms.training.parallel.ranks import add_in_tree
-from transformer_norms.training.settings import TrainerSettings
-from transformer_norms.training.tensors import sharded
-
-USUAL = 2  # replicas under `auto`; more were not measured
-# Tokens times width, or times a sixteenth of the vocabulary. A smaller step has operators that end
-# before a second thread has begun. Replicas of it wait for the interpreter, which they share.
-SMALL = 1 << 16
-NARROW = 128  # a wider product has work for several threads, however few its tokens
 
 
 class Replicas:
     """A loss and copies of it, `count` in all, that compute side by side.
 
-    Their models share weights and buffers, and have gradients of their own. They do not see modules
+    Their models share weights and buffers, and have separate gradients. They do not see modules
     that are put into the model, or weights that are frozen, after they were made.
     """
 
@@ -100,72 +87,3 @@ def add_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
-
-
-def thread_count(
-    settings: TrainerSettings,
-    sizes: Transformer | Sizes,
-    vocab_size: int,
-    cores: int,
-    ranks: int = 1,
-) -> int:
-    """Returns how many threads each of `ranks` processes has: `settings.threads`. Where that is
-    `auto`: one for a small step, and otherwise, or where replicas are typed, one for each core."""
-    if settings.threads != "auto":
-        return settings.threads
-    narrow = sizes.width <= NARROW and settings.replicas == "auto"
-    return 1 if narrow and is_small(settings, sizes, vocab_size, ranks) else cores
-
-
-def is_small(
-    settings: TrainerSettings, sizes: Transformer | Sizes, vocab_size: int, ranks: int
-) -> bool:
-    """Returns whether a second thread costs a step more time than it saves."""
-    read = settings.batch_size // lcm(settings.accumulation, ranks)  # sequences at a time
-    return read * sizes.context * max(sizes.width, vocab_size // 16) < SMALL
-
-
-def replica_count(
-    settings: TrainerSettings,
-    model: Transformer,
-    threads: int,
-    optimizer: Callable[..., Any],
-    ranks: int = 1,
-) -> int:
-    """Returns how many replicas each of `ranks` processes has: `settings.replicas`, or, where that
-    is `auto`, USUAL if replicas save time and are possible. ConfigError where a typed number is not
-    possible. `optimizer` is one of OPTIMIZERS.
-    """
-    count = settings.replicas
-    if count == "auto":
-        slower = (
-            getattr(optimizer, "all_threads", False)
-            or settings.activation_checkpointing
-            or is_small(settings, model, model.vocab_size, ranks)
-        )
-        return 1 if slower or obstacle(settings, model, threads, USUAL, ranks) else USUAL
-    reason = None if count == 1 else obstacle(settings, model, threads, count, ranks)
-    if reason is not None:
-        line = f"{reason}; auto takes {USUAL} where they can be and gain time"
-        raise ConfigError(f"trainer.replicas={count}: {line}")
-    return count
-
-
-def obstacle(
-    settings: TrainerSettings, model: Transformer, threads: int, count: int, ranks: int
-) -> str | None:
-    """The reason why `count` replicas are not possible, or None."""
-    if sharded(model.embedding.weight):
-        return "replicas share whole weights, and parallel=fsdp cuts weights in shards"
-    if settings.device != "cpu":
-        return f"they are for a CPU, and trainer.device is {settings.device}"
-    if threads % count:
-        return f"{threads} threads cannot be shared evenly among so many"
-    if settings.batch_size % (count * ranks):
-        return f"{settings.batch_size} sequences cannot be shared evenly among {count * ranks}"
-    if settings.compile not in ("auto", "none"):
-        return f"trainer.compile={settings.compile} is for one"
-    rows = examine_rows(model)
-    if not rows.rows_are_independent or rows.drawn or rows.counted:
-        return "a row of this model's batch is not independent of the others, or it draws numbers"
-    return None

@@ -154,6 +154,3 @@ class ShardedMicroBatches(MicroBatches):
         micro-batch together, and so stop together."""
         if self.interruptible and self.ranks.any(self.stopping.stop_requested):
             raise Interrupted
-
-    def check_ranks(self) -> None:
-        """Ranks hold different shards, which nothing can be compared with."""

@@ -30,8 +30,8 @@ class Stack:
     """Runs in threads that take turns: each works until it needs gradients, and waits. Once all
     that have not ended wait, one of them computes the gradients of all.
 
-    So no two runs work at once, whatever a library keeps for the whole process, and the runs need
-    not be at the same step. Where a `compiler` compiles the computation, the models of runs that
+    So no two runs work at once, since a library may keep state for the whole process. They need not
+    be at the same step. Where a `compiler` compiles the computation, the models of runs that
     have ended are computed on, so that nothing is compiled again for fewer runs. `names` are those
     of the runs.
     """

@@ -1,4 +1,4 @@
-"""How the work of a step is divided among ranks, their replicas and their threads."""
+"""How the work of a step is divided among ranks, the replicas of each, and their threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,13 +6,17 @@ from math import lcm
 from typing import Any
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.sizes import Sizes
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.training.causality import examine_rows
-from transformer_norms.training.parallel.micro_batches import micro_batch_count
-from transformer_norms.training.parallel.ranks import Ranks
-from transformer_norms.training.parallel.replicas import obstacle, replica_count
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import sharded
+
+USUAL = 2  # replicas under `auto`; more were not measured
+# Tokens times width, or times a sixteenth of the vocabulary. A smaller step has operators that end
+# before a second thread has begun. Replicas of it wait for the interpreter, which they share.
+SMALL = 1 << 16
+NARROW = 128  # a wider product has work for several threads, however few its tokens
 
 
 @dataclass(frozen=True)
@@ -35,37 +39,86 @@ def divide(
     settings: TrainerSettings,
     model: Transformer,
     optimizer: Callable[..., Any],
-    ranks: Ranks,
     threads: int,
+    ranks: int = 1,
 ) -> Division:
     """Returns the division of a run that begins, with so many threads for each process. Raises
-    ConfigError where a step cannot be shared by so many ranks. `optimizer` is one of OPTIMIZERS."""
-    _check_sequences(settings.batch_size, settings.accumulation, ranks.count)
-    replicas = replica_count(settings, model, threads, optimizer, ranks.count)
-    count = micro_batch_count(settings.accumulation, replicas, ranks.count)
+    ConfigError where a typed number of replicas is not possible, or where ranks cannot share a
+    step. `optimizer` is one of OPTIMIZERS."""
+    _check_sequences(settings.batch_size, settings.accumulation, ranks)
+    replicas = settings.replicas
+    if replicas == "auto":
+        slower = (
+            getattr(optimizer, "all_threads", False)
+            or settings.activation_checkpointing
+            or is_small(settings, model, model.vocab_size, ranks)
+        )
+        replicas = 1 if slower or obstacle(settings, model, threads, USUAL, ranks) else USUAL
+    elif replicas > 1 and (reason := obstacle(settings, model, threads, replicas, ranks)):
+        line = f"{reason}; auto takes {USUAL} where they can be and gain time"
+        raise ConfigError(f"trainer.replicas={replicas}: {line}")
+    count = lcm(settings.accumulation, replicas * ranks)
     _check_rows(settings, model, ranks, count)
-    return Division(count, ranks.count, replicas, threads)
+    return Division(count, ranks, replicas, threads)
 
 
 def resume_division(
-    before: Division, settings: TrainerSettings, model: Transformer, ranks: Ranks, cores: int
+    before: Division, settings: TrainerSettings, model: Transformer, cores: int, ranks: int = 1
 ) -> Division:
     """Returns the division of a run that goes on, with so many cores for each process. It keeps the
     micro-batches, and the threads of an operator, so that the digits are those of one number of
     ranks. What other ranks and their replicas shared is shared by today's, as far as cores go."""
-    count = lcm(before.micro_batches, ranks.count)
-    replicas, each = before.replicas, max(1, before.threads_each)
+    count = lcm(before.micro_batches, ranks)
+    replicas, each = before.replicas, before.threads_each
     if sharded(model.embedding.weight) or settings.device != "cpu":
-        replicas, each = 1, max(1, min(before.threads, cores))
-    elif ranks.count != before.ranks:
-        shared = before.replicas * before.ranks // ranks.count
-        most = min(shared, cores // each)
-        even = [n for n in range(2, most + 1) if count % (n * ranks.count) == 0]
-        possible = (n for n in even if obstacle(settings, model, each * n, n, ranks.count) is None)
-        replicas = max(possible, default=1)
-    _check_sequences(settings.batch_size, before.micro_batches, ranks.count)
+        replicas, each = 1, min(before.threads, cores)
+    elif ranks != before.ranks:
+        most = min(before.replicas * before.ranks // ranks, cores // each)
+        even = (n for n in range(most, 1, -1) if count % (n * ranks) == 0)
+        possible = (n for n in even if obstacle(settings, model, each * n, n, ranks) is None)
+        replicas = next(possible, 1)
+    _check_sequences(settings.batch_size, before.micro_batches, ranks)
     _check_rows(settings, model, ranks, count)
-    return Division(count, ranks.count, replicas, each * replicas)
+    return Division(count, ranks, replicas, each * replicas)
+
+
+def thread_count(
+    settings: TrainerSettings, sizes: Sizes, vocab_size: int, cores: int, ranks: int = 1
+) -> int:
+    """Returns how many threads each of `ranks` processes has: `settings.threads`. Where that is
+    `auto`: one for a small step, and otherwise, or where replicas are typed, one for each core."""
+    if settings.threads != "auto":
+        return settings.threads
+    narrow = sizes.width <= NARROW and settings.replicas == "auto"
+    return 1 if narrow and is_small(settings, sizes, vocab_size, ranks) else cores
+
+
+def is_small(
+    settings: TrainerSettings, sizes: Transformer | Sizes, vocab_size: int, ranks: int
+) -> bool:
+    """Returns whether a second thread costs a step more time than it saves."""
+    read = settings.batch_size // lcm(settings.accumulation, ranks)  # sequences at a time
+    return read * sizes.context * max(sizes.width, vocab_size // 16) < SMALL
+
+
+def obstacle(
+    settings: TrainerSettings, model: Transformer, threads: int, count: int, ranks: int
+) -> str | None:
+    """Returns why `count` replicas are not possible, or None."""
+    if sharded(model.embedding.weight):
+        return "replicas share whole weights, and parallel=fsdp cuts weights in shards"
+    if settings.device != "cpu":
+        return f"they are for a CPU, and trainer.device is {settings.device}"
+    if threads % count:
+        return f"{threads} threads cannot be shared evenly among so many"
+    if settings.batch_size % (count * ranks):
+        return f"{settings.batch_size} sequences cannot be shared evenly among {count * ranks}"
+    if settings.compile not in ("auto", "none"):
+        return f"trainer.compile={settings.compile} is for one"
+    rows = examine_rows(model)
+    if not rows.rows_are_independent or rows.drawn or rows.counted:
+        return "a row of this model's batch is not independent of the others, or it draws numbers"
+    return None
 
 
 def _check_sequences(sequences: int, parts: int, ranks: int) -> None:
@@ -82,9 +135,9 @@ def _check_sequences(sequences: int, parts: int, ranks: int) -> None:
         )
 
 
-def _check_rows(settings: TrainerSettings, model: Transformer, ranks: Ranks, count: int) -> None:
+def _check_rows(settings: TrainerSettings, model: Transformer, ranks: int, count: int) -> None:
     """Raises ConfigError where other processes would compute something else than one."""
-    if ranks.count == 1:
+    if ranks == 1:
         return
     rows = examine_rows(model)
     if rows.counted:
@@ -94,7 +147,7 @@ def _check_rows(settings: TrainerSettings, model: Transformer, ranks: Ranks, cou
         )
     if not rows.rows_are_independent and count > settings.accumulation:
         raise ConfigError(
-            f"trainer.accumulation={settings.accumulation}: {ranks.count} processes share {count} "
+            f"trainer.accumulation={settings.accumulation}: {ranks} processes share {count} "
             "micro-batches, and a row of this model's batch depends on the rows beside it; "
             f"trainer.accumulation={count} says so"
         )
