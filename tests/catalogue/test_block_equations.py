@@ -393,7 +393,7 @@ def test_an_empty_site_is_absent_from_the_module_tree(placement):
         for name, plan in read_placement(config.placement).plans(i, DEPTH).items():
             layer = getattr(block, name)
             there = set(dict(layer.named_children())) | set(dict(layer.f.named_children()))
-            scales = {"head_scale"} if plan.coefficient("head_scale") != 1 else set()
+            scales = {"head_scale"} if plan.scale("head_scale") != 1 else set()
             named = {"up_norm" if site == "hidden" else site for site in plan.sites}
             assert there & sites == named | scales
 

@@ -11,12 +11,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches
+from transformer_norms.model.architecture import GIVEN
 from transformer_norms.model.assembly import Assembly, dropout_of, scale_of
 from transformer_norms.model.coefficient import LogitCap, Smear
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import ORDERS, POSITIONS, NoPosition
-from transformer_norms.model.settings import GIVEN
 from transformer_norms.model.sizes import formula_values
 from transformer_norms.model.transformer import Transformer, separate, straight
 from transformer_norms.norms import nothing

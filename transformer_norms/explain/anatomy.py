@@ -10,13 +10,13 @@ import torch
 
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.formula import Formula
+from transformer_norms.model.architecture import BlockChoices
 from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import BlockChoices
 from transformer_norms.model.sites import REST_OF_B, SubLayerPlan, place_of
 from transformer_norms.model.sizes import formula_values
 
@@ -231,11 +231,11 @@ class Anatomy:
 
         stream = _shapes(self.width)
         factors = {
-            slot: factor(slot, plan.coefficient(slot), shapes)
+            slot: factor(slot, plan.scale(slot), shapes)
             for slot, shapes in {"a": stream, "b": stream, **inside}.items()
-            if plan.coefficient(slot) != REST_OF_B
+            if plan.scale(slot) != REST_OF_B
         }
-        if plan.coefficient("a") == REST_OF_B and (b := factors["b"]):
+        if plan.scale("a") == REST_OF_B and (b := factors["b"]):
             rest = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
             factors = {"a": rest, **factors}
         if name == "attention":
@@ -261,11 +261,13 @@ class Anatomy:
         """Returns the norms of a sub-layer in the order of its sites, and the scales on them, some
         without a norm."""
         norms = dict(self._found.get((own.i, part), {}))
-        for site, at in plan.sites.items():
-            count, dimensions = own.heads_at(site)
+        scaled = [slot for slot in plan.scales if slot.endswith(".scale")]
+        for slot in scaled:
+            site = slot.removesuffix(".scale")
+            at, (count, dimensions) = plan.site(site), own.heads_at(site)
             width = own.width_at(site, at.share)
             shapes = _head_shapes(count, dimensions) if count else _shapes(width)
-            if scale := factor(f"{site}.scale", at.scale, shapes, f"{site} scale"):
+            if scale := factor(slot, plan.scale(slot), shapes, f"{site} scale"):
                 absent = NormAt(site, "", "none", 0, 0, 0, "-", at.share)
                 norms[site] = replace(norms.get(site, absent), scale=scale)
         order = {site: number for number, site in enumerate(_SITES)}

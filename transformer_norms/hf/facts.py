@@ -15,11 +15,11 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config, flat
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import plain
+from transformer_norms.model.architecture import MADE_BY, PER_BLOCK
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import scaling_factors
-from transformer_norms.model.settings import MADE_BY, PER_BLOCK
 from transformer_norms.model.sites import SHARES
 from transformer_norms.model.sizes import formula_values
 from transformer_norms.names import option_files, options
@@ -243,7 +243,7 @@ def branch_factor(placement: str) -> float:
     """Returns the number that every sub-layer's output is multiplied by, or 1 where it is none."""
     content = _content_of_name("placement", placement)
     plans = [] if isinstance(content, str) else [plan for _, plan in content[3]]
-    factors = [plan.coefficient("b") for plan in plans] or [1]
+    factors = [plan.scale("b") for plan in plans] or [1]
     fixed = all(isinstance(b, (int, float)) and b == factors[0] for b in factors)
     return float(factors[0]) if fixed else 1.0
 

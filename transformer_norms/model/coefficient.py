@@ -20,6 +20,16 @@ from transformer_norms.validation import build
 Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
 SCALAR = (1,)  # the shape of one learned number: a tensor without an axis cannot be cut in shards
 LOW_RANK = "low_rank"
+
+
+def stream_shapes(width: int) -> Shapes:
+    return {"scalar": SCALAR, "vector": (width,)}
+
+
+def head_shapes(heads: int, dimensions: int) -> Shapes:
+    return {"scalar": SCALAR, "head": (heads, 1), "vector": (heads, dimensions)}
+
+
 Function = Callable[[Tensor], Tensor]
 FUNCTIONS: dict[str, Function] = {
     "same": nothing,

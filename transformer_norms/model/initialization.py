@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Nothing, Number
-from transformer_norms.model.settings import ROLES, Biased
+from transformer_norms.model.architecture import ROLES, Biased
 from transformer_norms.model.sizes import Sizes, block_values, formula_values
 from transformer_norms.norms import nothing
 

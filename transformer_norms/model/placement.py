@@ -1,15 +1,27 @@
-"""A placement: its equations, read into a plan for each block."""
+"""A placement: its equations, read into a plan for each block.
 
-import ast
+The form of an equation tells how the sub-layers of a block are joined, its `topology`. A `Reader`
+(equation.py) reads each part of that form. `plans(i, depth)` is what block i is built from.
+"""
+
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator
+
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Flag, Groups, Mark, Number, Text, plain
-from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader, canonical
+from transformer_norms.model.equation import (
+    READ,
+    RESERVED,
+    WRITE,
+    Reader,
+    called,
+    canonical,
+)
 from transformer_norms.model.sites import INSIDE, LATENT_SITES, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 from transformer_norms.validation import check
@@ -139,7 +151,7 @@ class Placement:
         first = self.default
         return replace(own, text={**first.text, **own.text}, plans={**first.plans, **own.plans})
 
-    def _read(self, prefix: str, equation: Any, blocks: Any = None) -> "Equations":
+    def _read(self, prefix: str, equation: Any, blocks: Formula | None = None) -> "Equations":
         """Raises ValueError, which begins with the key, where the block cannot compute the
         equation."""
         text = _parts(f"{prefix}equation", equation, self.topology, everywhere=blocks is None)
@@ -163,8 +175,7 @@ class Placement:
                 _check(kind, plan)
         except ValueError as error:
             raise ValueError(f"{prefix}equation: {error}") from None
-        condition = _condition(f"{prefix}blocks", 1 if blocks is None else blocks)
-        return Equations(condition, text, plans, end)
+        return Equations(blocks or Formula(1), text, plans, end)
 
 
 def read_placement(node: Mapping[str, Any]) -> Placement:
@@ -189,19 +200,19 @@ class Equations:
     end: Site | None = None
 
 
-def _entry(*, blocks: Flag | Number | Text, equation: Any) -> None:
-    """Declares the keys of an entry of `where`."""
-
-
-def _condition(key: str, blocks: str | float) -> Formula:
-    """The condition of an entry of `where`, on i, l and N."""
-    try:
-        condition = Formula(blocks)
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
+def _condition(spec: str | float) -> Formula:
+    """Reads the condition of an entry of `where`, on i, l and N."""
+    condition = Formula(spec)
     for name in sorted(condition.names - {"i", "l", "N"}):
-        raise ValueError(f"{key}: {unknown('name', name, ('i', 'l', 'N'))}")
+        raise ValueError(unknown("name", name, ("i", "l", "N")))
     return condition
+
+
+Condition = Annotated[Flag | Number | Text, AfterValidator(_condition)]
+
+
+def _entry(*, blocks: Condition, equation: Any) -> None:
+    """Declares the keys of an entry of `where`."""
 
 
 def topology_of(key: str, equation: Any) -> str:
@@ -216,20 +227,10 @@ def topology_of(key: str, equation: Any) -> str:
         if set(equation) & set(PARTS["dual"]):
             return "dual"
     parts = [*equation.values()] if isinstance(equation, Mapping) else [equation]
-    called = {name for part in parts for name in _called(part)}
-    if called & {READ, WRITE}:
+    names = {name for part in parts for name in called(part)}
+    if names & {READ, WRITE}:
         return "streams"
-    return "parallel" if parts == [equation] and called & set(SUB_LAYERS) else "serial"
-
-
-def _called(equation: Any) -> set[str]:
-    """The names of the functions in an equation; none where it cannot be read, which the reader
-    says."""
-    try:
-        calls = [node for node in ast.walk(ast.parse(str(equation))) if isinstance(node, ast.Call)]
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return set()
-    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+    return "parallel" if parts == [equation] and names & set(SUB_LAYERS) else "serial"
 
 
 def _connection_of(topology: str, connection: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -258,10 +259,10 @@ def _parts(key: str, equation: Any, topology: str, everywhere: bool) -> dict[str
 
 def _check(kind: str, plan: SubLayerPlan) -> None:
     """Refuses two combinations that can be computed but contradict themselves."""
-    if plan.site("pre").scale != 1 and "out" in plan.sites:
-        raise ValueError(f"a factor on the pre of {kind} has no effect beside a norm at out")
+    if "pre.scale" in plan.scales and "out" in plan.sites:
+        raise ValueError(f"a factor on the pre of {kind} has no effect with a norm at out")
     subln = [name for name in ("ctx", "mid") if name in plan.sites]
-    if subln and "post" in plan.sites and plan.coefficient("a") != 1:
+    if subln and "post" in plan.sites and plan.scale("a") != 1:
         raise ValueError(
             f"Sub-LN ({', '.join(subln)}) goes with a norm at pre, a scaled skip (DeepNorm) with "
             "one at post: they exclude each other"

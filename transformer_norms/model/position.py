@@ -18,10 +18,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from transformer_norms.formula import Formula, named, numbers_of_blocks
+from transformer_norms.formula import Formula
 from transformer_norms.kinds import Flag, Nothing, Number, Size, Text
 from transformer_norms.model.attentions.kernels import PositionBias
 from transformer_norms.model.initialization import Embedding
+from transformer_norms.model.sizes import PerBlock, Range, in_blocks
 from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
 
@@ -299,9 +300,11 @@ class ALiBi(NoPosition):
         return LinearBias(alibi_slopes(heads))
 
 
+_FACTOR = Range("factors", "a factor is from 1 to 1e4", lambda factor, *_: 1 <= factor <= 1e4)
+
+
 def scaling_factors(scaling: Any, depth: int) -> list[float]:
     """Returns the factor of `position.scaling` as one number for each block, 1 where nothing is
     scaled. ValueError where one is not from 1 to 1e4."""
     spec = scaling["factor"] if isinstance(scaling, Mapping) else 1
-    wanted, allows = "a factor is from 1 to 1e4", lambda factor, *_: 1 <= factor <= 1e4
-    return numbers_of_blocks(spec, named(depth), "factors", wanted, allows)
+    return PerBlock(_FACTOR, unset=None).numbers(spec, in_blocks(depth))

@@ -7,11 +7,11 @@ from transformer_norms.config.checks.formulas import check_formulas
 from transformer_norms.config.tree import DEFAULTS, Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import as_number, value_at
+from transformer_norms.model.architecture import MADE_BY, BlockChoices
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import attention_sites, read_placement
 from transformer_norms.model.position import POSITIONS, NoPosition, scaling_factors
-from transformer_norms.model.settings import MADE_BY, BlockChoices
 from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 from transformer_norms.norms import NORMS
