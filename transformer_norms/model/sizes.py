@@ -1,5 +1,5 @@
-"""The sizes of a model, `auto` as numbers, what formulas in YAML may name, and how a value becomes a
-number for each block. No torch here."""
+"""The sizes of a model, `auto` as numbers, and what formulas in YAML may name. `PerBlock` turns a
+value into a number for each block. No torch here."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
