@@ -120,18 +120,11 @@ class Softmax(nn.Module):
         return logits.masked_fill(~seen, float("-inf"))
 
     @torch.no_grad()
-    def largest(self, q: Queries, k: Keys, least: float) -> Float[Tensor, " heads"]:
+    def largest(self, q: Queries, k: Keys) -> Float[Tensor, " heads"]:
         """Returns for each head the largest of scale * q k^T, in float32 at least, over the batch
-        and the keys that its queries see. Cap and bias come after it. On a CPU, unless compiled,
-        the product of the longest query and key comes first, and is returned where no head's is
-        above `least`."""
+        and the keys that its queries see. Cap and bias come after it."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         q, k = q.detach().to(dtype) * self.scale, k.detach().to(dtype)
-        if q.device.type == "cpu" and not torch.compiler.is_compiling():
-            lengths = (x.square().sum(-1).amax(-1).sqrt() for x in (q, k))
-            bound = torch.mul(*lengths).amax(0)
-            if (bound * (1 + 1e-5) <= least).all():
-                return bound
         found = q.new_full((q.shape[1],), float("-inf"))
         for first in range(0, q.shape[2], AT_ONCE):
             until = min(first + AT_ONCE, q.shape[2])
