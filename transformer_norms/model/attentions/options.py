@@ -1,19 +1,21 @@
 """What keys of `architecture` put into an attention, besides its norms: the softmax with its scale,
 cap and pattern, a temperature, a gate on the heads, and what is added to the values."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from transformer_norms.formula import Formula
-from transformer_norms.model.architecture import BlockChoices
+from transformer_norms.model.architecture import PER_BLOCK, BlockChoices
 from transformer_norms.model.attentions.heads import Temperature, ValueMix
 from transformer_norms.model.attentions.softmax import ATTENTIONS
 from transformer_norms.model.coefficient import Gate, coefficient, head_shapes
 from transformer_norms.model.initialization import Embedding, biased
 from transformer_norms.model.position import NoPosition
 from transformer_norms.model.settings import ModelConfig
+from transformer_norms.names import parameters
 from transformer_norms.norms import Layer, nothing
 
 
@@ -32,17 +34,11 @@ def attention_options(
 
 
 def _attend(config: ModelConfig, own: BlockChoices, position: NoPosition) -> nn.Module:
-    sizes, scale, cap = (
-        own.sizes,
-        config.architecture.attention_scale,
-        config.architecture.attention_cap,
-    )
-    # An attention that has no use for one of these need not name it.
-    offered = {
-        "sliding_window": own.sliding_window or None,
-        "attention_chunk": own.attention_chunk or None,
-        "position_bias": position.bias(own.i, sizes.heads),
-    }
+    sizes, how = own.sizes, config.architecture
+    scale, cap = how.attention_scale, how.attention_cap
+    offered = {key: getattr(own, key) or None for key in PER_BLOCK}
+    offered["position_bias"] = position.bias(own.i, sizes.heads)
+    named = arguments_of(ATTENTIONS[config.attention.type])
     attend: nn.Module = ATTENTIONS.maker(config.attention)(
         scale=1.0 if isinstance(scale, Mapping) else float(Formula(scale)(own.values)),
         cap=None if cap == "none" else float(cap),
@@ -51,9 +47,16 @@ def _attend(config: ModelConfig, own: BlockChoices, position: NoPosition) -> nn.
         head_dim=sizes.head_dim,
         context=sizes.context,
         dropout=sizes.dropout,
-        **{key: value for key, value in offered.items() if value is not None},
+        **{key: offered[key] for key in named & offered.keys() if offered[key] is not None},
     )
     return attend
+
+
+def arguments_of(kind: type) -> set[str]:
+    """Returns the names of the arguments that a class or one of its bases states. An attention that
+    has no use for a number of the block, or for a bias by distance, need not name it."""
+    stated = [vars(base).get("__init__") for base in kind.__mro__]
+    return {name for own in stated if inspect.isfunction(own) for name in parameters(own)}
 
 
 def _learned_scale(scale: Any, own: BlockChoices) -> Layer:
