@@ -16,6 +16,8 @@ from tiny_models import drawn, some_tokens
 from torch import nn
 from torch.utils.data import DataLoader
 from written_out import attention, mlp
+from written_out import own_layernorm as centred
+from written_out import own_rmsnorm as rms
 
 import transformer_norms
 from transformer_norms import (
@@ -103,15 +105,6 @@ def test_a_plugins_norm_may_have_defaults_that_its_yaml_leaves_out(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------- block
-
-
-def rms(x):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-
-
-def centred(x):
-    x = x - x.mean(-1, keepdim=True)
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
 
 
 def serial(step):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from written_out import linear_of
+from written_out import linear_of, own_layernorm, own_rmsnorm, same
 
 from transformer_norms import build_model, compose
 from transformer_norms.model.constraint import QKClip
@@ -21,22 +21,6 @@ def model_of(*typed):
     typed_keys = {text.split("=")[0] for text in typed}
     keys = [text for text in keys if text.split("=")[0] not in typed_keys]
     return build_model(compose([*keys, *typed]), 11).eval()
-
-
-def rms(x):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-
-
-def centred(x):
-    return x - x.mean(-1, keepdim=True)
-
-
-def standard(x):
-    return centred(x) / (centred(x).square().mean(-1, keepdim=True) + 1e-5).sqrt()
-
-
-def same(x):
-    return x
 
 
 def by_the_paper(f, x, q_latent, kv_latent):
@@ -65,9 +49,9 @@ def turned(pair, angle):
 @pytest.mark.parametrize(
     ("inside", "norms"),
     [
-        ("", (rms, rms)),
-        (", q_latent=layernorm, kv_latent=none", (standard, same)),
-        (", kv_latent=layernorm", (rms, standard)),
+        ("", (own_rmsnorm, own_rmsnorm)),
+        (", q_latent=layernorm, kv_latent=none", (own_layernorm, same)),
+        (", kv_latent=layernorm", (own_rmsnorm, own_layernorm)),
     ],
 )
 def test_attention_is_the_papers_with_the_norms_that_the_equation_puts_on_latents(inside, norms):

@@ -64,9 +64,9 @@ class Architecture:
     logit_scale: Annotated[Scale, Mark.AUTO]
     qk_norm_order: Annotated[Literal["before", "after"], Mark.AUTO]  # the rotation of q and k
     attention_cap: Annotated[Cap, Mark.AUTO]
-    value_scale: Scale  # of a block's own values, beside value_residual
+    value_scale: Scale  # of a block's own values, with value_residual
     value_residual: Scale  # what the first block's values are multiplied by in the others, or none
-    value_embedding: Base  # what a block's table of values is multiplied by; none and 0: no table
+    value_embedding: Base  # the factor of a block's table of values; none and 0: no table
     value_gate: Nothing | Positive  # the channels of x that a gate of the table's rows reads
     attention_gate: Literal["none", "elementwise", "per_head"]  # on heads, before W_o
     q_rank: Rank  # the width of a latent that queries are made of; none: they are made of x

@@ -49,8 +49,8 @@ assert set(BLOCKS) == set(PARTS)
 
 
 class Assembly:
-    """assembly(i) is block i of the model that a composed config describes. `norm` may stand for
-    the run's norm, as anything that is called as norm(width)."""
+    """assembly(i) is block i of the model that a composed config describes. `norm` takes the
+    place of the run's norm: anything that is called as norm(width)."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Assembly:
         alone: dict[str, Module] = {}
 
         def scale(slot: str) -> Module:
-            """A learned coefficient is one parameter wherever its name stands in the equation."""
+            """A learned coefficient is one parameter at all places of its name in the equation."""
             spec, name = plan.scale(slot), plan.names.get(slot)
             norm = self.norm(kind, NormPlace(own.i, kind, f"inside {name}"))
             made = scale_of(spec, self.sizes.width, own.values, norm)

@@ -1,7 +1,7 @@
 """Causal self-attention, with a site for a norm wherever one was ever put.
 
-`Attention` holds the projections and the sites. What turns queries, keys and values into a context
-is chosen by name (`attention=softmax`): attentions/softmax.py. attentions/heads.py has what may be
+`Attention` holds the projections and the sites. The function of queries, keys and values is
+chosen by name (`attention=softmax`): attentions/softmax.py. attentions/heads.py has what may be
 around the heads.
 """
 

@@ -276,7 +276,7 @@ class Reader:
         if self.is_norm(node):
             node = self.read_norm("out", Term(1, (), node))
         if not (isinstance(node, ast.Call) and self.is_sub_layer(node)):
-            self.refuse("the branch is out(f(pre(x))); nothing else can stand around f", node)
+            self.refuse("the branch is out(f(pre(x))); nothing else can be around f", node)
         if len(node.args) != 1:
             self.refuse("f reads one stream; a site is named, as f(norm(x), q=norm)", node)
         if len({keyword.arg for keyword in node.keywords}) < len(node.keywords):

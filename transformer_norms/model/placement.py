@@ -62,14 +62,14 @@ class Placement:
     `equation` is one of
         "x + f(norm(x))"                                             for attention and mlp
         {attention: "...", mlp: "..."}                               one for each
-        "x + f(h := norm(x)) + c * h"                                what f reads is a term as well
+        "x + f(h := norm(x)) + c * h"                                the input of f is a term too
         "x + attention(h := norm(x)) + mlp(h)"                       side by side
         {x: "norm(x + f(x))", r: "r + f(x)", end: "x + norm(r)"}     two streams
         "write(X, f(norm(read(X))))"              streams that a `connection` reads and writes
         {attention: "...", mlp: "...", block: "write(X, f(read(X)))"}      the same, around a block
     It may name x (the stream), f (the sub-layer), norm or any norm's name, the coefficients of
     `learned`, start (the stream as it entered the block), x0 (the embedded tokens), and what
-    formulas may name. What stands inside f is an argument of it: f(x, q=norm). `where` holds
+    formulas may name. A site inside f is an argument of it: f(x, q=norm). `where` holds
     equations for some blocks: of its entries the first counts whose condition `blocks`, on i, l
     and N, is true.
 
@@ -108,7 +108,7 @@ class Placement:
 
     @property
     def joins(self) -> tuple[str, ...]:
-        """Names what the connection is around: each sub-layer, each block, or nothing."""
+        """The parts that have a connection: each sub-layer, each block, or none."""
         around = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}
         return around.get(self.topology, ())
 

@@ -43,8 +43,8 @@ class InitFile:
     scale of the embedded tokens (`stream_by`). `brings` are choices that hold unless the user, a
     preset, the placement or the norm made them; `tied_logit_scale` is the logit_scale of a tied
     head. `unverified` says what could not be read in the authors' code or paper. `lr_factor` is
-    what optimizer.lr_factor comes to where it is auto, for the groups of parameters that it names.
-    `otherwise` is the rule that auto comes to where nothing brings one."""
+    the auto of optimizer.lr_factor, for the groups of parameters that it names. `otherwise` is the
+    rule that auto is where nothing brings one."""
 
     otherwise: Annotated[Text, Mark.ASIDE] = ""
     stream: Stream = "none"
@@ -73,10 +73,10 @@ class AttentionFile:
 @node
 class ModelConfig:
     """The part of a config that `build_model` reads. A `Values` node holds the `type` of a
-    registered class, its settings, and what the class beside it in the annotation declares."""
+    registered class, its settings, and the keys that the other class of the annotation declares."""
 
     norm: Annotated[Values, NormFile]
-    norms: Annotated[Values, NormFile, Mark.EACH, Mark.DERIVED]  # the others that stand somewhere
+    norms: Annotated[Values, NormFile, Mark.EACH, Mark.DERIVED]  # the others that some site has
     placement: Annotated[Values, Placement]
     init: Annotated[Values, InitFile]
     position: Values
@@ -86,7 +86,7 @@ class ModelConfig:
     final_norm: Text  # likewise, before the head
     qk_norm: Text  # none, a share of gains, l2, or a name of `norms`
     v_norm: Text  # likewise
-    qkv: Annotated[Text, Mark.DERIVED]  # what stands where q, k or v have the run's norm
+    qkv: Annotated[Text, Mark.DERIVED]  # the norm at q, k and v where these have the run's
     architecture: Architecture
     model: Sizes
     seed: Seed

@@ -73,8 +73,8 @@ class Sizes:
     4 x width, or 8/3 x width rounded up to a multiple of 8 where the mlp is gated.
 
     kv_heads and head_dim may be a formula of i, l, N, R, d, H and L, or a list of numbers and
-    formulas. They come to a number, or to a number for each block where blocks differ. What is not
-    whole is rounded up: kv_heads to a divisor of heads, head_dim to an even number."""
+    formulas. They are resolved to a number, or to one for each block where blocks differ.
+    A fraction is rounded up: kv_heads to a divisor of heads, head_dim to an even number."""
 
     width: Size
     depth: Annotated[Positive, Field(le=10_000)]

@@ -76,7 +76,7 @@ class Softmax(nn.Module):
         self, query: Int[Tensor, "queries 1"], key: Int[Tensor, " known"]
     ) -> Bool[Tensor, "queries known"]:
         """Returns whether a query sees a key, by their positions. The keys after a query are hidden
-        whatever a subclass returns."""
+        in every subclass."""
         return key <= query
 
     def forward(self, q: Queries, k: Keys, v: Values, x: Stream) -> Contexts:
@@ -145,7 +145,7 @@ class Sinks(Softmax):
     """exp(s) v / (exp(sink) + sum of exp(s))      a learned logit for each head, without a value
 
     GPT-OSS, arXiv:2508.10925. The sink is the key of a token before the first, whose value is 0.
-    Its logit stands in a dimension that q and k have besides their own, so that any kernel of
+    Its logit is in a dimension that q and k have besides their own, so that any kernel of
     softmax attention computes it.
     """
 
