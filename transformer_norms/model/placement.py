@@ -37,6 +37,7 @@ PARTS = {
     "blocks": (*SUB_LAYERS, "block"),
 }
 CONNECTED = ("streams", "blocks")  # by a connection around each sub-layer, or around each block
+JOINS = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}  # the parts around which
 AROUND = f"{WRITE}(X, f({READ}(X)))"  # the equation of a connection around a block
 
 
@@ -97,7 +98,10 @@ class Placement:
                 raise ValueError(f"learned.{name}: the name is taken; choose another")
         self.topology = topology_of("equation", equation)
         self.connection = _connection_of(self.topology, connection)
+        self.joins: tuple[str, ...] = JOINS.get(self.topology, ())
         self.default = self._read("", equation)
+        # The plan of the block itself: the norm that both sub-layers read.
+        self.block_plan = self.default.plans.get("block", SubLayerPlan())
         self.where = [self._read_entry(f"where[{n}]", entry) for n, entry in enumerate(where)]
         ends = {} if self.default.end is None else {"final_norm": self.default.end.norm}
         self.brings = {**ends, **brings}
@@ -105,17 +109,6 @@ class Placement:
         for name in learned:
             if name not in used:
                 raise ValueError(f"learned.{name}: no equation names it")
-
-    @property
-    def joins(self) -> tuple[str, ...]:
-        """The parts that have a connection: each sub-layer, each block, or none."""
-        around = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}
-        return around.get(self.topology, ())
-
-    @property
-    def block_plan(self) -> SubLayerPlan:
-        """The plan of the block itself: the norm that both sub-layers read."""
-        return self.default.plans.get("block", SubLayerPlan())
 
     def plans(self, i: int, depth: int) -> Plans:
         """The plans of `attention` and `mlp` in block i of depth N."""

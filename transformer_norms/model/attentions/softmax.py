@@ -38,8 +38,8 @@ class Softmax(nn.Module):
     Any module with this `forward` can be registered. `x` is the stream that q, k and v were
     computed from. `logits` is optional: without it there are no logits to probe. `refuses` maps an
     option for which the module has no use to the reason: architecture.attention_cap,
-    architecture.attention_scale or model.dropout. A module whose arguments do not name
-    `sliding_window`, `attention_chunk` or `position_bias` has no use for these.
+    architecture.attention_scale or model.dropout. A module is given the numbers of its block that
+    its arguments name, such as `sliding_window` and `attention_chunk`, and `position_bias`.
     """
 
     refuses: Mapping[str, str] = {}
