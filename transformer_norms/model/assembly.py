@@ -17,7 +17,6 @@ from transformer_norms.model.attentions.heads import AllHeads, PerHead
 from transformer_norms.model.attentions.options import attention_options
 from transformer_norms.model.block import BLOCKS, SubLayer
 from transformer_norms.model.coefficient import (
-    LOW_RANK,
     OneMinusBranch,
     Scaled,
     ScaledNorm,
@@ -98,7 +97,7 @@ class Assembly:
             """A learned coefficient is one parameter at all places of its name in the equation."""
             spec, name = plan.scale(slot), plan.names.get(slot)
             norm = self.norm(kind, NormPlace(own.i, kind, f"inside {name}"))
-            made = scale_of(spec, self.sizes.width, own.values, norm)
+            made = coefficient(spec, stream_shapes(self.sizes.width), own.values, norm)
             if name is None:
                 return made
             return (shared if spec.get("share") == "block" else alone).setdefault(name, made)
@@ -147,9 +146,9 @@ class Assembly:
         kind, width = MLPS[self.config.mlp.type], self.sizes.mlp_width
         activation, share = ACTIVATIONS[self.config.mlp.activation], own.activation_sparsity
         matrices = ("up", "gate") if kind.gated else ("up",)
-        spec, hidden = plan.scale("hidden_scale"), "hidden" in plan.sites
+        spec, shapes = plan.scale("hidden_scale"), stream_shapes(width)
         norms = {f"{name}_norm": self.site(plan, "hidden", "mlp", own)
-                 for name in matrices if hidden}  # fmt: skip
+                 for name in matrices if "hidden" in plan.sites}  # fmt: skip
         return MLPS.maker(self.config.mlp)(
             width=self.sizes.width,
             mlp_width=width,
@@ -157,7 +156,7 @@ class Assembly:
             activation=SparseActivation(activation, share) if share else activation,
             mid=self.site(plan, "mid", "mlp", own),
             **norms,
-            **{f"{name}_scale": scale_of(spec, width, own.values) for name in matrices},
+            **{f"{name}_scale": coefficient(spec, shapes, own.values) for name in matrices},
         )
 
     def site(
@@ -257,18 +256,6 @@ def place_fixed_norms(part: Module, place: NormPlace) -> None:
             widths = {parameter.shape[-1] for parameter in module.parameters()} - {1}
             width = widths.pop() if len(widths) == 1 else place.width
             put(module, replace(place, norm=names[type(module)], width=width))
-
-
-def scale_of(
-    spec: Any,
-    width: int,
-    values: Mapping[str, float],
-    norm: Callable[[int], Module] | None = None,
-) -> Module:
-    """A coefficient of `width` features, or nothing. It may have a low rank where there is a `norm`
-    for that."""
-    shapes = {**stream_shapes(width), **({LOW_RANK: (width,)} if norm else {})}
-    return coefficient(1 if spec == "none" else spec, shapes, values, norm or NORMS["none"])
 
 
 def _sum(x: Module | None, others: Mapping[str, Module]) -> Module:

@@ -23,7 +23,7 @@ LOW_RANK = "low_rank"
 
 
 def stream_shapes(width: int) -> Shapes:
-    return {"scalar": SCALAR, "vector": (width,)}
+    return {"scalar": SCALAR, "vector": (width,), LOW_RANK: (width,)}
 
 
 def head_shapes(heads: int, dimensions: int) -> Shapes:

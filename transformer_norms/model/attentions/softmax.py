@@ -9,8 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_norms.model.attentions.kernels import (
+    Contexts,
+    Keys,
     Pattern,
     PositionBias,
+    Queries,
+    Values,
     kernel_of,
     pattern_attention,
 )
@@ -19,10 +23,6 @@ from transformer_norms.names import Registry
 ATTENTIONS = Registry("attention")
 AT_ONCE = 256  # queries whose logits are held at a time where the largest is sought
 Stream = Float[Tensor, "batch time width"]
-Queries = Float[Tensor, "batch heads time head_dim"]
-Keys = Float[Tensor, "batch heads known head_dim"]
-Values = Float[Tensor, "batch heads known value_dim"]
-Contexts = Float[Tensor, "batch heads time value_dim"]
 
 
 @ATTENTIONS("softmax")
@@ -86,12 +86,11 @@ class Softmax(nn.Module):
             how: dict[str, Any] = {"cap": self.cap, "scale": self.scale, "dropout": dropout}
             return pattern_attention(q, k, v, self.pattern, **how, seen=self.seen)
         time, known = q.shape[2], k.shape[2]
-        key = torch.arange(known, device=q.device)
-        at = key[known - time :]
+        at = torch.arange(known - time, known, device=q.device)
         seen = self.mask(at, known)
         # Kernels differ in what a query without a key gets: it is shown all keys, and then 0.
         blind = ~seen.any(-1, keepdim=True)
-        mask = self.pattern.add_bias(seen | blind, at[:, None], key, q.shape[1], q)
+        mask = self.pattern.add_bias(seen | blind, at, q.shape[1], q)
         how = {"dropout_p": dropout, "scale": self.scale}
         context = kernel_of(self.cap)(q, k, v, attn_mask=mask, is_causal=False, **how)
         return context.masked_fill(blind, 0)
@@ -113,10 +112,9 @@ class Softmax(nn.Module):
             logits = q.to(dtype) @ k.to(dtype).mT * self.scale
         if self.cap is not None:
             logits = self.cap * torch.tanh(logits / self.cap)
-        key = torch.arange(k.shape[2], device=q.device)
         seen = self.mask(at, k.shape[2])
         if self.pattern.bias is not None:
-            logits = logits + self.pattern.add_bias(seen, at[:, None], key, q.shape[1], logits)
+            logits = logits + self.pattern.add_bias(seen, at, q.shape[1], logits)
         return logits.masked_fill(~seen, float("-inf"))
 
     @torch.no_grad()
@@ -166,9 +164,8 @@ class Sinks(Softmax):
         plain, mask = self.causal and self.pattern == Pattern(), None
         causal = plain and time == known
         if not (causal or (plain and time == 1)):
-            key = torch.arange(known, device=q.device)
-            at = key[known - time :]
-            seen = self.pattern.add_bias(self.mask(at, known), at[:, None], key, q.shape[1], q)
+            at = torch.arange(known - time, known, device=q.device)
+            seen = self.pattern.add_bias(self.mask(at, known), at, q.shape[1], q)
             mask = F.pad(seen, (1, 0), value=float(seen.dtype == torch.bool))
         # A kernel that is causal wants as many queries as keys: the sink has a query as well.
         q = F.pad(q, (0, 1, int(causal), 0), value=1.0)
