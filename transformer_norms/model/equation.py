@@ -90,17 +90,16 @@ class Reader:
     def read_named(self) -> None:
         """Reads `h := a * x + c * x0`, the sum that the sub-layer reads in the place of x, or finds
         the name of the input of f, `f(h := norm(x))`."""
-        named = self.named()
-        if not named:
+        if not (named := self.named()):
             return
         name = named[0].target.id
         uses = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
-        if len(named) > 1 or name in RESERVED or name in self.learned:
-            self.refuse("one sum can be named, and by a new name", named[0])
-        if min(use.col_offset for use in uses) < named[0].col_offset or self.sub_layers(named[0]):
-            self.refuse(f"{name} is a sum of x, start and x0, named where it is first used")
-        calls = (call for call in self.sub_layers(self.tree) if isinstance(call, ast.Call))
-        if any(call.args[:1] == named for call in calls):
+        late = min(use.col_offset for use in uses) < named[0].col_offset
+        taken = name in RESERVED or name in self.learned
+        if len(named) > 1 or late or taken or self.sub_layers(named[0]):
+            why = "one sum of x, start and x0 can be named, by a new name, where it is first used"
+            self.refuse(why, named[0])
+        if any(call.args[:1] == named for call in self.sub_layers(self.tree)):
             self.normed = name
             return
         for stream, terms in self.by_stream(self.terms(named[0].value), ("x", *EARLIER)).items():
@@ -277,10 +276,8 @@ class Reader:
             node = self.read_norm("out", Term(1, (), node))
         if not (isinstance(node, ast.Call) and self.is_sub_layer(node)):
             self.refuse("the branch is out(f(pre(x))); nothing else can be around f", node)
-        if len(node.args) != 1:
-            self.refuse("f reads one stream; a site is named, as f(norm(x), q=norm)", node)
-        if len({keyword.arg for keyword in node.keywords}) < len(node.keywords):
-            self.refuse("a site is named twice", node)
+        if len(node.args) != 1 or len({word.arg for word in node.keywords}) < len(node.keywords):
+            self.refuse("f reads one stream and names a site once, as f(norm(x), q=norm)", node)
         self.read_pre(node.args[0], reads)
         for keyword in node.keywords:
             self.read_inside(node, str(keyword.arg), keyword.value)
@@ -371,8 +368,9 @@ class Reader:
             node = node.args[0] if node.args else node.func
         return self.is_sub_layer(node)
 
-    def sub_layers(self, node: ast.AST) -> list[ast.AST]:
-        return [part for part in ast.walk(node) if self.is_sub_layer(part)]
+    def sub_layers(self, node: ast.AST) -> list[ast.Call]:
+        calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+        return [call for call in calls if self.is_sub_layer(call)]
 
     def check_sub_layers(self, *wanted: str) -> None:
         """Each wanted sub-layer is called once in the equation, and no other is."""
