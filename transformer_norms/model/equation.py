@@ -1,7 +1,9 @@
 """Reads a placement's equation: which norm is at which site, and which factor multiplies what.
 
-    x + norm(f(norm(x)))      ->  pre: norm, out: norm
-    norm(a * x + f(x))        ->  post: norm, and the coefficient a on the skip
+    norm(2 * x + f(norm(x)))                                             the text of an equation
+    SubLayerPlan(sites={post: norm, pre: norm}, scales={a: 2})           its plan, read here
+    SubLayer(f, pre=RMSNorm(d), post=RMSNorm(d), skip=Times(2))          built by assembly.py
+    post(skip(x) + branch(out(f(pre(x)))))                               computed by block.py
 
 Python's parser gives a tree, which is walked and never run: `terms` splits a sum into terms, each a
 stream with its factors, and a `Reader` says what each stream and each factor is to the block. An

@@ -1,4 +1,4 @@
-"""What an equation says of a sub-layer: the norm at each site, and the number at each factor.
+"""The plan of a sub-layer: the norm at each of its sites, and the factor of each term.
 
 equation.py reads a text into a `SubLayerPlan`, and assembly.py builds modules from it.
 """
