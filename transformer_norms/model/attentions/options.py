@@ -24,10 +24,11 @@ def attention_options(
 ) -> dict[str, Any]:
     """Returns arguments of an Attention, of the block with the numbers `own`."""
     how, floor = config.architecture, own.temperature_floor
+    temperature = Temperature(floor, how.temperature_scale)
     return {
         "attend": _attend(config, own, position),
         "scale": _learned_scale(how.attention_scale, own),
-        "temperature": Temperature(floor, how.temperature_scale) if floor else nothing,
+        "temperature": temperature if floor else nothing,
         "attention_gate": _gate(how, own),
         "values": _value_mix(how, own, vocab_size) if own.source is None else nothing,
     }
