@@ -4,7 +4,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -124,34 +124,6 @@ def _names(tree: ast.AST) -> frozenset[str]:
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return frozenset(node.id for node in names if id(node) not in calls)
-
-
-def named(depth: int, **values: float) -> list[dict[str, float]]:
-    """Returns what formulas may name in each block: i, l and N, and the `values`."""
-    return [{**values, "i": i, "l": i + 1, "N": depth} for i in range(depth)]
-
-
-def numbers_of_blocks(
-    spec: Any,
-    values: Sequence[Mapping[str, float]],
-    what: str,
-    wanted: str,
-    allows: Callable[[float, int, list[float]], bool],
-) -> list[float]:
-    """Returns one number for each block, from a number, a formula of the `values` of a block, or a
-    list of them. ValueError where it is none of these, or where a number is not allowed, by the
-    number, the index of its block, and the numbers of all blocks."""
-    if isinstance(spec, Sequence) and not isinstance(spec, str):
-        if len(spec) != len(values):
-            raise ValueError(f"there are {len(spec)} {what} for {len(values)} blocks")
-        formulas = [Formula(each) for each in spec]
-    else:
-        formulas = [Formula(spec)] * len(values)
-    numbers = [float(formula(here)) for formula, here in zip(formulas, values, strict=True)]
-    for i, number in enumerate(numbers):
-        if not allows(number, i, numbers):
-            raise ValueError(f"in block i={i} it is {number:g}; {wanted}")
-    return numbers
 
 
 _NEEDS_NO_BRACKETS = re.compile(r"[\w.]+(\(\w+\))?")  # 0.02, d, sqrt(d)

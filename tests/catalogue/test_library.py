@@ -16,6 +16,8 @@ from tiny_models import drawn, some_tokens
 from torch import nn
 from torch.utils.data import DataLoader
 from written_out import attention, mlp
+from written_out import own_layernorm as centred
+from written_out import own_rmsnorm as rms
 
 import transformer_norms
 from transformer_norms import (
@@ -105,15 +107,6 @@ def test_a_plugins_norm_may_have_defaults_that_its_yaml_leaves_out(tmp_path):
 # ------------------------------------------------------------------------------------------- block
 
 
-def rms(x):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-
-
-def centred(x):
-    x = x - x.mean(-1, keepdim=True)
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-
-
 def serial(step):
     return lambda x, a, m: step(step(x, a), m)
 
@@ -130,13 +123,11 @@ LEARNED = {"b": {"learn": "scalar", "init": 0.5}}
 BLOCKS = [
     ("x + f(norm(x))", {}, serial(lambda x, f: x + f(rms(x)))),
     ("pre", {"norm": nn.LayerNorm}, serial(lambda x, f: x + f(centred(x)))),
-    ("x + f(norm(x))", {"norm": "layernorm"}, serial(lambda x, f: x + f(centred(x)))),
     ("norm(sqrt(N) * x + f(x))", {"depth": 9, "index": 4}, serial(lambda x, f: rms(3 * x + f(x)))),
-    ("l * x + b * f(x)", {"depth": 3, "index": 2, "learned": LEARNED},
-     serial(lambda x, f: 3 * x + 0.5 * f(x))),
     ({"attention": "x + norm(f(x))", "mlp": "x - layernorm(f(x))"}, {},
      lambda x, a, m: (y := x + rms(a(x))) - centred(m(y))),
-    ({"equation": "x + b * f(x)", "learned": LEARNED}, {}, serial(lambda x, f: x + 0.5 * f(x))),
+    ({"equation": "l * x + b * f(x)", "learned": LEARNED}, {"depth": 3, "index": 2},
+     serial(lambda x, f: 3 * x + 0.5 * f(x))),
     ("x + f(x)", {"where": [{"blocks": "i == 1", "equation": "norm(x + f(x))"}], "depth": 2,
                   "index": 1}, serial(lambda x, f: rms(x + f(x)))),
     ("x + attention(h := norm(x)) + mlp(h)", {}, lambda x, a, m: x + a(rms(x)) + m(rms(x))),

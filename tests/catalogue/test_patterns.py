@@ -7,7 +7,7 @@ import pytest
 import torch
 from generating import from_a_cache
 from new_process import run_python
-from tiny_models import drawn, some_tokens, with_gradients
+from tiny_models import drawn, same_with_gradients, some_tokens
 from torch.nn.attention.flex_attention import flex_attention
 from written_out import by_hand
 
@@ -55,10 +55,6 @@ def test_a_pattern_and_its_gradients_are_the_formula(lengths, slopes, cap):
         found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
         expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
         same_with_gradients(found, expected, inputs, rtol=0, atol=1e-13)
-
-
-def same_with_gradients(found, expected, given, **near):
-    torch.testing.assert_close(*(with_gradients(y, given) for y in (found, expected)), **near)
 
 
 @pytest.mark.parametrize("cap", [None, 0.8])

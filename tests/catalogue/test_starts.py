@@ -382,14 +382,6 @@ def test_the_learned_scale_multiplies_tokens_and_learned_positions(norm):
     torch.testing.assert_close(entering(model, torch.arange(CONTEXT)[None])[0], expected)
 
 
-def test_other_scales_multiply_the_tokens_alone():
-    config = compose([*SIZES, "model.depth=1", "placement=post", "position=learned"])
-    model = build_model(config, VOCABULARY)
-    scaled = math.sqrt(WIDTH) * model.embedding.weight[:CONTEXT]
-    entered = entering(model, torch.arange(CONTEXT)[None])
-    torch.testing.assert_close(entered[0], scaled + model.position.position.weight)
-
-
 @torch.no_grad()
 def test_dyt_may_lack_its_bias_and_alpha_may_start_by_site():
     table = "norm.alpha_init={attention:0.8,mlp:0.2,final:0.05}"

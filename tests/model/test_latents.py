@@ -1,17 +1,14 @@
-"""Latent attention: its norms are sites, its sizes those of DeepSeek-V3, and all that goes around
-attention goes around it."""
+"""Latent attention: its norms are sites, and its sizes those of DeepSeek-V3. test_model_choices has
+what goes around it."""
 
 import math
 
 import pytest
 import torch
-from generating import from_a_cache
-from written_out import linear_of
+from written_out import linear_of, own_layernorm, own_rmsnorm, same
 
 from transformer_norms import build_model, compose
 from transformer_norms.model.constraint import QKClip
-from transformer_norms.names import options
-from transformer_norms.training.causality import lookahead
 from transformer_norms.training.tensors import shard_like
 
 TINY = ["model.width=12", "model.heads=2", "model.head_dim=6", "model.depth=2", "model.context=8"]
@@ -24,26 +21,6 @@ def model_of(*typed):
     typed_keys = {text.split("=")[0] for text in typed}
     keys = [text for text in keys if text.split("=")[0] not in typed_keys]
     return build_model(compose([*keys, *typed]), 11).eval()
-
-
-def tokens():
-    return torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(1))
-
-
-def rms(x):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-
-
-def centred(x):
-    return x - x.mean(-1, keepdim=True)
-
-
-def standard(x):
-    return centred(x) / (centred(x).square().mean(-1, keepdim=True) + 1e-5).sqrt()
-
-
-def same(x):
-    return x
 
 
 def by_the_paper(f, x, q_latent, kv_latent):
@@ -72,9 +49,9 @@ def turned(pair, angle):
 @pytest.mark.parametrize(
     ("inside", "norms"),
     [
-        ("", (rms, rms)),
-        (", q_latent=layernorm, kv_latent=none", (standard, same)),
-        (", kv_latent=layernorm", (rms, standard)),
+        ("", (own_rmsnorm, own_rmsnorm)),
+        (", q_latent=layernorm, kv_latent=none", (own_layernorm, same)),
+        (", kv_latent=layernorm", (own_rmsnorm, own_layernorm)),
     ],
 )
 def test_attention_is_the_papers_with_the_norms_that_the_equation_puts_on_latents(inside, norms):
@@ -85,28 +62,6 @@ def test_attention_is_the_papers_with_the_norms_that_the_equation_puts_on_latent
     assert sum(hasattr(getattr(f, site), "gain") for site in ("q_latent", "kv_latent")) == 2 - (
         same in norms
     )
-
-
-QUICK = ("pre", "parallel", "siamese", "hyper_connections", "hybrid")
-
-
-@pytest.mark.parametrize(
-    "placement",
-    [pytest.param(p, marks=[pytest.mark.nightly] * (p not in QUICK)) for p in options("placement")],
-)
-@pytest.mark.parametrize(
-    "typed",
-    ["norm=layernorm", "position=alibi", "attention=sinks", "architecture.sliding_window=3"],
-)
-def test_it_goes_with_placements_positions_and_windows_and_generates_as_it_computes(
-    placement, typed
-):
-    uncapped = ["architecture.attention_cap=none"] if "sinks" in typed else []
-    gate = "architecture.attention_gate=elementwise"
-    model = model_of(f"placement={placement}", typed, gate, *uncapped)
-    assert lookahead(model, 11) == 0
-    found, _ = from_a_cache(model, tokens(), [5, 1, 1, 1])
-    torch.testing.assert_close(found, model(tokens()), rtol=0, atol=1e-12)
 
 
 def test_parameters_are_those_of_the_papers_sizes():

@@ -21,6 +21,7 @@ SHARED = "architecture.kv_from_block=[0,1,0]"
 OF_KEYS = ("key", "value", "rope_key", "kv_down", "kv_latent", "k", "v")
 INPUTS = "placement.connection.inputs=5"
 LATENTS = "architecture.kv_rank=4 architecture.rope_dim=2 architecture.value_dim=3 model.head_dim=6"
+GATED = "architecture.attention_gate=elementwise"
 CHOICES = [
     "architecture.smear=4 embed=norm",
     "architecture.rope_base=[100,0,50] architecture.rope_interleaved=true",
@@ -32,6 +33,10 @@ CHOICES = [
     "model.head_dim=8*(1+i%2)",
     "model.head_dim=d/H*(1+(i==1)) model.kv_heads=[H/2,H/4,4] qk_norm=head",
     "attention=sinks model.kv_heads=2",
+    f"{LATENTS} {GATED} norm=layernorm placement=parallel",
+    f"{LATENTS} {GATED} position=alibi placement=siamese",
+    f"{LATENTS} {GATED} attention=sinks placement=hyper_connections",
+    f"{LATENTS} {GATED} architecture.sliding_window=3 placement=hybrid architecture.q_rank=5",
     f"placement=gemma4_inputs {INPUTS}",
     f"placement=gemma3n_inputs {INPUTS}",
 ]

@@ -16,8 +16,17 @@ pytestmark = pytest.mark.goal("A3")
 CENTRED = of_type("layernorm")
 BOUNDED = of_type("dyt", "derf")
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", 30))
-laws = settings(max_examples=EXAMPLES, deadline=None)
 seeds, factors = st.integers(0, 2**32), st.floats(0.1, 10)
+
+
+def law(*examples, names=()):
+    """A property of the norms with these names, or of those that the test builds."""
+
+    def of_norms(test):
+        test = settings(max_examples=EXAMPLES, deadline=None)(given(*examples)(test))
+        return pytest.mark.parametrize("name", names)(test) if names else test
+
+    return of_norms
 
 
 def ideal(name, width=WIDTH, **kinds):
@@ -31,26 +40,20 @@ def gradient(norm, x, of):
     return torch.autograd.grad((norm(x) * of).sum(), x)[0]
 
 
-@pytest.mark.parametrize("name", CENTRED)
-@laws
-@given(seeds, factors, st.floats(-10, 10))
+@law(seeds, factors, st.floats(-10, 10), names=CENTRED)
 def test_layernorm_forgets_scale_and_shift(name, seed, factor, shift):
     norm, x = ideal(name), draw(seed)
     same(norm(factor * x + shift), norm(x))
 
 
-@pytest.mark.parametrize("name", DIVIDED)
-@laws
-@given(seeds, factors)
+@law(seeds, factors, names=DIVIDED)
 def test_what_divides_by_a_length_forgets_scale_and_not_shift(name, seed, factor):
     norm, x = ideal(name), draw(seed)
     same(norm(factor * x), norm(x))
     assert not torch.allclose(norm(x + factor), norm(x), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", CENTRED + DIVIDED)
-@laws
-@given(seeds, factors)
+@law(seeds, factors, names=CENTRED + DIVIDED)
 def test_a_gradient_has_nothing_along_what_is_forgotten_and_falls_as_x_grows(name, seed, factor):
     norm, x, of = ideal(name), draw(seed), draw(seed + 1)
     grad = gradient(norm, x, of)
@@ -60,8 +63,7 @@ def test_a_gradient_has_nothing_along_what_is_forgotten_and_falls_as_x_grows(nam
         same(grad.sum(-1), torch.zeros(3, 5).double())
 
 
-@laws
-@given(seeds, factors)
+@law(seeds, factors)
 def test_layernorms_output_has_mean_0_and_variance_1_and_is_its_own_layernorm(seed, factor):
     norm, x = ideal("layernorm_np"), factor * draw(seed) + 3
     y = norm(x)
@@ -70,8 +72,7 @@ def test_layernorms_output_has_mean_0_and_variance_1_and_is_its_own_layernorm(se
     same(norm(y), y)
 
 
-@laws
-@given(seeds, factors)
+@law(seeds, factors)
 def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor):
     x, scale = factor * draw(seed), ideal("scalenorm")
     lengths = torch.linalg.vector_norm(x, dim=-1)
@@ -79,9 +80,7 @@ def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor)
     same(torch.linalg.vector_norm(scale(x), dim=-1), scale.gain.abs().expand(3, 5))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@laws
-@given(seeds)
+@law(seeds, names=NAMES)
 def test_features_in_another_order_come_out_in_that_order(name, seed):
     norm, other, x = norm_of(name), norm_of(name), draw(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -98,23 +97,19 @@ def test_features_in_another_order_come_out_in_that_order(name, seed):
     same(other(x[..., order]), norm(x)[..., order])
 
 
-@pytest.mark.parametrize("name", CAUSAL)
-@laws
-@given(seeds)
+@law(seeds, names=CAUSAL)
 def test_a_token_does_not_know_of_another(name, seed):
     norm, x = norm_of(name), draw(seed)
     same(norm(x)[1, 2], norm(x[1, 2]), 1e-14)
 
 
-@laws
-@given(seeds)
+@law(seeds)
 def test_layernorm_is_rmsnorm_of_what_is_centred(seed):
     x = draw(seed) + 2
     same(ideal("layernorm_np")(x), ideal("rmsnorm_np")(x - mean(x)))
 
 
-@laws
-@given(seeds, factors)
+@law(seeds, factors)
 def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
     norm, x, k = ideal("prmsnorm", share=0.25), draw(seed), WIDTH // 4
     other = torch.cat((x[..., :k], factor * draw(seed + 1)[..., k:]), -1)
@@ -139,16 +134,14 @@ def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
         ("layernorm_1p", "layernorm_np"),
     ],
 )
-@laws
-@given(seeds, factors)
+@law(seeds, factors)
 def test_at_the_start_a_norm_is_a_simpler_one(name, simple, seed, factor):
     norm, simple = ideal(name, 16, trained=False), ideal(simple, 16, trained=False)
     x = factor * draw(seed, 3, 5, 16)
     same(norm(x), simple(x))
 
 
-@laws
-@given(seeds, factors)
+@law(seeds, factors)
 def test_a_group_is_divided_by_its_own_root_mean_square(seed, factor):
     norm, x, rms = ideal("group_rmsnorm"), draw(seed), ideal("rmsnorm_np", WIDTH // 4)
     same(norm(x), norm.gain * torch.cat([rms(part) for part in x.chunk(4, -1)], -1))
@@ -159,8 +152,7 @@ def test_a_group_is_divided_by_its_own_root_mean_square(seed, factor):
     same(one(x), whole(x))
 
 
-@laws
-@given(seeds, factors)
+@law(seeds, factors)
 def test_a_gate_starts_at_one_half_and_lets_through_less_than_the_whole(seed, factor):
     norm, x = ideal("gatednorm", trained=False), factor * draw(seed)
     same(2 * norm(x), ideal("rmsnorm_np")(x))
@@ -170,8 +162,7 @@ def test_a_gate_starts_at_one_half_and_lets_through_less_than_the_whole(seed, fa
     assert (norm(x) * whole(x) > 0).all()
 
 
-@laws
-@given(seeds, factors)
+@law(seeds, factors)
 def test_bhyt_is_bounded_and_odd_and_rmsnorm_where_tanh_is_straight(seed, factor):
     norm, x, rms = ideal("bhyt"), factor * draw(seed), ideal("rmsnorm_np")
     assert (norm(x).abs() < norm.gain.abs()).all()
@@ -180,9 +171,7 @@ def test_bhyt_is_bounded_and_odd_and_rmsnorm_where_tanh_is_straight(seed, factor
     same(straight(x) / scale, straight.gain * rms(x), 1e-6)
 
 
-@pytest.mark.parametrize("name", BOUNDED)
-@laws
-@given(seeds, factors)
+@law(seeds, factors, names=BOUNDED)
 def test_a_squashing_is_bounded_odd_and_knows_one_coordinate(name, seed, factor):
     norm, x = norm_of(name), factor * draw(seed)
     assert ((norm(x) - norm.bias).abs() <= norm.gain.abs() * (1 + 1e-12)).all()

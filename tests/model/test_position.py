@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from transformer_norms import build_model, compose
+from transformer_norms.model.architecture import PER_BLOCK
 from transformer_norms.model.position import POSITIONS
-from transformer_norms.model.settings import numbers_of
 from transformer_norms.model.sizes import block_values
 
 SMALL = ["model=nano", "model.depth=3", "model.head_dim=6", "trainer.precision=fp64"]
@@ -161,7 +161,7 @@ def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_tu
 def test_a_key_with_a_number_for_each_block_is_a_number_a_formula_or_a_list(key, spec, numbers):
     sizes = compose(["model=nano", f"model.depth={len(numbers)}"]).model
     values = [block_values(sizes, i) for i in range(len(numbers))]
-    assert numbers_of(key, spec, values) == numbers
+    assert PER_BLOCK[key].numbers(spec, values) == numbers
 
 
 @pytest.mark.parametrize(

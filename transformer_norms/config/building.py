@@ -12,12 +12,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformer_norms.config.tree import Config, check_config
 from transformer_norms.data import Tokens
 from transformer_norms.data.batches import Batches
-from transformer_norms.model.assembly import Assembly, dropout_of, scale_of
-from transformer_norms.model.coefficient import LogitCap, Smear
+from transformer_norms.model.architecture import GIVEN
+from transformer_norms.model.assembly import Assembly, dropout_of
+from transformer_norms.model.coefficient import LogitCap, Smear, coefficient, stream_shapes
 from transformer_norms.model.constraint import CONSTRAINTS, QKClip
 from transformer_norms.model.initialization import biased, rule_of
 from transformer_norms.model.position import ORDERS, POSITIONS, NoPosition
-from transformer_norms.model.settings import GIVEN
 from transformer_norms.model.sizes import formula_values
 from transformer_norms.model.transformer import Transformer, separate, straight
 from transformer_norms.norms import nothing
@@ -53,6 +53,13 @@ def build_uninitialized(config: Config, vocab_size: int, shard: Shard = nothing)
     precise = nn.Module.double if config.trainer.precision == "fp64" else nothing
     sizes, architecture = config.model, config.architecture
     width, values = sizes.width, formula_values(sizes)
+    of_tokens, of_logits = (
+        nothing if spec == "none" else coefficient(spec, stream_shapes(size), values)
+        for spec, size in (
+            (architecture.embed_scale, width),
+            (architecture.logit_scale, vocab_size),
+        )
+    )
     position = build_position(config)
     assembly = Assembly(config, position, vocab_size=vocab_size)
     enter, final = assembly.ends(assembly.end_norm("final", config.final_norm))
@@ -65,13 +72,13 @@ def build_uninitialized(config: Config, vocab_size: int, shard: Shard = nothing)
         blocks=[shard(precise(assembly(i))) for i in range(sizes.depth)],
         tied=architecture.tied,
         bias="head" in biased(architecture.bias),
-        scale=scale_of(architecture.embed_scale, width, values),
+        scale=of_tokens,
         enter_positions=ORDERS[architecture.embed_scale_order],
         embed=assembly.end_norm("embed", "none" if fixnorm else config.embed),
         smear=nothing if architecture.smear == "none" else Smear(architecture.smear),
         final=final,
         dropout=dropout_of(sizes.dropout),
-        logit_scale=scale_of(architecture.logit_scale, vocab_size, values),
+        logit_scale=of_logits,
         cap=nothing if cap == "none" else LogitCap(cap),
         rows=assembly.end_norm("rows", "l2norm" if fixnorm else "none"),
         enter=enter,

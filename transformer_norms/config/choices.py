@@ -18,9 +18,9 @@ from transformer_norms.config.chosen_files import (
 from transformer_norms.config.overrides import HORIZONS, Typed
 from transformer_norms.config.tree import CHOSEN, TIED_SCALE, ReadOption, flat
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.architecture import ROLES
 from transformer_norms.model.equation import READ, WRITE
 from transformer_norms.model.placement import Placement
-from transformer_norms.model.settings import ROLES
 from transformer_norms.names import (
     AXES,
     AXES_OF_A_RUN,

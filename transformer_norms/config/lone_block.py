@@ -12,12 +12,12 @@ from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import as_number, plain
+from transformer_norms.model.architecture import GIVEN
 from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.constraint import CONSTRAINTS
 from transformer_norms.model.initialization import rule_of
 from transformer_norms.model.placement import read_placement
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import GIVEN
 
 Stream = Float[Tensor, "batch time width"]
 Equation = str | Mapping[str, Any]

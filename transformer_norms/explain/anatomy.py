@@ -10,13 +10,13 @@ import torch
 
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.formula import Formula
+from transformer_norms.model.architecture import BlockChoices
 from transformer_norms.model.assembly import Assembly
 from transformer_norms.model.coefficient import FUNCTIONS, LOW_RANK
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import CONNECTED, Placement
 from transformer_norms.model.position import NoPosition
-from transformer_norms.model.settings import BlockChoices
 from transformer_norms.model.sites import REST_OF_B, SubLayerPlan, place_of
 from transformer_norms.model.sizes import formula_values
 
@@ -234,7 +234,7 @@ class Anatomy:
                 symbol = f"{plan.names.get('hidden_scale', 'hidden_scale')} of the gate"
             if spec != REST_OF_B and (factor := _factor(symbol, spec, place, own.values)):
                 factors[slot] = factor
-        if plan.coefficient("a") == REST_OF_B and (b := factors.get("b")):
+        if plan.scale("a") == REST_OF_B and (b := factors.get("b")):
             rest = Factor("a", f"1 - {b.symbol}", 1 - b.value, rest_of=b.symbol)
             factors = {"a": rest, **factors}
         return factors
@@ -246,21 +246,22 @@ class Anatomy:
         it has there."""
         heads, stream = own.sizes.heads, (0, self.width)
         for slot in "ab":
-            yield slot, plan.coefficient(slot), stream
+            yield slot, plan.scale(slot), stream
         if name == "attention":
-            yield "head_scale", plan.coefficient("head_scale"), (heads, own.value_dim)
+            yield "head_scale", plan.scale("head_scale"), (heads, own.value_dim)
             scale = self.config.architecture.attention_scale
             yield ATTENTION_SCALE, scale, (heads, own.sizes.head_dim)
         for slot in ("hidden_scale", "gate")[: 1 + self.gated] if name == "mlp" else ():
-            yield slot, plan.coefficient("hidden_scale"), (0, own.sizes.mlp_width)
+            yield slot, plan.scale("hidden_scale"), (0, own.sizes.mlp_width)
         for term, spec in plan.enters.items():
             yield f"enter.{term}", spec, stream
         for term, spec in plan.adds.items():
             yield term, spec, stream
-        for site in sorted(plan.sites, key=_order):
-            at, by_head = plan.sites[site], own.heads_at(site)
-            place = by_head if by_head[0] else (0, own.width_at(site, at.share))
-            yield f"{site}.scale", at.scale, place
+        scaled = [slot.removesuffix(".scale") for slot in plan.scales if slot.endswith(".scale")]
+        for site in sorted(scaled, key=_order):
+            by_head = own.heads_at(site)
+            place = by_head if by_head[0] else (0, own.width_at(site, plan.site(site).share))
+            yield f"{site}.scale", plan.scale(f"{site}.scale"), place
 
     def _norms_by_place(self) -> dict[tuple[int | None, str], dict[str, NormAt]]:
         """Returns the norms of the model: for each block and sub-layer by site, and inside

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import getdoc
-from statistics import NormalDist
 from typing import Any
 
 from torch import nn
@@ -18,6 +17,7 @@ from transformer_norms.config.resolution import HENRYS_SCALE, NORM_KEYS
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value, flat
 from transformer_norms.explain.anatomy import ATTENTION_SCALE, Anatomy, Factor, SubLayerParts
 from transformer_norms.kinds import plain, value_at
+from transformer_norms.model.architecture import PER_BLOCK, BlockChoices
 from transformer_norms.model.assembly import norm_of
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.coefficient import LOW_RANK
@@ -84,14 +84,8 @@ def equations(anatomy: Anatomy) -> Section:
         part = block["attention"]
         beside = (*_beside_the_equation(anatomy, part), *anatomy.value_terms(i))
         facts += [Fact("inside attention", (text,), i) for text in beside]
-        if share := block["mlp"].own.activation_sparsity:
-            quantile = f"{NormalDist().inv_cdf(share):.4g}"
-            text = (
-                f"{config.mlp.activation}(max(z - mean(z) - {quantile} * std(z), 0)), z its input: "
-                f"of normal numbers {share:.3g} are below the threshold "
-                "(architecture.activation_sparsity)"
-            )
-            facts.append(Fact("inside the mlp", (text,), i))
+        texts = _per_block(config, part.own, "the mlp")
+        facts += [Fact("inside the mlp", (text,), i) for text in texts]
     facts += [Fact(name, (text,)) for name, text in anatomy.connection().items()]
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
@@ -138,7 +132,6 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]
         f"{key}={size}" for key, size in own.items() if size != getattr(config.model, key)
     ]:
         yield f"{' '.join(sizes)} in these blocks"
-    yield from _latents(anatomy, part)
     if anatomy.attention_cap:
         yield f"cap={anatomy.attention_cap} (architecture.attention_cap)"
     if (kind := config.attention.type) != "softmax" and (formula := getdoc(ATTENTIONS[kind])):
@@ -154,18 +147,7 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]
         texts = [f"{slope:.3g}" for slope in slopes]
         shown = " ".join(texts if len(texts) <= 4 else (*texts[:2], "...", texts[-1]))
         yield f"logits - slope * (query - key), slopes of the heads {shown} (position=alibi)"
-    if part.own.source is not None:
-        yield f"k, v are those of block {part.own.source} (architecture.kv_from_block)"
-    if here.values_from_keys and part.own.source is None:
-        read = "c" if here.kv_rank else "x"
-        yield f"v = W_k {read}, without a W_v (architecture.values_from_keys)"
-    if window := here.sliding_window:
-        yield f"a query sees the last {window} tokens (architecture.sliding_window)"
-    if chunk := here.attention_chunk:
-        yield f"a query sees its own chunk of {chunk} tokens (architecture.attention_chunk)"
-    if floor := here.temperature_floor:
-        scale, steps = config.architecture.temperature_scale, f"floor((t + 1)/{floor})"
-        yield f"q at position t * (1 + {scale:g}*log(1 + {steps})) (architecture.temperature_floor)"
+    yield from _per_block(config, here, "attention")
     if (clip := config.trainer.qk_clip) != "none":
         grouped = here.sizes.kv_heads != here.sizes.heads
         shared = here.values_from_keys or part.shares_kv or grouped
@@ -174,24 +156,16 @@ def _beside_the_equation(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]
         yield f"{step}, {scaled} (trainer.qk_clip)"
 
 
-def _latents(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]:
-    """Yields what queries, keys and values are made of, where that is not x alone."""
-    config, inner = anatomy.config, part.own
-    keys = "k = W_k c" if part.own.values_from_keys else "k, v = W_k c, W_v c"
-    own = part.own.source is None
-    for key, down, made in (("q", "W_dq", "q = W_q c"), ("kv", "W_dkv", keys)):
-        rank, norm = getattr(inner, f"{key}_rank"), part.norms.get(f"{key}_latent")
-        if rank and (own or key == "q"):
-            c = f"{norm.name}({down} x)" if norm else f"{down} x"
-            yield f"{made}; c = {c}, a latent of {rank} numbers (architecture.{key}_rank)"
-    if inner.rope_dim and own:
-        turned = ", which rope turns alone" if config.position.type == "rope" else ""
-        yield (
-            f"k begins with W_kr x, {inner.rope_dim} numbers that all heads share{turned} "
-            "(architecture.rope_dim)"
-        )
-    if inner.value_dim != part.own.sizes.head_dim:
-        yield f"v has {inner.value_dim} numbers a head (architecture.value_dim)"
+def _per_block(config: Config, own: BlockChoices, inside: str) -> Iterator[str]:
+    """Yields the sentence of each key with a number for each block, where none would be another
+    number."""
+    for key, declared in PER_BLOCK.items():
+        there = declared.inside == inside and (own.source is None or not declared.of_keys)
+        if declared.says and there:
+            number, (unset,) = getattr(own, key), declared.numbers("none", [own.values])
+            if number != unset:
+                text = declared.says.format(number=number, own=own, config=config)
+                yield f"{text} (architecture.{key})"
 
 
 def formulas(anatomy: Anatomy) -> Section:

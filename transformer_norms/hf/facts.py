@@ -15,11 +15,11 @@ from transformer_norms.config.tree import Config, flat
 from transformer_norms.explain.anatomy import ADDED
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import plain
+from transformer_norms.model.architecture import MADE_BY, PER_BLOCK, BlockChoices
 from transformer_norms.model.initialization import BIASED, biased
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import Placement
 from transformer_norms.model.position import scaling_factors
-from transformer_norms.model.settings import MADE_BY, PER_BLOCK, BlockChoices
 from transformer_norms.model.sites import SHARES
 from transformer_norms.model.sizes import OF_BLOCKS, formula_values
 from transformer_norms.names import option_files
@@ -156,7 +156,7 @@ def branch_factor(placement: str) -> float:
     """Returns the number that the first sub-layer's output is multiplied by, or 1 where it is not a
     number."""
     content = _content_of_name("placement", placement)
-    factor = 1 if isinstance(content, str) else content[3][0][1].coefficient("b")
+    factor = 1 if isinstance(content, str) else content[3][0][1].scale("b")
     return float(factor) if isinstance(factor, (int, float)) else 1.0
 
 

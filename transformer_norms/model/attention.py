@@ -1,16 +1,17 @@
 """Causal self-attention, with a site for a norm wherever one was ever put.
 
-`Attention` holds the projections and the sites. What turns queries, keys and values into a context
-is chosen by name (`attention=softmax`): attentions/softmax.py. attentions/heads.py has what may be
+`Attention` holds the projections and the sites. The function of queries, keys and values is
+chosen by name (`attention=softmax`): attentions/softmax.py. attentions/heads.py has what may be
 around the heads.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 from torch import nn
 
+from transformer_norms.model.architecture import BlockChoices
 from transformer_norms.model.attentions.heads import (
     Context,
     Heads,
@@ -23,32 +24,33 @@ from transformer_norms.model.attentions.softmax import ATTENTIONS as ATTENTIONS
 from transformer_norms.model.attentions.softmax import Sinks as Sinks
 from transformer_norms.model.attentions.softmax import Softmax as Softmax
 from transformer_norms.model.initialization import FromLatent, Linear
-from transformer_norms.model.settings import BlockChoices
+from transformer_norms.model.sites import INSIDE
 from transformer_norms.norms import Layer, nothing
 
 
 class Attention(nn.Module):
     """W_o ctx(gate * head_scale * head_norm(attend(q(W_q x), k(W_k x), v(values(W_v x)))))
 
+    `norms` has the norm of each site, q_latent, kv_latent, q, k, v, head_norm and ctx, or nothing.
+    The first two act on a latent, the next four on [batch, time, heads, head_dim] (values have
+    `value_dim` dimensions), ctx on the heads side by side. `turn` turns q and k by the model's
+    angles, after their norms or before. `attend` is one of ATTENTIONS. Fewer `kv_heads` than
+    `heads` are shared by groups of queries. `bias` names the matrices that have one.
+
     With a `q_rank`, queries are W_q q_latent(W_dq x). With a `kv_rank`, keys and values are
     W_k c and W_v c, c = kv_latent(W_dkv x). With a `rope_dim`, each key is [W_kr x, W_k c]: so many
-    dimensions come first and are the same for all heads of a token. They are those that rope turns.
+    dimensions come first and are the same for all heads of a token. Rope turns those.
     Multi-head latent attention has all three: DeepSeek-V2, arXiv:2405.04434. There the shared
     dimensions come last, which is the same function of permuted rows. Whole keys and values are
     cached, where the paper caches c and W_kr x. With `values_from_keys` there is no W_v, and W_k c
-    stands in the place of W_v c.
+    takes the place of W_v c.
 
-    With a `source` there is neither W_k nor W_v: attend reads the keys and values that the
-    attention of that `index` keeps, as it has them behind all norms and rotations. It
-    `shares_kv` if others read them, whole, and alone has them in its cache (Gemma 3n and 4).
+    With a `source` there is neither W_k nor W_v: attend reads the keys and values of the attention
+    of that `index`, after all norms and rotations. That one `shares_kv`, and alone has them in its
+    cache (Gemma 3n and 4).
 
-    q_latent, kv_latent, q, k, v, head_norm, head_scale and ctx hold a norm or nothing; the first
-    two act on a latent, the next five on [batch, time, heads, head_dim] (values have `value_dim`
-    dimensions), ctx on the heads side by side. `attention_gate` multiplies heads by sigmoid(W_g x),
-    or is nothing. `values` is a ValueMix or nothing. Fewer `kv_heads` than `heads` are shared by
-    groups of queries. `turn` turns q and k by the model's angles, after their norms or before.
-    `scale` multiplies q where it is learned, `temperature` by the query's position. `attend` is one
-    of ATTENTIONS. `bias` names the matrices that have one.
+    attentions/options.py makes the rest: `attention_gate` multiplies heads by sigmoid(W_g x),
+    `values` is a ValueMix, `scale` multiplies q where it is learned, `temperature` by its position.
     """
 
     def __init__(
@@ -61,16 +63,10 @@ class Attention(nn.Module):
         shares_kv: bool = False,
         scale: Layer = nothing,
         temperature: Layer = nothing,
-        q_latent: Layer = nothing,
-        kv_latent: Layer = nothing,
-        q: Layer = nothing,
-        k: Layer = nothing,
-        v: Layer = nothing,
         values: Layer = nothing,
-        head_norm: Layer = nothing,
         head_scale: Layer = nothing,
         attention_gate: Layer = nothing,
-        ctx: Layer = nothing,
+        norms: Mapping[str, Layer] = {},
     ) -> None:
         super().__init__()
         width, heads, kv_heads = own.sizes.width, own.sizes.heads, own.sizes.kv_heads
@@ -93,10 +89,11 @@ class Attention(nn.Module):
         self.output = Linear(heads * value_dim, width, bias="output" in bias)
         self.head_dim, self.rope_dim, self.groups = head_dim, rope_dim, heads // kv_heads
         self.kv_heads = kv_heads
-        self.q_latent, self.kv_latent = q_latent, kv_latent
+        at = {**dict.fromkeys(INSIDE["attention"], nothing), **norms}
+        self.q_latent, self.kv_latent = at["q_latent"], at["kv_latent"]
         self.attend, self.turn, self.scale, self.temperature = attend, turn, scale, temperature
-        self.q, self.k, self.v, self.values = q, k, v, values
-        self.head_norm, self.head_scale, self.ctx = head_norm, head_scale, ctx
+        self.q, self.k, self.v, self.values = at["q"], at["k"], at["v"], values
+        self.head_norm, self.head_scale, self.ctx = at["head_norm"], head_scale, at["ctx"]
         self.attention_gate = attention_gate
         self.read: Callable[..., object] = nothing  # what QK-Clip keeps of queries and keys
 

@@ -18,12 +18,11 @@ Stream = Float[Tensor, "batch time width"]
 class SubLayer(nn.Module):
     """y = post(a * h + c * start + c0 * x0 + b * out(f(pre(h))))      f is attention or mlp
 
-    Every placement is a choice of what stands at `pre`, `out` and `post` (a norm or nothing), at
-    the sites inside f, and of the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is
-    the stream as it entered the block, `x0` the embedded tokens. h is x, unless `enter` mixes it
-    with them. `skip` may have a term of pre(h). Dropout acts before b. In a
-    block of several streams, `connect` makes the connection that reads and writes them around this
-    sub-layer.
+    A placement chooses a norm or nothing at `pre`, `out` and `post` and at the sites inside f, and
+    the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is the stream as it entered the
+    block, `x0` the embedded tokens. h is x, unless `enter` mixes it with them. `skip` may have a
+    term of pre(h). Dropout acts before b. In a block of several streams, `connect` makes the
+    connection that reads and writes them around this sub-layer.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class SubLayer(nn.Module):
 
 
 class SerialBlock(nn.Module):
-    """x -> attention -> mlp. `context` is what attention needs besides x: angles and cache."""
+    """x -> attention -> mlp. `context` has the other inputs of attention: angles and cache."""
 
     def __init__(self, attention: SubLayer, mlp: SubLayer) -> None:
         super().__init__()

@@ -20,6 +20,16 @@ from transformer_norms.validation import build
 Shapes = Mapping[str, tuple[int, ...]]  # what may be learned there: `vector` -> (width,)
 SCALAR = (1,)  # the shape of one learned number: a tensor without an axis cannot be cut in shards
 LOW_RANK = "low_rank"
+
+
+def stream_shapes(width: int) -> Shapes:
+    return {"scalar": SCALAR, "vector": (width,), LOW_RANK: (width,)}
+
+
+def head_shapes(heads: int, dimensions: int) -> Shapes:
+    return {"scalar": SCALAR, "head": (heads, 1), "vector": (heads, dimensions)}
+
+
 Function = Callable[[Tensor], Tensor]
 FUNCTIONS: dict[str, Function] = {
     "same": nothing,
@@ -66,8 +76,8 @@ def coefficient(
 ) -> Layer:
     """`1` · `(2*N)**0.25` · LearnedNumbers · LearnedMatrix  ->  x times that.
 
-    Returns a function that multiplies x by the coefficient. What is learned has one of `shapes`. A
-    matrix has the norm `norm(width)`.
+    Returns a function that multiplies x by the coefficient. A learned one has one of
+    `shapes`. A matrix has the norm `norm(width)`.
     """
     if not isinstance(spec, Mapping):
         value = Formula(spec)(values)
@@ -108,7 +118,7 @@ class Times:
 class Learned(nn.Module):
     """function(factor * gain) * x, learned from `stored` on
 
-    If it `preserves` the gradient, x receives that of x itself, whatever the factor: GPAS,
+    If it `preserves` the gradient, x receives that of x itself, for any factor: GPAS,
     arXiv:2506.22049.
     """
 
@@ -223,7 +233,7 @@ class Smear(nn.Module):
     """x_t + s * sigmoid(W x_t[:channels]) * x_(t-1), s = 0 at the start      nanochat, Karpathy
     2025; code karpathy/nanochat, commit 92d63d4, gpt.py
 
-    Nothing stands before the first token. A cache keeps the last token for those that follow.
+    Nothing comes before the first token. A cache keeps the last token for those that follow.
     """
 
     def __init__(self, channels: int) -> None:

@@ -55,7 +55,7 @@ class QKClip:
         blocks: Any = model.blocks
         self.attentions = [block.attention.f for block in blocks]
         self.threshold, self.cut = threshold, cut
-        self.readers = [LargestLogits(attention, threshold) for attention in self.attentions]
+        self.readers = [LargestLogits(attention) for attention in self.attentions]
         for attention, reader in zip(self.attentions, self.readers, strict=True):
             attention.read = reader
 
@@ -90,9 +90,9 @@ class QKClip:
 class LargestLogits:
     """Keeps the largest logit of each head of one attention. A compiled block writes it as well."""
 
-    def __init__(self, attention: Any, least: float) -> None:
+    def __init__(self, attention: Any) -> None:
         weight, heads = attention.query.weight, attention.groups * attention.kv_heads
-        self.least, self.lock = least, Lock()
+        self.lock = Lock()
         self.logits = torch.full((heads,), float("-inf"), dtype=weight.dtype, device=weight.device)
 
     def __deepcopy__(self, memory: Any) -> "LargestLogits":
@@ -100,7 +100,7 @@ class LargestLogits:
 
     def __call__(self, q: Tensor, k: Tensor, attend: Any) -> None:
         if attend.training:
-            own = attend.largest(q, k, self.least)
+            own = attend.largest(q, k)
             # Replicas, which are not compiled, write at the same time.
             with nullcontext() if torch.compiler.is_compiling() else self.lock:
                 self.logits.copy_(torch.maximum(self.logits, own))

@@ -1,10 +1,13 @@
-"""Reads a placement's equation: which norm stands at which site, and what multiplies.
+"""Reads a placement's equation: which norm is at which site, and which factor multiplies what.
 
-    x + norm(f(norm(x)))      ->  pre: norm, out: norm
-    norm(a * x + f(x))        ->  post: norm, and the coefficient a on the skip
+    norm(2 * x + f(norm(x)))                                             the text of an equation
+    SubLayerPlan(sites={post: norm, pre: norm}, scales={a: 2})           its plan, read here
+    SubLayer(f, pre=RMSNorm(d), post=RMSNorm(d), skip=Times(2))          built by assembly.py
+    post(skip(x) + branch(out(f(pre(x)))))                               computed by block.py
 
-Python's parser gives a tree, which is walked and never run. An equation that the block cannot
-compute is a ValueError of one line: it quotes the faulty part and says what could stand there.
+Python's parser gives a tree, which is walked and never run: `terms` splits a sum into terms, each a
+stream with its factors, and a `Reader` says what each stream and each factor is to the block. An
+equation that the block cannot compute is a ValueError of one line, which quotes the faulty part.
 """
 
 import ast
@@ -28,6 +31,7 @@ from transformer_norms.model.sites import (
 from transformer_norms.names import suggestion, theirs, unknown
 
 BLOCK = "the block computes post(a * x + c * start + c0 * x0 + b * out(f(pre(x))))"
+SIDE_BY_SIDE = "side by side the block computes x + attention(h := norm(x)) + mlp(h)"
 _NUMBERS = frozenset("N R l i d dh m H L".split())
 # Names that no learned coefficient can have.
 READ, WRITE = "read", "write"  # of a connection, and X its streams
@@ -58,109 +62,93 @@ class Reader:
         self.learned, self.kind, self.kinds = learned, kind, kinds or (kind,)
         self.plan = SubLayerPlan()
         self.reads = "x"  # the name of what the skip carries and f reads
-        self.normed = ""  # the name of what f reads behind its norm, where it has one
+        self.normed = ""  # the name of the input of f after its norm, where it has one
         if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
             raise ValueError(f"{str(text)[:60]!r} is not an equation, such as x + f(norm(x))")
         self.text = text.strip()
         try:
-            self.tree = ast.parse(self.text, mode="eval").body
-            ast.unparse(self.tree)
-        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-            why = f"it cannot be read: {getattr(error, 'msg', error)}"
-            self.refuse(f"{why}; an equation is arithmetic, such as x + f(norm(x))")
+            self.tree = parse(self.text)
+        except ValueError as error:
+            self.refuse(f"{error}; an equation is arithmetic, such as x + f(norm(x))")
 
     # -------------------------------------------------------------------- the four kinds of block
 
     def read_serial(self) -> SubLayerPlan:
         """`norm(a * x + b * norm(f(norm(x))) + start)`: one stream."""
         self.check_sub_layers("f")
-        self.read_enter()
-        terms = list(self.terms(self.tree))
-        whole = terms[0]
-        if len(terms) == 1 and self.is_norm(whole.stream) and not self.is_branch(whole.stream):
-            terms = list(self.terms(self.read_norm("post", whole)))
-        beside = {name: name for name in EARLIER} | ({self.normed: NORMED} if self.normed else {})
-        streams = self.by_stream(terms, (self.reads, *beside, "f"))
+        self.read_named()
+        self.sum, (whole, *more) = self.tree, self.terms(self.tree)
+        if not more and self.is_norm(whole.stream) and not self.is_branch(whole.stream):
+            self.sum = self.read_norm("post", whole)
+        slots = {name: name for name in EARLIER} | ({self.normed: NORMED} if self.normed else {})
+        streams = self.by_stream(self.terms(self.sum), (self.reads, *slots, "f"))
         self.read_branch(streams["f"][0], self.reads)
         self.read_skip(streams[self.reads])
-        for name, slot in beside.items():
+        for name, slot in slots.items():
             if streams[name]:
-                self.plan.adds[slot] = self.read_scale(slot, streams[name])
+                self.plan.scales[slot] = self.factor(slot, streams[name])
         return self.plan
 
-    def read_enter(self) -> None:
-        """Reads `h := a * x + c * x0`, the sum that the sub-layer reads in the place of x, and
-        leaves h in its place; or `f(h := norm(x))`, which leaves the norm."""
-        named = self.named()
-        if not named:
+    def read_named(self) -> None:
+        """Reads `h := a * x + c * x0`, the sum that the sub-layer reads in the place of x, or finds
+        the name of the input of f, `f(h := norm(x))`."""
+        if not (named := self.named()):
             return
         name = named[0].target.id
         uses = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
-        if len(named) > 1 or name in RESERVED or name in self.learned:
-            self.refuse("one sum can be named, and by a new name", named[0])
-        if min(use.col_offset for use in uses) < named[0].col_offset or self.sub_layers(named[0]):
-            self.refuse(f"{name} stands for a sum of x, start and x0, named where it first stands")
-        calls = (call for call in self.sub_layers(self.tree) if isinstance(call, ast.Call))
-        if any(call.args[:1] == named for call in calls):
-            self.normed, self.tree = name, _Unnamed(named[0].value).visit(self.tree)
+        late = min(use.col_offset for use in uses) < named[0].col_offset
+        taken = name in RESERVED or name in self.learned
+        if len(named) > 1 or late or taken or self.sub_layers(named[0]):
+            why = "one sum of x, start and x0 can be named, by a new name, where it is first used"
+            self.refuse(why, named[0])
+        if any(call.args[:1] == named for call in self.sub_layers(self.tree)):
+            self.normed = name
             return
-        streams = self.by_stream(self.terms(named[0].value), ("x", *EARLIER))
-        for stream, terms in streams.items():
+        for stream, terms in self.by_stream(self.terms(named[0].value), ("x", *EARLIER)).items():
             if terms:
-                self.plan.enters[stream] = self.read_scale(f"enter.{stream}", terms)
-        left = ast.copy_location(ast.Name(name, ast.Load()), named[0])
-        self.reads, self.tree = name, _Unnamed(left).visit(self.tree)
+                self.plan.scales[f"enter.{stream}"] = self.factor(f"enter.{stream}", terms)
+        self.reads = name
 
     def read_parallel(self) -> SubLayerPlan:
         """Reads `x + attention(h := norm(x)) + mlp(h)` and returns the plan of `kind`. The kind
-        `block` stands for the norm that both sub-layers read."""
+        `block` has the norm that both sub-layers read."""
         self.check_sub_layers("attention", "mlp")
-        reads = self.read_shared()
+        for named in self.named():
+            if not self.is_norm(named.value) or self.reads != "x":
+                self.refuse(SIDE_BY_SIDE, named)
+            inner = self.read_norm("pre", Term(1, (), named.value))
+            if ast.unparse(inner) != "x":
+                self.refuse("the shared norm reads x", inner)
+            self.reads = named.target.id
         if self.kind == "block":
             return self.plan
         self.plan.sites.clear()  # the shared norm is the block's
-        skips = 0
-        for term in self.terms(self.tree):
-            calls = self.sub_layers(term.stream)
-            if not calls:
-                skips += 1
-                if not (term.plain and ast.unparse(term.stream) == "x" and skips == 1):
-                    self.refuse("side by side the block computes x + attention(x) + mlp(x)")
-            elif [name_of(call) for call in calls] == [self.kind]:
-                self.read_branch(term, reads)
-        if skips == 0:
-            self.refuse("x is missing; side by side the block computes x + attention(x) + mlp(x)")
+        streams = self.by_stream(self.terms(self.tree), ("x", *INSIDE))
+        if [*map(len, streams.values())] != [1, 1, 1] or not streams["x"][0].plain:
+            self.refuse(SIDE_BY_SIDE)
+        self.read_branch(streams[self.kind][0], self.reads)
         return self.plan
-
-    def read_shared(self) -> str:
-        """Reads the norm that both sub-layers read, `h := norm(x)`. Returns the name of what they
-        read."""
-        named = self.named()
-        if not named:
-            return "x"
-        if len(named) > 1 or not self.is_norm(named[0].value):
-            self.refuse("one norm can be shared, as attention(h := norm(x)) + mlp(h)", named[0])
-        inner = self.read_norm("pre", Term(1, (), named[0].value))
-        if ast.unparse(inner) != "x":
-            self.refuse("the shared norm reads x", inner)
-        return named[0].target.id
 
     def read_dual(self, r: Any, end: Any) -> tuple[SubLayerPlan, Site]:
         """Reads the equations of two streams, `norm(x + f(x))` for x, `r + f(x)` and `x + norm(r)`:
         returns the plan of the sub-layer, and the norm before the head."""
         plan = self.read_serial()
-        if plan.adds or plan.enters or "a" in plan.coefficients:
-            self.refuse("with two streams, x is post(x + b * out(f(pre(x))))")
-        sum_of_r = Reader(r, self.learned, self.kind)
-        terms = [text_of(term) for term in sum_of_r.terms(sum_of_r.tree)]
-        if terms != ["r", text_of(self.branch)]:
-            sum_of_r.refuse(f"with two streams, r is r + {text_of(self.branch)}: the branch of x")
+        plain = not (plan.adds or plan.enters or "a" in plan.scales)
+        match self.sum:
+            case ast.BinOp(left=ast.Name("x"), op=ast.Add(), right=branch) if plain:
+                sum_of_r = f"r + {ast.unparse(branch)}"
+            case _:
+                self.refuse("with two streams, x is post(x + b * out(f(pre(x))))")
+        if canonical(r) != sum_of_r:
+            raise ValueError(f"'{r}': with two streams, r is {sum_of_r}: the branch of x")
         ending = Reader(end, self.learned, self.kind)
-        x, *rest = ending.terms(ending.tree)
-        stream = rest[0].stream if rest else x.stream
-        if ending.is_norm(stream):
-            stream = ending.read_norm("final", Term(1, (), stream))
-        if [text_of(x), ast.unparse(stream)] != ["x", "r"] or len(rest) > 1 or not rest[0].plain:
+        match ending.tree:
+            case ast.BinOp(left=ast.Name("x"), op=ast.Add(), right=second):
+                if ending.is_norm(second):
+                    second = ending.read_norm("final", Term(1, (), second))
+            case second:
+                pass
+        if ast.unparse(second) != "r":
             ending.refuse("two streams end as x + norm(r)")
         return plan, ending.plan.site("final")
 
@@ -168,13 +156,14 @@ class Reader:
         """Reads `write(X, b * norm(f(norm(read(X)))))`: a connection reads streams X and writes to
         them."""
         self.check_sub_layers("f")
+        why = "with a connection, the block computes write(X, f(norm(read(X))))"
         match self.tree:
-            case ast.Call(args=[ast.Name("X"), branch], keywords=[]) if name_of(self.tree) == WRITE:
+            case ast.Call(func=ast.Name("write"), args=[ast.Name("X"), branch], keywords=[]):
                 (term, *more) = self.terms(branch)
             case _:
-                self.refuse("with a connection, the block computes write(X, f(norm(read(X))))")
+                self.refuse(why)
         if more or self.named():
-            self.refuse("write takes X and one branch, as write(X, f(norm(read(X))))", branch)
+            self.refuse(why, branch)
         self.read_branch(term, f"{READ}(X)")
         return self.plan
 
@@ -183,7 +172,7 @@ class Reader:
     def terms(
         self, node: ast.expr, sign: int = 1, factors: tuple[ast.expr, ...] = ()
     ) -> Iterator[Term]:
-        """The terms of a sum, with what stands before a bracket multiplied out."""
+        """The terms of a sum. A factor of a bracket is a factor of each term inside it."""
         match node:
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
                 yield from self.terms(left, sign, factors)
@@ -201,6 +190,8 @@ class Reader:
                 self.check_name(left)
                 self.check_name(right)
                 self.refuse("a stream can be multiplied or divided by numbers only", node)
+            case ast.NamedExpr(target=name):
+                yield Term(sign, factors, name)
             case ast.Name() | ast.Call() if not self.is_scalar(node):
                 yield Term(sign, factors, node)
             case _ if self.is_scalar(node):
@@ -209,24 +200,23 @@ class Reader:
                 self.refuse(f"this is not a term of a sum; {BLOCK}", node)
 
     def by_stream(self, terms: Iterable[Term], names: Collection[str]) -> dict[str, list[Term]]:
-        """Sorts terms by the streams that they multiply, which have these names: x, start, x0 or
-        the name of a sum or norm, and f for the branch."""
+        """Sorts terms by the streams that they multiply, which have these names: x, start, x0, the
+        name of a sum or norm, and the sub-layer of a branch."""
         streams: dict[str, list[Term]] = {name: [] for name in names}
         for term in terms:
-            node = term.stream
-            if self.sub_layers(node):
-                node = ast.Name("f")
-            else:
-                self.check_name(node)
-            if not (isinstance(node, ast.Name) and node.id in streams):
-                if ast.unparse(node) == "x":
+            calls = self.sub_layers(term.stream)
+            if not calls:
+                self.check_name(term.stream)
+            name = name_of(calls[0]) if calls else ast.unparse(term.stream)
+            if name not in streams:
+                if name == "x":
                     self.refuse(f"the sub-layer reads {self.reads}; write {self.reads} for x")
-                self.refuse("the skip can have a factor, but no norm and no function", node)
-            streams[node.id].append(term)
+                self.refuse("the skip can have a factor, but no norm and no function", term.stream)
+            streams[name].append(term)
         return streams
 
     def check_name(self, node: ast.expr) -> None:
-        """Refuses a name that is no stream, number or learned coefficient."""
+        """Refuses a name that is not a stream, a number or a learned coefficient."""
         streams = [*dict.fromkeys(("x", self.reads)), *filter(None, [self.normed]), *EARLIER]
         known = [*streams, *self.learned, *sorted(_NUMBERS)]
         if isinstance(node, ast.Name) and node.id not in known:
@@ -244,19 +234,24 @@ class Reader:
         b = self.plan.names.get("b", "")
         factors = [(term.sign, *map(ast.unparse, term.factors)) for term in skip]
         if b and factors in ([(1,), (-1, b)], [(1, f"1 - {b}")]):
-            self.plan.coefficients["a"] = REST_OF_B
-        elif (a := self.read_scale("a", skip)) != 1:
-            self.plan.coefficients["a"] = a
+            self.plan.scales["a"] = REST_OF_B
+        else:
+            self.read_scale("a", skip)
 
-    def read_scale(self, slot: str, terms: list[Term]) -> Coefficient:
+    def read_scale(self, slot: str, terms: list[Term]) -> None:
+        """Keeps the factor of a stream, unless it is 1."""
+        if (factor := self.factor(slot, terms)) != 1:
+            self.plan.scales[slot] = factor
+
+    def factor(self, slot: str, terms: list[Term]) -> Coefficient:
         """Returns the factor of a stream, summed over its terms. Keeps the name of a learned
         coefficient under `slot`."""
         factors = [factor for term in terms for factor in term.factors]
         names = (part.id for f in factors for part in ast.walk(f) if isinstance(part, ast.Name))
         learned = [name for name in names if name in self.learned]
+        lone = len(factors) == len(terms) == 1 and terms[0].sign == 1
         if learned:
-            alone = len(factors) == len(terms) == 1 and terms[0].sign == 1
-            if not (alone and isinstance(factors[0], ast.Name)):
+            if not (lone and isinstance(factors[0], ast.Name)):
                 self.refuse(
                     f"'{learned[0]}' is learned: write it alone before a stream, as "
                     f"{learned[0]} * x, or in a convex residual, x + b * (f(x) - x); a constant "
@@ -265,10 +260,10 @@ class Reader:
                 )
             self.plan.names[slot] = learned[0]
             return self.learned[learned[0]]
-        if len(factors) == len(terms) == 1 and terms[0].sign == 1:
+        if lone:
             (only,) = factors
             return only.value if isinstance(only, ast.Constant) else self.source(only)
-        if all(not term.factors for term in terms):
+        if not factors:
             return sum(term.sign for term in terms)
         return _sum_of(terms)
 
@@ -277,31 +272,31 @@ class Reader:
     def read_branch(self, term: Term, reads: str) -> None:
         """Reads b * out(f(pre(x), q=norm, ...)), or b * out(attention(h)) where h is the shared
         input."""
-        self.branch, node = term, term.stream
-        if (b := self.read_scale("b", [term])) != 1:
-            self.plan.coefficients["b"] = b
+        node = term.stream
+        self.read_scale("b", [term])
         if self.is_norm(node):
             node = self.read_norm("out", Term(1, (), node))
         if not (isinstance(node, ast.Call) and self.is_sub_layer(node)):
-            self.refuse("the branch is out(f(pre(x))); nothing else can stand around f", node)
-        if len(node.args) != 1:
-            self.refuse("f reads one stream; a site is named, as f(norm(x), q=norm)", node)
-        if len({keyword.arg for keyword in node.keywords}) < len(node.keywords):
-            self.refuse("a site is named twice", node)
+            self.refuse("the branch is out(f(pre(x))); nothing else can be around f", node)
+        if len(node.args) != 1 or len({word.arg for word in node.keywords}) < len(node.keywords):
+            self.refuse("f reads one stream and names a site once, as f(norm(x), q=norm)", node)
         self.read_pre(node.args[0], reads)
         for keyword in node.keywords:
             self.read_inside(node, str(keyword.arg), keyword.value)
 
     def read_pre(self, node: ast.expr, reads: str) -> None:
         """The norm before f, and the coefficient on its output."""
-        if isinstance(node, ast.NamedExpr):  # the shared norm, which is the block's
-            return
+        if isinstance(node, ast.NamedExpr):
+            if node.target.id == reads:  # the shared norm, which is the block's
+                return
+            node = node.value
         term, *more = self.terms(node)
         inner = term.stream
         if self.is_norm(inner):
             inner = self.read_norm("pre", term)
+            inner = inner.target if isinstance(inner, ast.NamedExpr) else inner
         elif not term.plain:
-            self.plan.sites["pre"] = Site("none", scale=self.read_scale("pre.scale", [term]))
+            self.read_scale("pre.scale", [term])
         if more or ast.unparse(inner) != reads:
             self.refuse(f"the sub-layer reads {reads} or a norm of it, as f(norm({reads}))", node)
 
@@ -322,12 +317,9 @@ class Reader:
         if name in SCALES[self.kind]:
             if not self.is_scalar(node):
                 self.refuse(f"{name} is a number, a formula or a learned coefficient", node)
-            self.plan.coefficients[name] = self.read_scale(name, [Term(1, (node,), call)])
+            self.read_scale(name, [Term(1, (node,), call)])
         if name in INSIDE[self.kind]:
-            factor, norm = factor_and_norm(node)
-            if factor is not None and not self.is_scalar(factor):
-                self.refuse(f"{name} holds a norm, or a coefficient times a norm", node)
-            self.put_norm(name, norm, Term(1, () if factor is None else (factor,), norm))
+            self.put_norm(name, node, Term(1, (), node))
 
     def read_norm(self, name: str, term: Term) -> ast.expr:
         """Reads `2 * norm(x)` for a site: the norm with its factor. Returns its argument."""
@@ -342,21 +334,25 @@ class Reader:
         return call.args[0]
 
     def put_norm(self, name: str, node: ast.expr, term: Term) -> None:
-        """Puts `norm`, a norm's name, or `norm@full` at a site, with the factor of the term."""
+        """Puts `norm`, a norm's name, or `s * norm@full` at a site, with the factor of the term.
+        Python reads the last as `(s * norm) @ full`."""
         share = "head"
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-            share, norm = ast.unparse(node.right), node.left
-            if share not in SHARES:
-                self.refuse(unknown("share", share, SHARES), node)
-            if name not in (*HEAD_SITES, "head_norm"):
-                self.refuse(
-                    f"'@' is only for q, k, v and head_norm; {name} does not hold heads", node
-                )
-            node = norm
+        match node:
+            case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+                share = ast.unparse(right)
+                if share not in SHARES:
+                    self.refuse(unknown("share", share, SHARES), node)
+                if name not in (*HEAD_SITES, "head_norm"):
+                    why = f"'@' is only for q, k, v and head_norm; {name} does not hold heads"
+                    self.refuse(why, node)
+                node = left
+        match node:
+            case ast.BinOp(left=factor, op=ast.Mult(), right=norm) if self.is_scalar(factor):
+                node, term = norm, Term(1, (factor,), norm)
         if not isinstance(node, ast.Name) or node.id in RESERVED - {"norm"}:
             self.refuse(f"{name} needs a norm: write norm or the name of a norm", node)
-        scale = 1 if term.plain else self.read_scale(f"{name}.scale", [term])
-        self.plan.sites[name] = Site(node.id, share, scale)
+        self.plan.sites[name] = Site(node.id, share)
+        self.read_scale(f"{name}.scale", [term])
 
     def is_norm(self, node: ast.AST) -> bool:
         """Returns whether the node is a norm of a stream. Its name is checked later."""
@@ -374,21 +370,22 @@ class Reader:
             node = node.args[0] if node.args else node.func
         return self.is_sub_layer(node)
 
-    def sub_layers(self, node: ast.AST) -> list[ast.AST]:
-        return [part for part in ast.walk(node) if self.is_sub_layer(part)]
+    def sub_layers(self, node: ast.AST) -> list[ast.Call]:
+        calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+        return [call for call in calls if self.is_sub_layer(call)]
 
     def check_sub_layers(self, *wanted: str) -> None:
-        """Each wanted sub-layer stands once in the equation, and no other does. Functions that
-        have another name here are told."""
+        """Each wanted sub-layer is called once in the equation, and no other is."""
         names = [name_of(call) for call in self.sub_layers(self.tree)]
         if sorted(names) != sorted(wanted):
             each = " and ".join(f"{name}(x)" for name in wanted)
-            called = dict.fromkeys(filter(None, map(name_of, ast.walk(self.tree))))
-            pairs = [(our, name) for name in called for our in theirs(name, "placement.equation")]
-            known = [
-                f"{our} for {name}" for our, name in pairs if our in {*wanted, "norm"} - {name}
+            ours = [
+                f"{our} for {name}"
+                for name in called(self.text)
+                for our in theirs(name, "placement.equation")
+                if our in {*wanted, "norm"} - {name}
             ]
-            near = f"did you mean {', '.join(known)}? " if known else ""
+            near = f"did you mean {', '.join(ours)}? " if ours else ""
             self.refuse(f"{near}the equation must contain {each} exactly once; {BLOCK}")
 
     # -------------------------------------------------------------------------------------- errors
@@ -403,12 +400,22 @@ class Reader:
         return " ".join((ast.get_source_segment(self.text, part) or ast.unparse(part)).split())
 
 
+def parse(text: Any) -> ast.expr:
+    """Returns the tree of an equation. Raises ValueError where Python cannot read the text."""
+    try:
+        tree = ast.parse(str(text).strip(), mode="eval").body
+        ast.unparse(tree)  # the walk of a deeper tree would not end
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise ValueError(f"it cannot be read: {getattr(error, 'msg', error)}") from None
+    return tree
+
+
 def canonical(text: str) -> str:
     """An equation without what changes nothing: blanks, and brackets that only group. A text that
-    is no equation, as in a damaged folder, stays as it is."""
+    is not an equation, as in a damaged folder, stays as it is."""
     try:
-        return ast.unparse(ast.parse(text.strip(), mode="eval"))
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return ast.unparse(parse(text))
+    except ValueError:
         return text
 
 
@@ -418,34 +425,17 @@ def name_of(node: ast.AST) -> str:
     return node.func.id if called else ""  # type: ignore[attr-defined]
 
 
-class _Unnamed(ast.NodeTransformer):
-    """Leaves another expression in the place of `h := ...`, such as h, or what it names."""
-
-    def __init__(self, left: ast.expr) -> None:
-        self.left = left
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
-        return self.left
-
-
-def factor_and_norm(node: ast.expr) -> tuple[ast.expr | None, ast.expr]:
-    """Splits `s * norm@full` into factor and norm. Python parses it as `(s * norm) @ full`."""
-    match node:
-        case ast.BinOp(left=factor, op=ast.Mult(), right=norm):
-            return factor, norm
-        case ast.BinOp(left=ast.BinOp(left=factor, op=ast.Mult(), right=norm), right=share) as at:
-            return factor, ast.BinOp(norm, at.op, share)
-    return None, node
-
-
-def text_of(term: Term) -> str:
-    """Returns a term's text, such as `-b * x`."""
-    factors = [ast.unparse(factor) for factor in term.factors]
-    return ("-" if term.sign < 0 else "") + " * ".join([*factors, ast.unparse(term.stream)])
+def called(text: Any) -> list[str]:
+    """Returns the names of the functions that an equation calls, each once. There are none where it
+    cannot be read, which a `Reader` refuses."""
+    try:
+        return [*dict.fromkeys(filter(None, map(name_of, ast.walk(parse(text)))))]
+    except ValueError:
+        return []
 
 
 def _sum_of(terms: list[Term]) -> str:
-    """`1 - (0.3)`: the factors of a stream that stands in several terms."""
+    """`1 - (0.3)`: the factors of a stream that several terms have."""
     text = ""
     for term in terms:
         product = " * ".join(f"({ast.unparse(factor)})" for factor in term.factors) or "1"

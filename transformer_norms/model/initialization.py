@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Nothing, Number
-from transformer_norms.model.settings import ROLES, Biased
+from transformer_norms.model.architecture import ROLES, Biased
 from transformer_norms.model.sizes import Sizes, block_values, formula_values
 from transformer_norms.norms import nothing
 
@@ -33,7 +33,7 @@ def biased(spec: bool | Collection[str]) -> frozenset[str]:
 class Linear(nn.Linear):
     """torch's Linear, drawn by `InitRule` and by nothing else."""
 
-    std: float | None = None  # its deviation, whatever the rule
+    std: float | None = None  # its deviation under any rule
 
     def reset_parameters(self) -> None:
         if self.bias is not None:
@@ -52,7 +52,7 @@ class Einsum(Linear):
 
 
 class ZeroLinear(Linear):
-    """A Linear whose weight starts at 0, whatever the rule."""
+    """A Linear whose weight starts at 0 under any rule."""
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -81,7 +81,7 @@ def read_deviations(std: Mapping[str, str | float]) -> dict[str, Formula]:
 class InitRule:
     """The standard deviation of each weight as a formula of N, R, d, dh, m, fan_in, fan_out and,
     inside blocks, i and l. Where a matrix reads a latent, d is the latent's width. `std` maps roles
-    to formulas, `default` stands for the rest. `truncate` is the number of standard deviations
+    to formulas, `default` is for the rest. `truncate` is the number of standard deviations
     beyond which nothing is drawn, or none.
     """
 
@@ -129,7 +129,7 @@ def rule_of(init: Mapping[str, Any]) -> InitRule:
 
 
 def draw(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
-    """N(0, 1) in float32: a pure function of its arguments, whatever the device or wrapper."""
+    """N(0, 1) in float32: a pure function of its arguments, on any device, in any wrapper."""
     digest = hashlib.sha256(f"{seed}/{name}/{shape}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     return torch.randn(shape, generator=generator, dtype=torch.float32)

@@ -1,15 +1,27 @@
-"""A placement: its equations, read into a plan for each block."""
+"""A placement: its equations, read into a plan for each block.
 
-import ast
+The form of an equation tells how the sub-layers of a block are joined, its `topology`. A `Reader`
+(equation.py) reads each part of that form. `plans(i, depth)` is what block i is built from.
+"""
+
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator
+
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Flag, Groups, Mark, Number, Text, plain
-from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader, canonical
+from transformer_norms.model.equation import (
+    READ,
+    RESERVED,
+    WRITE,
+    Reader,
+    called,
+    canonical,
+)
 from transformer_norms.model.sites import INSIDE, LATENT_SITES, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 from transformer_norms.validation import check
@@ -25,6 +37,7 @@ PARTS = {
     "blocks": (*SUB_LAYERS, "block"),
 }
 CONNECTED = ("streams", "blocks")  # by a connection around each sub-layer, or around each block
+JOINS = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}  # the parts around which
 AROUND = f"{WRITE}(X, f({READ}(X)))"  # the equation of a connection around a block
 
 
@@ -50,14 +63,14 @@ class Placement:
     `equation` is one of
         "x + f(norm(x))"                                             for attention and mlp
         {attention: "...", mlp: "..."}                               one for each
-        "x + f(h := norm(x)) + c * h"                                what f reads is a term as well
+        "x + f(h := norm(x)) + c * h"                                the input of f is a term too
         "x + attention(h := norm(x)) + mlp(h)"                       side by side
         {x: "norm(x + f(x))", r: "r + f(x)", end: "x + norm(r)"}     two streams
         "write(X, f(norm(read(X))))"              streams that a `connection` reads and writes
         {attention: "...", mlp: "...", block: "write(X, f(read(X)))"}      the same, around a block
     It may name x (the stream), f (the sub-layer), norm or any norm's name, the coefficients of
     `learned`, start (the stream as it entered the block), x0 (the embedded tokens), and what
-    formulas may name. What stands inside f is an argument of it: f(x, q=norm). `where` holds
+    formulas may name. A site inside f is an argument of it: f(x, q=norm). `where` holds
     equations for some blocks: of its entries the first counts whose condition `blocks`, on i, l
     and N, is true.
 
@@ -85,7 +98,10 @@ class Placement:
                 raise ValueError(f"learned.{name}: the name is taken; choose another")
         self.topology = topology_of("equation", equation)
         self.connection = _connection_of(self.topology, connection)
+        self.joins: tuple[str, ...] = JOINS.get(self.topology, ())
         self.default = self._read("", equation)
+        # The plan of the block itself: the norm that both sub-layers read.
+        self.block_plan = self.default.plans.get("block", SubLayerPlan())
         self.where = [self._read_entry(f"where[{n}]", entry) for n, entry in enumerate(where)]
         ends = {} if self.default.end is None else {"final_norm": self.default.end.norm}
         self.brings = {**ends, **brings}
@@ -93,17 +109,6 @@ class Placement:
         for name in learned:
             if name not in used:
                 raise ValueError(f"learned.{name}: no equation names it")
-
-    @property
-    def joins(self) -> tuple[str, ...]:
-        """Names what the connection is around: each sub-layer, each block, or nothing."""
-        around = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}
-        return around.get(self.topology, ())
-
-    @property
-    def block_plan(self) -> SubLayerPlan:
-        """The plan of the block itself: the norm that both sub-layers read."""
-        return self.default.plans.get("block", SubLayerPlan())
 
     def plans(self, i: int, depth: int) -> Plans:
         """The plans of `attention` and `mlp` in block i of depth N."""
@@ -139,7 +144,7 @@ class Placement:
         first = self.default
         return replace(own, text={**first.text, **own.text}, plans={**first.plans, **own.plans})
 
-    def _read(self, prefix: str, equation: Any, blocks: Any = None) -> "Equations":
+    def _read(self, prefix: str, equation: Any, blocks: Formula | None = None) -> "Equations":
         """Raises ValueError, which begins with the key, where the block cannot compute the
         equation."""
         text = _parts(f"{prefix}equation", equation, self.topology, everywhere=blocks is None)
@@ -163,8 +168,7 @@ class Placement:
                 _check(kind, plan)
         except ValueError as error:
             raise ValueError(f"{prefix}equation: {error}") from None
-        condition = _condition(f"{prefix}blocks", 1 if blocks is None else blocks)
-        return Equations(condition, text, plans, end)
+        return Equations(blocks or Formula(1), text, plans, end)
 
 
 def read_placement(node: Mapping[str, Any]) -> Placement:
@@ -189,19 +193,19 @@ class Equations:
     end: Site | None = None
 
 
-def _entry(*, blocks: Flag | Number | Text, equation: Any) -> None:
-    """Declares the keys of an entry of `where`."""
-
-
-def _condition(key: str, blocks: str | float) -> Formula:
-    """The condition of an entry of `where`, on i, l and N."""
-    try:
-        condition = Formula(blocks)
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
+def _condition(spec: str | float) -> Formula:
+    """Reads the condition of an entry of `where`, on i, l and N."""
+    condition = Formula(spec)
     for name in sorted(condition.names - {"i", "l", "N"}):
-        raise ValueError(f"{key}: {unknown('name', name, ('i', 'l', 'N'))}")
+        raise ValueError(unknown("name", name, ("i", "l", "N")))
     return condition
+
+
+Condition = Annotated[Flag | Number | Text, AfterValidator(_condition)]
+
+
+def _entry(*, blocks: Condition, equation: Any) -> None:
+    """Declares the keys of an entry of `where`."""
 
 
 def topology_of(key: str, equation: Any) -> str:
@@ -216,20 +220,10 @@ def topology_of(key: str, equation: Any) -> str:
         if set(equation) & set(PARTS["dual"]):
             return "dual"
     parts = [*equation.values()] if isinstance(equation, Mapping) else [equation]
-    called = {name for part in parts for name in _called(part)}
-    if called & {READ, WRITE}:
+    names = {name for part in parts for name in called(part)}
+    if names & {READ, WRITE}:
         return "streams"
-    return "parallel" if parts == [equation] and called & set(SUB_LAYERS) else "serial"
-
-
-def _called(equation: Any) -> set[str]:
-    """The names of the functions in an equation; none where it cannot be read, which the reader
-    says."""
-    try:
-        calls = [node for node in ast.walk(ast.parse(str(equation))) if isinstance(node, ast.Call)]
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return set()
-    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+    return "parallel" if parts == [equation] and names & set(SUB_LAYERS) else "serial"
 
 
 def _connection_of(topology: str, connection: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -258,10 +252,10 @@ def _parts(key: str, equation: Any, topology: str, everywhere: bool) -> dict[str
 
 def _check(kind: str, plan: SubLayerPlan) -> None:
     """Refuses two combinations that can be computed but contradict themselves."""
-    if plan.site("pre").scale != 1 and "out" in plan.sites:
-        raise ValueError(f"a factor on the pre of {kind} has no effect beside a norm at out")
+    if "pre.scale" in plan.scales and "out" in plan.sites:
+        raise ValueError(f"a factor on the pre of {kind} has no effect with a norm at out")
     subln = [name for name in ("ctx", "mid") if name in plan.sites]
-    if subln and "post" in plan.sites and plan.coefficient("a") != 1:
+    if subln and "post" in plan.sites and plan.scale("a") != 1:
         raise ValueError(
             f"Sub-LN ({', '.join(subln)}) goes with a norm at pre, a scaled skip (DeepNorm) with "
             "one at post: they exclude each other"

@@ -1,27 +1,27 @@
-"""How a token knows where it stands: added to the stream, turned into q and k, added to logits, or
+"""How a token knows its position: added to the stream, turned into q and k, added to logits, or
 not at all.
 
 A position has three ends. `forward(x, start)` acts on the embedded tokens; `angles(start, time)`
 gives what `rotation(i)` turns the queries and keys of block i by; `bias(i, heads)` is added to its
-logits. `start` is the position of the
-first token, above 0 only when generating from a cache.
+logits. `start` is the position of the first token, above 0 only when generating from a cache.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from transformer_norms.formula import Formula, named, numbers_of_blocks
+from transformer_norms.formula import Formula
 from transformer_norms.kinds import Flag, Nothing, Number, Size, Text
 from transformer_norms.model.attentions.kernels import PositionBias
 from transformer_norms.model.initialization import Embedding
+from transformer_norms.model.sizes import PerBlock, Range, in_blocks
 from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
 
@@ -86,23 +86,6 @@ class Sinusoidal(NoPosition):
         return x + self.table[start : start + x.shape[1]].to(x.dtype)
 
 
-def halves(first: Tensor, second: Tensor) -> Tensor:
-    return torch.cat((first, second), dim=-1)
-
-
-def neighbours(first: Tensor, second: Tensor) -> Tensor:
-    return torch.stack((first, second), dim=-1).flatten(-2)
-
-
-def swap_halves(x: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)  # in a graph, torch 2.13 mistakes the strides of a roll
-    return halves(second, first)
-
-
-def swap_neighbours(x: Tensor) -> Tensor:
-    return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-
-
 def position_last(position: Layer, function: Layer, x: Tensor, given: Any) -> Tensor:
     return position(function(x), given)
 
@@ -117,16 +100,6 @@ def position_first(position: Layer, function: Layer, x: Tensor, given: Any) -> T
 # Fairseq and tensor2tensor scale tokens alone, DyT and Derf the sum.
 ORDERS = {"before": position_last, "after": position_first}
 
-
-class Pairs(NamedTuple):
-    """Which two dimensions turn together. `join` puts the first and the second dimensions of all
-    pairs in their places, `swap` exchanges the two of each pair."""
-
-    join: Callable[[Tensor, Tensor], Tensor]
-    swap: Callable[[Tensor], Tensor]
-
-
-HALVES, NEIGHBOURS = Pairs(halves, swap_halves), Pairs(neighbours, swap_neighbours)
 
 Factor = Number | Text | tuple[Number | Text, ...]
 Turns = Annotated[Number, Field(gt=0, le=1e6)]
@@ -207,7 +180,7 @@ class Rotary(NoPosition):
         **sizes: Any,
     ) -> None:
         super().__init__()
-        self.pairs = NEIGHBOURS if interleaved else HALVES
+        self.axis = -1 if interleaved else -2  # of the two of a pair: [pairs, two] or [two, pairs]
         dims = [head_dim] * len(bases) if isinstance(head_dim, int) else head_dim
         each = [*zip(dims, fractions, strict=True)]
         counts = [max(1, int(whole * fraction) // 2) for whole, fraction in each]
@@ -241,19 +214,20 @@ class Rotary(NoPosition):
         )
 
     def _angles(self, angle: Float[Tensor, "time pairs"]) -> Float[Tensor, "two 1 time 1 turned"]:
-        cos, sin, join = angle.cos(), angle.sin(), self.pairs.join
-        return torch.stack((join(cos, cos), join(-sin, sin)))[:, None, :, None]
+        cos, sin = angle.cos(), angle.sin()
+        both = (torch.stack(two, self.axis).flatten(-2) for two in ((cos, cos), (-sin, sin)))
+        return torch.stack([*both])[:, None, :, None]
 
     def rotation(self, i: int) -> Callable[..., Any]:
         """Returns the function of (x, angles) that turns the queries and keys of block i."""
         turn = self.turns[i]
         if not turn[0]:
             return nothing
-        return partial(rotate, self.pairs.swap, self.distinct.index(turn))
+        return partial(rotate, self.axis, self.distinct.index(turn))
 
 
 def rotate(
-    swap: Callable[[Tensor], Tensor],
+    axis: int,
     which: int,
     x: Float[Tensor, "batch time heads head_dim"],
     angles: tuple[Float[Tensor, "two 1 time 1 turned"], ...],
@@ -261,7 +235,8 @@ def rotate(
     cos, sin = angles[which].to(x.dtype)
     turned = cos.shape[-1]
     part = x[..., :turned]
-    rotated = part * cos + swap(part) * sin
+    swapped = part.unflatten(-1, (2, -1) if axis == -2 else (-1, 2)).flip(axis).flatten(-2)
+    rotated = part * cos + swapped * sin
     return rotated if turned == x.shape[-1] else torch.cat((rotated, x[..., turned:]), dim=-1)
 
 
@@ -299,9 +274,11 @@ class ALiBi(NoPosition):
         return LinearBias(alibi_slopes(heads))
 
 
+_FACTOR = Range("factors", "a factor is from 1 to 1e4", lambda factor, *_: 1 <= factor <= 1e4)
+
+
 def scaling_factors(scaling: Any, depth: int) -> list[float]:
     """Returns the factor of `position.scaling` as one number for each block, 1 where nothing is
     scaled. ValueError where one is not from 1 to 1e4."""
     spec = scaling["factor"] if isinstance(scaling, Mapping) else 1
-    wanted, allows = "a factor is from 1 to 1e4", lambda factor, *_: 1 <= factor <= 1e4
-    return numbers_of_blocks(spec, named(depth), "factors", wanted, allows)
+    return PerBlock(_FACTOR, unset=None).numbers(spec, in_blocks(depth))

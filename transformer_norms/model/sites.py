@@ -1,6 +1,8 @@
-"""The sites of a sub-layer: where a norm may stand, and what an equation says of each."""
+"""The plan of a sub-layer: the norm at each of its sites, and the factor of each term.
 
-from collections.abc import Iterator
+equation.py reads a text into a `SubLayerPlan`, and assembly.py builds modules from it.
+"""
+
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +13,13 @@ INSIDE = {
 }
 SCALES = {"attention": ("head_scale",), "mlp": ("hidden_scale",)}
 HEAD_SITES = ("q", "k", "v")
-KV_SITES = ("kv_latent", "k", "v")  # on what keys and values are made of, and on these
+KV_SITES = ("kv_latent", "k", "v")  # on keys and values, and on the latent that makes them
 LATENT_SITES = {"q_latent": "q_rank", "kv_latent": "kv_rank"}  # by the key of their width
-# A norm at q, k or v acts on each head with one gain, on each with a gain of its own, or on all
-# heads side by side.
+# A norm at q, k or v acts on each head with one gain for all heads, on each head with its own
+# gain, or on all heads side by side.
 SHARES = ("head", "per_head", "full")
 EARLIER = ("start", "x0")  # the stream as it entered the block, and the embedded tokens
-NORMED = "normed"  # what f reads, behind its norm, as a term of the skip
+NORMED = "normed"  # the input of f, after its norm, as a term of the skip
 REST_OF_B = "1 - b"  # the skip's coefficient in a convex residual, (1 - b) * x + b * f
 
 Coefficient = Any  # a number, the text of a formula, or the mapping of what is learned
@@ -26,11 +28,10 @@ Coefficient = Any  # a number, the text of a formula, or the mapping of what is 
 @dataclass(frozen=True)
 class Site:
     """The norm at a site. `norm` means the run's norm; another word is the name of a norm's file.
-    `share` says whether it acts head by head. `scale` is a coefficient on its output."""
+    `share` says whether it acts head by head."""
 
     norm: str
     share: str = "head"
-    scale: Coefficient = 1
 
 
 @dataclass(frozen=True)
@@ -63,30 +64,34 @@ def place_of(norm: Any) -> NormPlace:
 
 @dataclass(frozen=True)
 class SubLayerPlan:
-    """The plan of one sub-layer of one block: norms by site, and coefficients.
+    """The plan of one sub-layer of one block: its norms by site, and its coefficients.
 
-    `coefficients` are a (skip), b (branch), head_scale and hidden_scale, where they are not 1.
-    `adds` maps start, x0 and what f reads (normed) to their factors in the skip. `enters` maps the
-    streams whose sum the sub-layer reads as h, where that is not x alone, to their factors. `names`
-    maps what is multiplied (a, b, q.scale, enter.x0) to the name of its learned coefficient; equal
-    names share one parameter.
+    The keys of `scales` are
+        a, b                          the skip's x and the branch, where the factor is not 1
+        start, x0, normed             the other terms of the skip: earlier streams, the input of f
+        enter.x, enter.start, enter.x0      the terms of the sum that f reads in the place of x
+        SITE.scale                    the output of the norm at a site
+        head_scale, hidden_scale      heads, and hidden units of the mlp
+    `names` has the names of those that are learned; equal names share one parameter.
     """
 
     sites: dict[str, Site] = field(default_factory=dict)
-    coefficients: dict[str, Coefficient] = field(default_factory=dict)
-    adds: dict[str, Coefficient] = field(default_factory=dict)
-    enters: dict[str, Coefficient] = field(default_factory=dict)
+    scales: dict[str, Coefficient] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
-    def scales(self) -> Iterator[tuple[str, Coefficient]]:
-        """Yields each coefficient with what it multiplies, as in `names`."""
-        yield from self.coefficients.items()
-        yield from self.adds.items()
-        yield from ((f"enter.{stream}", spec) for stream, spec in self.enters.items())
-        yield from ((f"{name}.scale", site.scale) for name, site in self.sites.items())
+    @property
+    def adds(self) -> dict[str, Coefficient]:
+        """The terms of the skip besides x."""
+        return {name: self.scales[name] for name in (*EARLIER, NORMED) if name in self.scales}
+
+    @property
+    def enters(self) -> dict[str, Coefficient]:
+        """The terms of the sum that the sub-layer reads as h; none where it reads x."""
+        slots = {name: f"enter.{name}" for name in ("x", *EARLIER)}
+        return {name: self.scales[slot] for name, slot in slots.items() if slot in self.scales}
 
     def site(self, name: str) -> Site:
         return self.sites.get(name, Site("none"))
 
-    def coefficient(self, name: str) -> Coefficient:
-        return self.coefficients.get(name, 1)
+    def scale(self, slot: str) -> Coefficient:
+        return self.scales.get(slot, 1)

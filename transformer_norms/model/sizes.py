@@ -1,18 +1,70 @@
-"""The sizes of a model, `auto` as numbers, and what formulas in YAML may name. No torch here."""
+"""The sizes of a model, `auto` as numbers, and what formulas in YAML may name. `PerBlock` turns a
+value into a number for each block. No torch here."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from transformer_norms.formula import named, numbers_of_blocks
+from transformer_norms.formula import Formula
 from transformer_norms.kinds import Mark, Number, Positive, Size, Text, node, refusal_text
 
 Heads = Annotated[Positive, Field(le=4096)]
 HeadDim = Annotated[Positive, Field(le=8192)]
 OF_BLOCKS = ("kv_heads", "head_dim")  # the sizes in which blocks may differ
+
+
+class Range(NamedTuple):
+    """Numbers that are allowed. A refusal calls them `what`, and says which are `wanted`. `allows`
+    has a number, the index of its block, and the numbers of all blocks. The model reads `of` a
+    number and the context."""
+
+    what: str
+    wanted: str
+    allows: Callable[[float, int, list[float]], bool]
+    of: Callable[[float, int], Any] = lambda number, context: number
+
+
+@dataclass(frozen=True)
+class PerBlock:
+    """Declares a value with a number for each block: one for all, a formula, or a list of both.
+
+    none is the formula `unset`, or is not allowed. A formula may name `names`. explain `says` what
+    a number does, `inside` a sub-layer, where none would be another number. The sentence is filled
+    in with the `number`, the block's `own` numbers and the `config`. With `of_keys`, the number
+    plays no part in a block that uses the keys of another.
+    """
+
+    range: Range
+    says: str = ""
+    unset: str | None = "0"
+    names: Collection[str] = ("i", "l", "N", "L")
+    inside: str = "attention"
+    of_keys: bool = False
+
+    def numbers(self, spec: Any, values: Sequence[Mapping[str, float]]) -> list[Any]:
+        """Returns the number of each block, of which `values` has what formulas may name.
+        ValueError where `spec` is not a number, a formula or a list of them, or a number is not
+        allowed."""
+        context = int(values[0].get("L", 0))
+        values = [{name: here[name] for name in here.keys() & {*self.names}} for here in values]
+        listed = isinstance(spec, Sequence) and not isinstance(spec, str)
+        if listed and len(spec) != len(values):
+            raise ValueError(f"there are {len(spec)} {self.range.what} for {len(values)} blocks")
+        absent = spec == "none" and self.unset is not None
+        each = spec if listed else [self.unset if absent else spec] * len(values)
+        numbers = [float(Formula(one)(here)) for one, here in zip(each, values, strict=True)]
+        for i, number in enumerate(numbers):
+            if not absent and not self.range.allows(number, i, numbers):
+                raise ValueError(f"in block i={i} it is {number:g}; {self.range.wanted}")
+        return [self.range.of(number, context) for number in numbers]
+
+
+def in_blocks(depth: int, **values: float) -> list[dict[str, float]]:
+    """Returns what formulas may name in each block: i, l and N, and the `values`."""
+    return [{**values, "i": i, "l": i + 1, "N": depth} for i in range(depth)]
 
 
 @node
@@ -21,8 +73,8 @@ class Sizes:
     4 x width, or 8/3 x width rounded up to a multiple of 8 where the mlp is gated.
 
     kv_heads and head_dim may be a formula of i, l, N, R, d, H and L, or a list of numbers and
-    formulas. They come to a number, or to a number for each block where blocks differ. What is not
-    whole is rounded up: kv_heads to a divisor of heads, head_dim to an even number."""
+    formulas. They are resolved to a number, or to one for each block where blocks differ.
+    A fraction is rounded up: kv_heads to a divisor of heads, head_dim to an even number."""
 
     width: Size
     depth: Annotated[Positive, Field(le=10_000)]
@@ -108,9 +160,10 @@ def _size_of_blocks(key: str, sizes: Mapping[str, Any]) -> int | tuple[int, ...]
         return spec
     most = {"kv_heads": heads, "head_dim": 8192}[key]
     names = {"R": 2 * sizes["depth"], "d": sizes["width"], "H": heads, "L": sizes["context"]}
+    wanted, allows = f"it is above 0, up to {most}", lambda size, *_: 1e-9 < size <= most
+    size = PerBlock(Range("sizes", wanted, allows), unset=None, names=("i", "l", "N", *names))
     try:
-        wanted, allows = f"it is above 0, up to {most}", lambda size, *_: 1e-9 < size <= most
-        numbers = numbers_of_blocks(spec, named(sizes["depth"], **names), "sizes", wanted, allows)
+        numbers = size.numbers(spec, in_blocks(sizes["depth"], **names))
     except ValueError as error:
         raise ValueError(f"model.{key}: {refusal_text(spec, error)}") from None
     if key == "kv_heads":  # a number that is whole, and divides nothing, is refused

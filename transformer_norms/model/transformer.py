@@ -45,7 +45,7 @@ class Transformer(nn.Module):
     mixes each embedded token with the one before, or is nothing. A tied
     head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing,
     and so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is
-    what blocks of several streams want before the first; `constrain` is applied to the model at the
+    the start of several streams, before the first block; `constrain` is applied to the model at the
     start and after every optimizer step. `through` runs a block, which reads a
     `ForwardState` where the model `gives` it.
     """
@@ -129,8 +129,8 @@ class Transformer(nn.Module):
         return self.final(x)
 
     def prepare(self, time: int, device: torch.device) -> None:
-        """Makes what blocks read besides tensors in a pass over `time` tokens. Call it before
-        `states` where that is compiled whole: else a graph makes it in every call."""
+        """Makes the masks that blocks read in a pass over `time` tokens. Call it before `states`
+        where that is compiled whole: else a graph makes them in every call."""
         blocks: Any = self.blocks
         for block in blocks:
             getattr(block.attention.f.attend, "prepare", nothing)(time, device)

@@ -4,7 +4,7 @@
     y = RMSNorm(64)(x)
 
 A norm is built as `norm(width)`, acts on the last axis, and keeps shape and dtype. Its docstring is
-its formula and its paper. The arithmetic is float32 at least, whatever the input's dtype, and
+its formula and its paper. The arithmetic is float32 at least, for any input, and
 gains are kept in float32: the result is rounded once, at the end. A run takes the settings of a
 norm from its YAML. The defaults of a class are the values of the YAML that has the norm's name.
 
@@ -32,8 +32,8 @@ from transformer_norms.names import Registry
 from transformer_norms.validation import check
 
 T = TypeVar("T")
-Place = str  # where a norm stands: embed, attention, mlp, block or final
-Layer = Callable[..., Tensor]  # what stands at a site: a module, or `nothing`
+Place = str  # where a norm is: embed, attention, mlp, block or final
+Layer = Callable[..., Tensor]  # at a site: a module, or `nothing`
 
 
 class Norms(Registry):

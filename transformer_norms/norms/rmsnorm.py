@@ -1,3 +1,5 @@
+"""A norm is one such class, whose docstring is its formula, and one YAML in configs/norm."""
+
 from jaxtyping import Float
 from torch import Tensor
 

@@ -21,7 +21,7 @@ def cautions(config: Config) -> Iterator[str]:
         yield "final_norm: the stream reaches the head without a norm"
     std = config.init.std
     zeros = [role for role in ("output", "down") if str(std.get(role)) in ("0", "0.0")]
-    convex = any(plan.coefficient("a") == REST_OF_B for _, plan in placement.everywhere())
+    convex = any(plan.scale("a") == REST_OF_B for _, plan in placement.everywhere())
     if zeros and ("out" in sites or convex):
         yield (
             f"init: {' and '.join(zeros)} start at zero under a norm of the branch, which scales "

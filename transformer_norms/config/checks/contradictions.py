@@ -1,17 +1,17 @@
 """Refuses choices that contradict each other, each with one line that names the key."""
 
-import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from transformer_norms.config.checks.formulas import check_formulas
 from transformer_norms.config.tree import DEFAULTS, Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import as_number, value_at
+from transformer_norms.model.architecture import MADE_BY, BlockChoices
 from transformer_norms.model.attention import ATTENTIONS
+from transformer_norms.model.attentions.options import arguments_of
 from transformer_norms.model.mlp import MLPS
 from transformer_norms.model.placement import attention_sites, read_placement
 from transformer_norms.model.position import POSITIONS, NoPosition, scaling_factors
-from transformer_norms.model.settings import MADE_BY, BlockChoices
 from transformer_norms.model.sites import HEAD_SITES, LATENT_SITES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 from transformer_norms.norms import NORMS
@@ -73,7 +73,7 @@ def _of_attention(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
     for key in ("value_gate", "smear"):
         if (channels := getattr(how, key)) != "none" and channels > width:
             yield f"architecture.{key}: {channels} is not allowed; x has {width} (model.width)"
-    named = {name for base in ATTENTIONS[kind].__mro__ for name in _arguments(base)}
+    named = arguments_of(ATTENTIONS[kind])
     chosen = {
         key: (f"architecture.{key}: {as_number(getattr(how, key))}", any(own))
         for key in ("sliding_window", "attention_chunk")
@@ -84,12 +84,6 @@ def _of_attention(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:
     for argument, (key, wanted) in chosen.items():
         if wanted and argument not in named:
             yield f"{key} is not allowed with attention={kind}: it takes no argument {argument}"
-
-
-def _arguments(kind: type) -> Collection[str]:
-    """Returns the names of the arguments that a class itself states."""
-    own = vars(kind).get("__init__")
-    return inspect.signature(own).parameters if inspect.isfunction(own) else ()
 
 
 def _of_values(config: Config, blocks: list[BlockChoices]) -> Iterator[str]:

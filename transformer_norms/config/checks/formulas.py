@@ -11,11 +11,11 @@ from transformer_norms.config.tree import Config
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import refusal_text, short_text
+from transformer_norms.model.architecture import PER_BLOCK, ROLES
 from transformer_norms.model.coefficient import LOW_RANK, Shapes, coefficient
 from transformer_norms.model.initialization import read_deviations
 from transformer_norms.model.placement import Placement, read_placement
 from transformer_norms.model.position import SCALINGS, scaling_factors
-from transformer_norms.model.settings import PER_BLOCK, ROLES, numbers_of
 from transformer_norms.model.sites import HEAD_SITES, REST_OF_B
 from transformer_norms.model.sizes import Sizes, block_values, formula_values
 from transformer_norms.training.settings import WEIGHTS, check_factor
@@ -36,10 +36,10 @@ def check_formulas(config: Config) -> None:
     depth, values = sizes.depth, formula_values(sizes)
     scaling = config.position.get("scaling", "none")
     blocks = [block_values(sizes, i) for i in range(depth)]
-    for key in PER_BLOCK:
+    for key, declared in PER_BLOCK.items():
         spec = getattr(architecture, key)
         with name_key(f"architecture.{key}", spec):
-            numbers_of(key, spec, blocks)
+            declared.numbers(spec, blocks)
     owns = config.blocks
     heads = [formula_values(own.sizes) for own in owns]
     ranks = [own.latent_ranks for own in owns]
@@ -73,7 +73,7 @@ def _check_block(placement: Placement, values: Values, depth: int) -> None:
     for part, plan in plans.items():
         equation = equations.get(part) or next(iter(equations.values()))
         key = "equation" if equation in placement.default.text.values() else "where"
-        for slot, spec in plan.scales():
+        for slot, spec in plan.scales.items():
             if spec == REST_OF_B:
                 continue
             if isinstance(spec, Mapping):

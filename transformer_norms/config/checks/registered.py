@@ -13,6 +13,7 @@ from transformer_norms.config.tree import CHOSEN, TRACKING, owner_of
 from transformer_norms.data import CORPORA, TOKENIZERS
 from transformer_norms.errors import ConfigError, describe_error
 from transformer_norms.kinds import Values
+from transformer_norms.model.architecture import PER_BLOCK
 from transformer_norms.model.attention import ATTENTIONS
 from transformer_norms.model.connections import CONNECTIONS
 from transformer_norms.model.mlp import ACTIVATIONS, MLPS
@@ -53,7 +54,7 @@ USES = {
         ATTENTIONS,
         ("width", "heads", "head_dim", "context", "dropout", "scale", "cap"),
         {"forward": "q k v x"},
-        offered=("sliding_window", "attention_chunk", "position_bias"),
+        offered=(*PER_BLOCK, "position_bias"),
     ),
     "mlp": Use(
         MLPS,

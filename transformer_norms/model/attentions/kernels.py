@@ -49,25 +49,25 @@ class Pattern:
             seen = seen & (query // self.chunk == key // self.chunk)
         return seen if self.window is None else seen & (query - key < self.window)
 
-    def add_bias(
-        self, seen: Tensor, query: Tensor, key: Tensor, heads: int, like: Tensor
-    ) -> Tensor:
-        """Returns `seen` [queries, known] as it is, or, with a bias, what is added to logits of the
-        dtype of `like`: [heads, queries, known], -inf where nothing is seen."""
+    def add_bias(self, seen: Tensor, at: Tensor, heads: int, like: Tensor) -> Tensor:
+        """Returns what queries at the positions `at` have `seen`, [queries, known], as it is, or,
+        with a bias, what is added to logits of the dtype of `like`: [heads, queries, known], -inf
+        where nothing is seen."""
         if self.bias is None:
             return seen
         dtype = torch.promote_types(like.dtype, torch.float32)
         bias = self.bias.on(seen.device, dtype)
         head = torch.arange(heads, device=seen.device)[:, None, None]
-        return bias(head, query, key).masked_fill(~seen, float("-inf")).to(like.dtype)
+        key = torch.arange(seen.shape[-1], device=seen.device)
+        return bias(head, at[:, None], key).masked_fill(~seen, float("-inf")).to(like.dtype)
 
 
 def _mask(
     pattern: Pattern, time: int, known: int, heads: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    query = torch.arange(known - time, known, device=device)[:, None]
-    key, like = torch.arange(known, device=device), torch.empty((), dtype=dtype, device=device)
-    return pattern.add_bias(pattern.sees(query, key), query, key, heads, like)
+    at, key = torch.arange(known - time, known, device=device), torch.arange(known, device=device)
+    like = torch.empty((), dtype=dtype, device=device)
+    return pattern.add_bias(pattern.sees(at[:, None], key), at, heads, like)
 
 
 _kept_mask = lru_cache(maxsize=8)(_mask)

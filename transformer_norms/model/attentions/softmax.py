@@ -9,8 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from transformer_norms.model.attentions.kernels import (
+    Contexts,
+    Keys,
     Pattern,
     PositionBias,
+    Queries,
+    Values,
     kernel_of,
     pattern_attention,
 )
@@ -19,10 +23,6 @@ from transformer_norms.names import Registry
 ATTENTIONS = Registry("attention")
 AT_ONCE = 256  # queries whose logits are held at a time where the largest is sought
 Stream = Float[Tensor, "batch time width"]
-Queries = Float[Tensor, "batch heads time head_dim"]
-Keys = Float[Tensor, "batch heads known head_dim"]
-Values = Float[Tensor, "batch heads known value_dim"]
-Contexts = Float[Tensor, "batch heads time value_dim"]
 
 
 @ATTENTIONS("softmax")
@@ -38,8 +38,8 @@ class Softmax(nn.Module):
     Any module with this `forward` can be registered. `x` is the stream that q, k and v were
     computed from. `logits` is optional: without it there are no logits to probe. `refuses` maps an
     option for which the module has no use to the reason: architecture.attention_cap,
-    architecture.attention_scale or model.dropout. A module whose arguments do not name
-    `sliding_window`, `attention_chunk` or `position_bias` has no use for these.
+    architecture.attention_scale or model.dropout. A module is given the numbers of its block that
+    its arguments name, such as `sliding_window` and `attention_chunk`, and `position_bias`.
     """
 
     refuses: Mapping[str, str] = {}
@@ -76,7 +76,7 @@ class Softmax(nn.Module):
         self, query: Int[Tensor, "queries 1"], key: Int[Tensor, " known"]
     ) -> Bool[Tensor, "queries known"]:
         """Returns whether a query sees a key, by their positions. The keys after a query are hidden
-        whatever a subclass returns."""
+        in every subclass."""
         return key <= query
 
     def forward(self, q: Queries, k: Keys, v: Values, x: Stream) -> Contexts:
@@ -86,12 +86,11 @@ class Softmax(nn.Module):
             how: dict[str, Any] = {"cap": self.cap, "scale": self.scale, "dropout": dropout}
             return pattern_attention(q, k, v, self.pattern, **how, seen=self.seen)
         time, known = q.shape[2], k.shape[2]
-        key = torch.arange(known, device=q.device)
-        at = key[known - time :]
+        at = torch.arange(known - time, known, device=q.device)
         seen = self.mask(at, known)
         # Kernels differ in what a query without a key gets: it is shown all keys, and then 0.
         blind = ~seen.any(-1, keepdim=True)
-        mask = self.pattern.add_bias(seen | blind, at[:, None], key, q.shape[1], q)
+        mask = self.pattern.add_bias(seen | blind, at, q.shape[1], q)
         how = {"dropout_p": dropout, "scale": self.scale}
         context = kernel_of(self.cap)(q, k, v, attn_mask=mask, is_causal=False, **how)
         return context.masked_fill(blind, 0)
@@ -113,25 +112,17 @@ class Softmax(nn.Module):
             logits = q.to(dtype) @ k.to(dtype).mT * self.scale
         if self.cap is not None:
             logits = self.cap * torch.tanh(logits / self.cap)
-        key = torch.arange(k.shape[2], device=q.device)
         seen = self.mask(at, k.shape[2])
         if self.pattern.bias is not None:
-            logits = logits + self.pattern.add_bias(seen, at[:, None], key, q.shape[1], logits)
+            logits = logits + self.pattern.add_bias(seen, at, q.shape[1], logits)
         return logits.masked_fill(~seen, float("-inf"))
 
     @torch.no_grad()
-    def largest(self, q: Queries, k: Keys, least: float) -> Float[Tensor, " heads"]:
+    def largest(self, q: Queries, k: Keys) -> Float[Tensor, " heads"]:
         """Returns for each head the largest of scale * q k^T, in float32 at least, over the batch
-        and the keys that its queries see. Cap and bias come after it. On a CPU, unless compiled,
-        the product of the longest query and key comes first, and is returned where no head's is
-        above `least`."""
+        and the keys that its queries see. Cap and bias come after it."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         q, k = q.detach().to(dtype) * self.scale, k.detach().to(dtype)
-        if q.device.type == "cpu" and not torch.compiler.is_compiling():
-            lengths = (x.square().sum(-1).amax(-1).sqrt() for x in (q, k))
-            bound = torch.mul(*lengths).amax(0)
-            if (bound * (1 + 1e-5) <= least).all():
-                return bound
         found = q.new_full((q.shape[1],), float("-inf"))
         for first in range(0, q.shape[2], AT_ONCE):
             until = min(first + AT_ONCE, q.shape[2])
@@ -152,7 +143,7 @@ class Sinks(Softmax):
     """exp(s) v / (exp(sink) + sum of exp(s))      a learned logit for each head, without a value
 
     GPT-OSS, arXiv:2508.10925. The sink is the key of a token before the first, whose value is 0.
-    Its logit stands in a dimension that q and k have besides their own, so that any kernel of
+    Its logit is in a dimension that q and k have besides their own, so that any kernel of
     softmax attention computes it.
     """
 
@@ -173,9 +164,8 @@ class Sinks(Softmax):
         plain, mask = self.causal and self.pattern == Pattern(), None
         causal = plain and time == known
         if not (causal or (plain and time == 1)):
-            key = torch.arange(known, device=q.device)
-            at = key[known - time :]
-            seen = self.pattern.add_bias(self.mask(at, known), at[:, None], key, q.shape[1], q)
+            at = torch.arange(known - time, known, device=q.device)
+            seen = self.pattern.add_bias(self.mask(at, known), at, q.shape[1], q)
             mask = F.pad(seen, (1, 0), value=float(seen.dtype == torch.bool))
         # A kernel that is causal wants as many queries as keys: the sink has a query as well.
         q = F.pad(q, (0, 1, int(causal), 0), value=1.0)
