@@ -77,18 +77,18 @@ Groups = Annotated[Sequence[Mapping[str, Any]], BeforeValidator(_list)]
 
 class Mark(Enum):
     """AUTO: what is chosen may be `auto`, which the config resolves.
-    ASIDE: the field changes no result beyond its last digits, and is not part of the identity.
-    COMMAND: the field is about one command, and is not taken over from a saved run.
+    NOT_IN_IDENTITY: the field changes no result beyond its last digits.
+    NOT_SAVED: the field is about one command, and is not taken over from a saved run.
     DERIVED: the field follows from what is chosen, and cannot be chosen itself.
     STEPS: a share above 0 and below 1 means that share of the run's steps.
-    EACH: the field holds several nodes by name, of the class that its annotation names."""
+    BY_NAME: the field holds several nodes by name, of the class that its annotation names."""
 
     AUTO = "auto"
-    ASIDE = "aside"
-    COMMAND = "command"
+    NOT_IN_IDENTITY = "not in identity"
+    NOT_SAVED = "not saved"
     DERIVED = "derived"
     STEPS = "steps"
-    EACH = "each"
+    BY_NAME = "by name"
 
 
 def marks_of(kind: Any) -> tuple[Any, ...]:

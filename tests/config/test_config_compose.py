@@ -255,7 +255,7 @@ def leaves(config: dict, above: tuple = ()) -> dict:
 @pytest.mark.goal("K2")
 def test_every_key_is_in_the_identity_or_declared_to_be_outside():
     config = plain(composed("final_norm=layernorm"))
-    outside = {tuple(key.split(".")) for key in marked(Mark.ASIDE)}
+    outside = {tuple(key.split(".")) for key in marked(Mark.NOT_IN_IDENTITY)}
     outside |= {("norms", "layernorm", key[2]) for key in outside if key[:2] == ("norms", "*")}
     assert len(outside) > 20
     for path in leaves(config):

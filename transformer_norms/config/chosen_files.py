@@ -12,7 +12,7 @@ from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, folder_of_configs, option_files, options, unknown
 from transformer_norms.storage.reading import read_yaml, real_path
 
-OF_A_COMMAND = frozenset(marked(Mark.COMMAND))  # the keys that no file and no saved run sets
+OF_A_COMMAND = frozenset(marked(Mark.NOT_SAVED))  # the keys that no file and no saved run sets
 # The axes whose files have keys of several groups, and the keys in such a file.
 _KEYS = [key for key in CHOSEN if key not in OF_A_COMMAND]
 ACROSS = {"preset": _KEYS, "recipe": [*_KEYS, "recipe"]}

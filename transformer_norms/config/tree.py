@@ -72,22 +72,22 @@ class Config(ModelConfig):
     they were chosen, auto included. `choices` has the name of each axis, and `warnings` have one
     sentence each."""
 
-    choices: Annotated[Values, Mark.ASIDE, Mark.DERIVED]
-    about: Annotated[About, Mark.ASIDE]
+    choices: Annotated[Values, Mark.NOT_IN_IDENTITY, Mark.DERIVED]
+    about: Annotated[About, Mark.NOT_IN_IDENTITY]
     data: Annotated[Values, DataSettings]
     tokenizer: Values
     loss: Values
     optimizer: Values
     schedule: Values
     trainer: TrainerSettings
-    tracking: Annotated[Values, Mark.ASIDE]
-    parallel: Annotated[ParallelSettings, Mark.ASIDE, Mark.COMMAND]
-    study: Annotated[Study, Mark.ASIDE]
-    plugins: Annotated[Text, Mark.ASIDE, Mark.COMMAND]
-    again: Annotated[Flag, Mark.ASIDE, Mark.COMMAND]
-    continue_from: Annotated[Text, Mark.ASIDE, Mark.COMMAND]
-    warnings: Annotated[tuple[str, ...], Mark.ASIDE, Mark.DERIVED, Mark.COMMAND]
-    chosen: Annotated[Values, Mark.ASIDE, Mark.DERIVED]
+    tracking: Annotated[Values, Mark.NOT_IN_IDENTITY]
+    parallel: Annotated[ParallelSettings, Mark.NOT_IN_IDENTITY, Mark.NOT_SAVED]
+    study: Annotated[Study, Mark.NOT_IN_IDENTITY]
+    plugins: Annotated[Text, Mark.NOT_IN_IDENTITY, Mark.NOT_SAVED]
+    again: Annotated[Flag, Mark.NOT_IN_IDENTITY, Mark.NOT_SAVED]
+    continue_from: Annotated[Text, Mark.NOT_IN_IDENTITY, Mark.NOT_SAVED]
+    warnings: Annotated[tuple[str, ...], Mark.NOT_IN_IDENTITY, Mark.DERIVED, Mark.NOT_SAVED]
+    chosen: Annotated[Values, Mark.NOT_IN_IDENTITY, Mark.DERIVED]
 
 
 def check_config(config: object) -> None:
@@ -131,7 +131,7 @@ def marked(mark: Mark, owner: Any = Config) -> Iterator[str]:
         if mark in marks_of(kind):
             yield name
         elif inner is not None:
-            every = "*." if Mark.EACH in marks_of(kind) else ""
+            every = "*." if Mark.BY_NAME in marks_of(kind) else ""
             yield from (f"{name}.{every}{key}" for key in marked(mark, inner))
 
 

@@ -82,14 +82,14 @@ class Placement:
     def __init__(
         self,
         *,
-        source: Annotated[Text, Mark.ASIDE] = "",
+        source: Annotated[Text, Mark.NOT_IN_IDENTITY] = "",
         equation: Text | Mapping[str, str],
         where: Groups = (),
         learned: Mapping[str, Mapping[str, Any]] = {},
         connection: Mapping[str, Any] = {},
         weight_constraint: Literal["none", "unit_length"] = "none",
-        brings: Annotated[Mapping[str, Any], Mark.ASIDE] = {},
-        unverified: Annotated[Text, Mark.ASIDE] = "",
+        brings: Annotated[Mapping[str, Any], Mark.NOT_IN_IDENTITY] = {},
+        unverified: Annotated[Text, Mark.NOT_IN_IDENTITY] = "",
     ) -> None:
         self.source, self.unverified, self.weight_constraint = source, unverified, weight_constraint
         self.learned = learned

@@ -30,10 +30,10 @@ class NormFile:
     """The keys of a norm's file besides the settings of its class. `unverified` says what could not
     be read in the paper or its code."""
 
-    formula: Annotated[Text, Mark.ASIDE] = ""
-    source: Annotated[Text, Mark.ASIDE] = ""
-    unverified: Annotated[Text, Mark.ASIDE] = ""
-    brings: Annotated[Mapping[str, Any], Mark.ASIDE] = field(default_factory=dict)
+    formula: Annotated[Text, Mark.NOT_IN_IDENTITY] = ""
+    source: Annotated[Text, Mark.NOT_IN_IDENTITY] = ""
+    unverified: Annotated[Text, Mark.NOT_IN_IDENTITY] = ""
+    brings: Annotated[Mapping[str, Any], Mark.NOT_IN_IDENTITY] = field(default_factory=dict)
 
 
 @node
@@ -46,13 +46,15 @@ class InitFile:
     the auto of optimizer.lr_factor, for the groups of parameters that it names. `otherwise` is the
     rule that auto is where nothing brings one."""
 
-    otherwise: Annotated[Text, Mark.ASIDE] = ""
+    otherwise: Annotated[Text, Mark.NOT_IN_IDENTITY] = ""
     stream: Stream = "none"
     stream_by: Literal["table", "scale"] = "table"
-    source: Annotated[Text, Mark.ASIDE] = ""
-    unverified: Annotated[Text, Mark.ASIDE] = ""
-    lr_factor: Annotated[Mapping[str, Number | Text], Mark.ASIDE] = field(default_factory=dict)
-    brings: Annotated[Mapping[str, Any], Mark.ASIDE] = field(default_factory=dict)
+    source: Annotated[Text, Mark.NOT_IN_IDENTITY] = ""
+    unverified: Annotated[Text, Mark.NOT_IN_IDENTITY] = ""
+    lr_factor: Annotated[Mapping[str, Number | Text], Mark.NOT_IN_IDENTITY] = field(
+        default_factory=dict
+    )
+    brings: Annotated[Mapping[str, Any], Mark.NOT_IN_IDENTITY] = field(default_factory=dict)
 
 
 @node
@@ -66,8 +68,8 @@ class MLPFile:
 class AttentionFile:
     """The keys of an attention's file besides the settings of its class."""
 
-    source: Annotated[Text, Mark.ASIDE] = ""
-    unverified: Annotated[Text, Mark.ASIDE] = ""
+    source: Annotated[Text, Mark.NOT_IN_IDENTITY] = ""
+    unverified: Annotated[Text, Mark.NOT_IN_IDENTITY] = ""
 
 
 @node
@@ -76,7 +78,7 @@ class ModelConfig:
     registered class, its settings, and the keys that the other class of the annotation declares."""
 
     norm: Annotated[Values, NormFile]
-    norms: Annotated[Values, NormFile, Mark.EACH, Mark.DERIVED]  # the others that some site has
+    norms: Annotated[Values, NormFile, Mark.BY_NAME, Mark.DERIVED]  # the others that some site has
     placement: Annotated[Values, Placement]
     init: Annotated[Values, InitFile]
     position: Values

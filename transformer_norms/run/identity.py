@@ -21,8 +21,8 @@ from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.training.settings import GROUPS
 
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
-# Mark.ASIDE is on the keys that change no result beyond its last digits, where they are declared.
-_ASIDE = tuple(marked(Mark.ASIDE))
+# The keys that change no result beyond its last digits; each is marked where it is declared.
+_NOT_IN_IDENTITY = tuple(marked(Mark.NOT_IN_IDENTITY))
 # At this value a key is not part of a run's identity: the runs of before the key are the same runs.
 _NOT_HASHED_AT: dict[str, Any] = {
     "v_norm": "none",
@@ -62,7 +62,7 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     the hashes of their content."""
     values: dict[str, Any] = plain(config)
     device = values["trainer"]["device"]
-    for key in _ASIDE:
+    for key in _NOT_IN_IDENTITY:
         _drop(values, key.split("."))
     # On a GPU Muon iterates in bfloat16, and dropout draws other numbers. All other runs are the
     # same on a CPU and on a GPU, and are hashed as those of a CPU always were.

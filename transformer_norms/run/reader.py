@@ -34,7 +34,7 @@ CHOSEN = "chosen."  # before the key of a value as it was chosen, `auto` include
 _NESTED = ("choices", "data", "versions", "source", "process", "warnings", "start",
            "val_blocks", "test_blocks")  # fmt: skip
 _SUMMARY = [one.name for one in fields(Summary) if one.name not in _NESTED]
-_NOT_IN_IDENTITY = tuple(key for key in marked(Mark.ASIDE) if "*" not in key)
+_NOT_IN_IDENTITY = tuple(key for key in marked(Mark.NOT_IN_IDENTITY) if "*" not in key)
 _MOST_FOLDERS = 100_000
 # The keys of a config that are read by name, in addition to its identity.
 _READ = (

@@ -50,23 +50,23 @@ class TrainerSettings:
     finished runs of a sweep."""
 
     steps: Positive
-    tokens: Annotated[Integer, Field(ge=1, le=10**15), Mark.AUTO, Mark.ASIDE]
+    tokens: Annotated[Integer, Field(ge=1, le=10**15), Mark.AUTO, Mark.NOT_IN_IDENTITY]
     batch_size: Annotated[Positive, Field(le=2**20)]
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
     qk_clip: Clip  # the largest logit of a head of attention that its weights may keep giving
-    device: Annotated[Literal["cpu", "cuda"], Mark.AUTO, Mark.ASIDE]
+    device: Annotated[Literal["cpu", "cuda"], Mark.AUTO, Mark.NOT_IN_IDENTITY]
     precision: Precision
-    compile: Annotated[Compile, Mark.ASIDE]
-    activation_checkpointing: Annotated[Flag, Mark.ASIDE]
-    threads: Annotated[Auto | Annotated[Positive, Field(le=4096)], Mark.ASIDE]
-    replicas: Annotated[Auto | Annotated[Positive, Field(le=4096)], Mark.ASIDE]
+    compile: Annotated[Compile, Mark.NOT_IN_IDENTITY]
+    activation_checkpointing: Annotated[Flag, Mark.NOT_IN_IDENTITY]
+    threads: Annotated[Auto | Annotated[Positive, Field(le=4096)], Mark.NOT_IN_IDENTITY]
+    replicas: Annotated[Auto | Annotated[Positive, Field(le=4096)], Mark.NOT_IN_IDENTITY]
     eval_every: Count
-    log_every: Annotated[Positive, Mark.ASIDE]
-    probe_every: Annotated[Count, Mark.ASIDE]
-    checkpoint_every: Annotated[Count, Mark.ASIDE]
-    keep: Annotated[Positive, Field(le=10**6), Mark.ASIDE]
-    keep_optimizer: Annotated[Flag, Mark.ASIDE]
+    log_every: Annotated[Positive, Mark.NOT_IN_IDENTITY]
+    probe_every: Annotated[Count, Mark.NOT_IN_IDENTITY]
+    checkpoint_every: Annotated[Count, Mark.NOT_IN_IDENTITY]
+    keep: Annotated[Positive, Field(le=10**6), Mark.NOT_IN_IDENTITY]
+    keep_optimizer: Annotated[Flag, Mark.NOT_IN_IDENTITY]
 
     def __post_init__(self) -> None:
         if self.batch_size % self.accumulation:
