@@ -8,6 +8,7 @@ import references as there
 import torch
 import yaml
 
+from transformer_norms import build_model
 from transformer_norms.hf import from_hf, to_hf
 from transformer_norms.hf.conversion import BY_NAME
 from transformer_norms.hf.weights import their_tensors
@@ -220,6 +221,15 @@ def test_half_precision_is_held_exactly_and_dropout_taken_where_it_is_one():
     assert ours.config.model.dropout == 0.2
     assert to_hf(ours).config.attn_pdrop == 0.2
     assert not to_hf(ours).training
+
+
+def test_a_model_from_there_is_built_again_from_its_config():
+    ours = from_hf(theirs_of("gemma3_text", CASES["gemma3_text"][0]))
+    again = build_model(ours.config, ours.vocab_size)
+    again.load_state_dict(ours.state_dict())
+    assert torch.equal(again(text()), ours(text()))
+    assert again.config == ours.config
+    assert ours.config.architecture.rope_base == (*[50.0] * 5, 900.0, 50.0)
 
 
 def close(found, expected, key=""):
