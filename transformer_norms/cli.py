@@ -67,7 +67,7 @@ What may follow `transformer-norms train`:
   sweep=quick --power                   what its seeds can find
   config=RUN trainer.steps=900          a saved run again, changed
   continue_from=RUN trainer.steps=5000  a finished run, trained on
-  plugins=FOLDER norm=mine              norms and configs of your own
+  plugins=FOLDER norm=mine              your own norms and configs
   preset=gpt2 --cfg job                 the config, with every key that there is
 One run in two processes:
   torchrun --nproc-per-node 2 -m transformer_norms train parallel=ddp

@@ -88,7 +88,7 @@ def _read(text: str, arguments: tuple[tuple[str, int], ...]) -> tuple[ast.expr, 
         tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         why = "write abs(x) for |x|" if "|" in text else error.msg
-        raise ValueError(f"'{text}' is no formula: {why}") from None
+        raise ValueError(f"'{text}' is not a formula: {why}") from None
     for node in ast.walk(tree):
         _refuse_unknown(node, text, dict(arguments))
     return tree, _names(tree)
@@ -104,7 +104,7 @@ def _refuse_unknown(node: ast.AST, text: str, arguments: Mapping[str, int]) -> N
         call = arguments.get(node.func.id) == len(node.args)
     if not (number or call or comparison or plain or type(node) in _OPERATIONS):
         raise ValueError(
-            f"'{text}' is no formula: numbers, names, + - * / % **, < <= > >= == !=, "
+            f"'{text}' is not a formula: numbers, names, + - * / % **, < <= > >= == !=, "
             f"{', '.join(arguments)} are all"
         )
 

@@ -28,7 +28,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
     parser.add_argument(
-        "--plugins", type=expanduser, default="none", help="the folder of a norm of your own"
+        "--plugins", type=expanduser, default="none", help="the folder of your own norm"
     )
     return parser
 

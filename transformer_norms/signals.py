@@ -5,7 +5,7 @@ Python calls a signal's handler in the main thread, between two of its own opera
 that thread imports a library, fits a tokenizer, compiles or waits for another rank, and in the
 middle of an import, where an exception would leave half a module and a traceback. So a thread
 answers. It prints a line at once. It ends a process that has nothing to save, which leaves no more
-behind than kill -9 does. Nothing here imports what Python has not loaded or loads at once.
+than kill -9 does. Nothing here imports what Python has not loaded or loads at once.
 """
 
 import _thread
@@ -224,7 +224,7 @@ def handled_signals() -> list[signal.Signals]:
 
 
 def _must_not_fail(frame: FrameType | None) -> bool:
-    """Whether an exception would be lost here, or leave half a module behind: in an import, and
+    """Whether an exception would be lost here, or leave half a module: in an import, and
     where Python frees an object. `stop_requested` is looked at later, and a command ends in any
     case."""
     while frame is not None:

@@ -200,7 +200,7 @@ def latex_tabular(rows: Sequence[Sequence[str]], align: str) -> str:
     r"""A tabular with rules of \usepackage{booktabs}. The cells are LaTeX, the first row is the
     heading, and `align` has a letter for each column."""
     lines = [f"{' & '.join(row)} \\\\" for row in rows]
-    # Behind \\ of the line before, these would be its arguments.
+    # After \\ of the line before, these would be its arguments.
     heading, *rest = [f"{{}}{line}" if line.startswith(("[", "*")) else line for line in lines]
     return "\n".join(
         [rf"\begin{{tabular}}{{{align}}}", r"\toprule", heading, r"\midrule"]

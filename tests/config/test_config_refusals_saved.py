@@ -26,13 +26,13 @@ HOSTILE = [
     ("seed: ${eval:1}\n", "${"),
     ('study: "\\x24{oc.env:HOME}"\n', "${"),
     ("study: ???\n", "???"),
-    ("hello", "is no saved run"),
-    ("- a\n- b\n", "is no saved run"),
-    ("", "is no saved run"),
+    ("hello", "is not a saved run"),
+    ("- a\n- b\n", "is not a saved run"),
+    ("", "is not a saved run"),
     ("form: 0x" + "f" * 5000, "Exceeds the limit"),
     ("choices: {a: " + "[" * 30 + "]" * 30 + "}", "nested too deeply"),
     ("#" * (1 << 19), "longer than"),
-    ("\0", "is no YAML"),
+    ("\0", "is not YAML"),
 ]
 
 

@@ -128,9 +128,9 @@ def test_a_broken_plugin_is_one_line_that_says_what_is_wrong(file, text, fragmen
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (os.mkfifo, "is no file, but a pipe"),
-        (os.mkdir, "is no file, but a folder"),
-        (partial(os.symlink, "/dev/zero"), "is no file, but a device"),
+        (os.mkfifo, "is not a file, but a pipe"),
+        (os.mkdir, "is not a file, but a folder"),
+        (partial(os.symlink, "/dev/zero"), "is not a file, but a device"),
         (partial(os.symlink, "new.yaml"), "new.yaml: is a link; name what it leads to"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_glob_is_read_in_sorted_order_and_identity_is_content_and_order(tmp_pa
     [
         ("missing.txt", "there is no file .*missing.txt"),
         ("*.csv", r"there is no file .*\*\.csv"),
-        ("folder", ".*folder: is no file, but a folder"),
+        ("folder", ".*folder: is not a file, but a folder"),
         ("empty.txt", ".*empty.txt is empty"),
         ("/proc/version", "/proc/version is empty"),  # as /proc/kmsg, whose readers wait
         ("latin.txt", ".*latin.txt is not UTF-8 at byte 3"),

@@ -87,7 +87,7 @@ def test_deviations_are_those_that_the_weights_are_drawn_with():
 
 def test_what_auto_came_to_names_who_chose():
     def chosen(**words):
-        return facts(explained(**words), "What auto came to")
+        return facts(explained(**words), "What auto became")
 
     post = chosen(placement="post")
     assert post[None, "final_norm"][0] == "none"
@@ -103,7 +103,7 @@ def test_what_auto_came_to_names_who_chose():
     unit = chosen(qk_norm="l2")[None, "architecture.attention_scale"][1]
     assert "want a learned scale" in unit
     preset = explain(compose(["preset=gpt2", "model=nano"]), VOCABULARY, {"preset"})
-    of_preset = facts(preset, "What auto came to")
+    of_preset = facts(preset, "What auto became")
     assert of_preset[None, "init"] == ("gpt2", "preset=gpt2")
     assert of_preset[None, "architecture.tied"] == ("true", "preset=gpt2")
 
@@ -133,7 +133,7 @@ def test_every_norm_of_the_built_model_is_listed_with_its_parameters(placement):
     chosen = {"placement": placement, **VARIED}
     listed = check_norms(built(**chosen), explained(**chosen).anatomy)
     sums = tuple(map(sum, zip(*listed.values(), strict=True)))
-    assert facts(explained(**chosen), "Where norms stand")[None, "all"][-2:] == (sums or (0, 0))
+    assert facts(explained(**chosen), "Where norms are")[None, "all"][-2:] == (sums or (0, 0))
 
 
 @pytest.mark.parametrize("share", ["head", "per_head", "full", "l2"])
@@ -301,8 +301,8 @@ def test_against_shows_the_facts_that_differ_and_nothing_else():
     config = changed(combined(*TINY), "norm.eps", 0.5)
     lines = difference_text(explained(), explain(config, VOCABULARY, set())).splitlines()
     titles = [above for above, line in zip(lines, lines[1:], strict=False) if line[:2] == "--"]
-    assert titles == ["Norms", "Where norms stand", "Start"]
-    where = lines[lines.index("Where norms stand") + 2 : lines.index("Start") - 1]
+    assert titles == ["Norms", "Where norms are", "Start"]
+    where = lines[lines.index("Where norms are") + 2 : lines.index("Start") - 1]
     sites = ["attention.pre", "mlp.pre", "final"]
     rows = [line.split() for line in where]
     assert [row[0] for row in rows].index("B") == len(rows) / 2 == len(sites) + 2
@@ -315,7 +315,7 @@ def test_against_shows_the_facts_that_differ_and_nothing_else():
 def test_against_speaks_of_the_blocks_that_differ_and_of_parameters():
     said = difference_text(explained(placement="hybrid"), explained(placement="hybrid_star"))
     assert "  block 0 attention:  " in said
-    assert "blocks" not in said.partition("Where norms stand")[0]
+    assert "blocks" not in said.partition("Where norms are")[0]
     fewer = difference_text(explained(placement="pre"), explained(final_norm="none"))
     rows = [line.split() for line in fewer.splitlines()]
     norms = [row[1:3] for row in rows if row[:1] == ["norms"]]
@@ -359,7 +359,7 @@ def test_the_command_prints_writes_the_figure_and_nothing_else(capsys, tmp_path,
     code, out, _ = run(capsys, "model=nano", "--vocab", "7", "--against", "model=nano", "norm=none")
     assert code == 0
     assert "B  choose" not in out
-    assert "placement" not in out.partition("Where norms stand")[0]
+    assert "placement" not in out.partition("Where norms are")[0]
     code, out, _ = run(capsys, "model=nano", "model.depth=3", "--against", "placement=post")
     assert code == 0
     assert out.startswith(

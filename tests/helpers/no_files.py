@@ -57,9 +57,9 @@ def link_out(path):
 
 
 NO_FILES = {
-    "a pipe": (os.mkfifo, "is no file, but a pipe"),
-    "a socket": (bind_socket, "is no file, but a socket"),
-    "a folder": (Path.mkdir, "is no file, but a folder"),
+    "a pipe": (os.mkfifo, "is not a file, but a pipe"),
+    "a socket": (bind_socket, "is not a file, but a socket"),
+    "a folder": (Path.mkdir, "is not a file, but a folder"),
     "a device behind a link": (lambda path: path.symlink_to("/dev/zero"), "is a link"),
     "a link out of the folder": (link_out, "is a link"),
     "a link to nothing": (lambda path: path.symlink_to("nowhere"), "is a link"),

@@ -54,7 +54,7 @@ def test_the_folder_of_a_run_is_answered_by_the_key_that_takes_it(tmp_path, monk
     Path("mine").mkdir()
     Path("mine/config.yaml").touch()
     assert main(["train", "mine"]) == 2
-    assert capsys.readouterr().err == "'mine' is no KEY=VALUE; did you mean config=mine?\n"
+    assert capsys.readouterr().err == "'mine' is not KEY=VALUE; did you mean config=mine?\n"
 
 
 def _all_commands():

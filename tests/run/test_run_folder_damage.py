@@ -67,10 +67,10 @@ def put_in_place(file, make):
 
 
 HOSTILE = {
-    "a pipe for rows": ("metrics.jsonl", os.mkfifo, "metrics.jsonl: is no file, but a pipe"),
+    "a pipe for rows": ("metrics.jsonl", os.mkfifo, "metrics.jsonl: is not a file, but a pipe"),
     "rows behind a link": ("metrics.jsonl", link_elsewhere, "metrics.jsonl: is a link"),
-    "a folder for rows": ("metrics.jsonl", Path.mkdir, "metrics.jsonl: is no file, but a folder"),
-    "checkpoints behind a link": ("checkpoints", link_elsewhere, "checkpoints: is no folder"),
+    "a folder for rows": ("metrics.jsonl", Path.mkdir, "metrics.jsonl: is not a file, but a"),
+    "checkpoints behind a link": ("checkpoints", link_elsewhere, "checkpoints: is not a folder"),
     "a run behind a link": ("", link_elsewhere, "is a link"),
     "a damaged row": ("metrics.jsonl", damage_row, "metrics.jsonl line 2: not readable as JSON"),
 }
@@ -98,6 +98,6 @@ def test_a_strangers_run_that_goes_on_is_refused_and_nothing_elsewhere_is_change
 def test_what_is_no_file_is_refused_and_not_replaced(run):
     (run / "summary.json").unlink()
     (run / "summary.json").mkdir()
-    with pytest.raises(ConfigError, match="summary.json: is no file, but a folder"):
+    with pytest.raises(ConfigError, match="summary.json: is not a file, but a folder"):
         go("trainer.keep=9")
     assert (run / "summary.json").is_dir()

@@ -16,7 +16,7 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def command(capfd):
     """Returns what runs a command: its exit code, its last line on stdout, or all of it where that
-    is no JSON, and all of stderr."""
+    is not JSON, and all of stderr."""
 
     def run(*typed):
         capfd.readouterr()

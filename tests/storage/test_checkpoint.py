@@ -101,7 +101,7 @@ def link_to(path):
     ("spoil", "said"),
     [
         (lambda last: (last / "model-2.safetensors").write_bytes(b"x"), "model-2.safetensors"),
-        (link_to, "step-00000200 is no folder"),
+        (link_to, "step-00000200 is not a folder"),
         (lambda last: link_to(last / "model.safetensors"), "model.safetensors"),
         (lambda last: last.rename(last.with_name("step-00000300")), "its manifest is of step 200"),
     ],

@@ -37,7 +37,11 @@ def test_what_is_no_plain_file_of_bounded_size_is_one_line(what):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("/dev/zero", "is no file, but a device"), ("a\0b", "is no path"), ("x" * 5000, "too long")],
+    [
+        ("/dev/zero", "not a file, but a device"),
+        ("a\0b", "is not a path"),
+        ("x" * 5000, "too long"),
+    ],
 )
 def test_a_device_and_a_name_that_can_be_no_path_are_one_line(name, said):
     assert refused(read_bytes, Path(name), LIMIT).endswith(said)
@@ -61,7 +65,7 @@ def test_the_file_is_asked_after_it_was_opened(monkeypatch):
 JSON = {
     "deep": (b"[" * 100_000 + b"]" * 100_000, "recursion"),
     "an integer of ten thousand digits": (b"9" * 10_000, "digits"),
-    "NaN": (b'{"a": NaN}', "NaN is no JSON"),
+    "NaN": (b'{"a": NaN}', "NaN is not JSON"),
     "no UTF-8": (b'"\xff\xfe"', "can't decode"),
     "nothing": (b"", "Expecting value"),
     "half an object": (b'{"a": 1', "delimiter"),
@@ -84,10 +88,10 @@ YAML = {
     "a tag": (b"a: !!python/object/apply:os.system [ls]", "holds no tags"),
     "an integer of ten thousand digits": (b"a: " + b"9" * 10_000, "digits"),
     "a key twice": (b"a: 1\na: 2\n", "duplicate"),
-    "two documents": (b"a: 1\n---\nb: 2\n", "is no YAML"),
+    "two documents": (b"a: 1\n---\nb: 2\n", "is not YAML"),
     "no UTF-8": (b"\xff\xfe", "cannot be read as UTF-8"),
-    "a list for a key": (b"? [a, b]\n: 1\n", "is no YAML"),
-    "a mapping for a key": (b"? {a: b}\n: 1\n", "is no YAML"),
+    "a list for a key": (b"? [a, b]\n: 1\n", "is not YAML"),
+    "a mapping for a key": (b"? {a: b}\n: 1\n", "is not YAML"),
 }
 
 

@@ -340,7 +340,7 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
 @pytest.mark.goal("S2")
 @pytest.mark.parametrize("launcher", ["launcher=basic", "launcher=pool", "hydra/launcher=joblib"])
 def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher, measured):
-    """An error, a loss that is no number, sys.exit, its own KeyboardInterrupt, kill -9 as by
+    """An error, a loss that is not a number, sys.exit, its own KeyboardInterrupt, kill -9 as by
     the kernel where memory is short, and an end without a word."""
     write_norm("bad", PLUGIN, "factor: 1.0\n")
     ends = {0: "RuntimeError: no more", 2: "SystemExit: 7", 3: "KeyboardInterrupt"}

@@ -180,7 +180,7 @@ def damage(folders):
     record.write_text(record.read_text()[:-20])
     return {
         empty: "summary.json: invalid json",
-        pipe: "summary.json: is no file, but a pipe",
+        pipe: "summary.json: is not a file, but a pipe",
         other: "summary.json: identity: field required",
         config: "config.yaml: ",
         weights: "model.safetensors",

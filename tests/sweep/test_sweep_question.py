@@ -289,7 +289,7 @@ REFUSED = [
     (BASE.replace("{placement: pre}", "{placement: out}"), "no variant", "out"),
     (BASE.replace("question: Which?\n", ""), "question", "missing"),
     ("- a\n", "a list", "keys"),
-    ("a: [\n", "configs/sweep/mine.yaml: is no YAML", "parsing"),
+    ("a: [\n", "configs/sweep/mine.yaml: is not YAML", "parsing"),
 ]
 
 

@@ -130,7 +130,7 @@ def test_a_broken_run_is_told_and_the_others_are_mirrored(run, stand_in, metrics
     (unreadable / "config.yaml").write_text("seed: [")
     assert main(["sync", str(run.parent), "--mode", "offline"]) == 2
     said = capsys.readouterr().err
-    assert f"{broken.name}/metrics.jsonl: is no row of measurements" in said
+    assert f"{broken.name}/metrics.jsonl: is not a row of measurements" in said
     assert f"{unreadable.name}/config.yaml: " in said
     assert "Error" not in said
     assert len(said.splitlines()) == 3

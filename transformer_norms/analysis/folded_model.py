@@ -25,7 +25,7 @@ from transformer_norms.names import option_files
 
 EXACT = 1e-9  # of the largest logit: float64's rounding is far below, a wrong fold far above
 # Keys of a norm's node that say nothing of what it computes.
-BESIDE = ("formula", "source", "unverified", "brings", "allow_noncausal")
+NOT_COMPUTED = ("formula", "source", "unverified", "brings", "allow_noncausal")
 CENTRING = "its centring stays: norms of the same name keep theirs, or their gain"
 
 
@@ -83,7 +83,7 @@ def check_exact(named: object, rounding: float) -> None:
     if not rounding < EXACT:
         raise ConfigError(
             f"{named}: folding has changed the logits, by {rounding:.0e} of the largest, and "
-            "it is not saved; a fault of this program, or a class of your own"
+            "it is not saved; a fault of this program, or of your own class"
         )
 
 
@@ -98,7 +98,7 @@ def probe_tokens(model: Transformer) -> Int64[Tensor, "batch time"]:
 
 def content_of(node: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a norm that say what it computes."""
-    return {key: plain(value) for key, value in node.items() if key not in BESIDE}
+    return {key: plain(value) for key, value in node.items() if key not in NOT_COMPUTED}
 
 
 def norm_folds(model: Transformer) -> list[NormFold]:

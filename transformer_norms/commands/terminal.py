@@ -191,8 +191,8 @@ class Parser(argparse.ArgumentParser):
 _WORDINGS = {
     r"argument (?:\S+/)?(-\S+): expected (?:one|at least one) argument": r"\1: a value is missing",
     r"argument (?:\S+/)?(-\S+): ignored explicit argument .*": r"\1: takes no value",
-    r"argument (?:\S+/)?(-\S+): invalid int value: (.*)": r"\1: \2 is no whole number",
-    r"argument (?:\S+/)?(-\S+): invalid float value: (.*)": r"\1: \2 is no number",
+    r"argument (?:\S+/)?(-\S+): invalid int value: (.*)": r"\1: \2 is not a whole number",
+    r"argument (?:\S+/)?(-\S+): invalid float value: (.*)": r"\1: \2 is not a number",
     r"argument (?:\S+/)?(-\S+): not allowed with argument (\S+)": r"\1: does not go with \2",
     r"argument (?:\S+/)?(-\S+): (.*)": r"\1 \2",
     r"the following arguments are required: (.*)": r"\1: is missing",

@@ -37,7 +37,7 @@ def find_run(text: str | Path, origin: bool = False) -> Path:
         return folder
     inside = runs_in(path)
     way = f"name one in it: {_names_text(inside)}" if inside else f"{CONFIG} is missing"
-    raise ConfigError(f"{text}: is no run folder; {way}")
+    raise ConfigError(f"{text}: is not a run folder; {way}")
 
 
 def find_study(text: str | Path) -> Path:

@@ -141,7 +141,7 @@ def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
     They are None where a function of Hydra's lists no values. Raises ConfigError for any
     other text."""
     if not isinstance(text, str):
-        raise ConfigError(f"{text!r} is no KEY=VALUE")
+        raise ConfigError(f"{text!r} is not KEY=VALUE")
     if text.startswith(f"{SEPARATOR}="):
         text = text.translate(_CONTROL)
     if not text.isprintable():
@@ -150,11 +150,11 @@ def read_several(text: str) -> tuple[str, Sequence[Any] | None]:
         raise ConfigError(f"{text}: keys are fixed; write KEY=VALUE without '{text[0]}'")
     key, equals, value = text.partition("=")
     if not equals and os.path.isfile(f"{text}/config.yaml"):
-        raise ConfigError(f"{text!r} is no KEY=VALUE; did you mean config={text}?")
+        raise ConfigError(f"{text!r} is not KEY=VALUE; did you mean config={text}?")
     if not (key and equals):
         near = meant_setting(text)
         such = f"; {near}" if near else ", such as norm=rmsnorm or optimizer.lr=1e-3"
-        raise ConfigError(f"{text!r} is no KEY=VALUE{such}")
+        raise ConfigError(f"{text!r} is not KEY=VALUE{such}")
     if "${" in text:
         raise ConfigError(f"{text}: ${{...}} is not allowed in a value")
     if key == SEPARATOR:

@@ -79,7 +79,7 @@ def read_saved(file: Path) -> Saved:
     content = read_yaml(file)
     try:
         if not isinstance(content, dict):
-            raise ConfigError("is no saved run; it should be a group of keys")
+            raise ConfigError("is not a saved run; it should be a group of keys")
         if (form := content.pop("form", None)) != FORM:
             raise ConfigError(f"its form is {form!r}; this version reads form {FORM} alone")
         check("", content, _CONTENT)

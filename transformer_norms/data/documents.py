@@ -36,7 +36,7 @@ class Corpus(Protocol):
     """`identity` identifies the text in hashes; `floor` is in nats per UTF-8 byte, or None.
 
     A large corpus can also have `size`, about how many bytes its text has, and `slices()`, which
-    yields Slices in order. One with a `validation`, another corpus, gives all of its own text to
+    yields Slices in order. One with a `validation`, another corpus, gives all its text to
     train. One with `keep_documents_separate` has documents even if they are few. `notes()` are for
     the record.
     """

@@ -268,4 +268,4 @@ def _load(saved: Mapping[str, Any]) -> Tokenizer:
 
 
 def refusal(reason: str) -> InputError:
-    return InputError(f"tokenizer.json is no tokenizer of this program: {reason}")
+    return InputError(f"tokenizer.json is not a tokenizer of this program: {reason}")

@@ -82,8 +82,8 @@ def equations(anatomy: Anatomy) -> Section:
     for i, block in enumerate(anatomy.blocks):
         facts += [Fact(part, (text,), i) for part, text in anatomy.equations(i).items()]
         part = block["attention"]
-        beside = (*_beside_the_equation(anatomy, part), *anatomy.value_terms(i))
-        facts += [Fact("inside attention", (text,), i) for text in beside]
+        inside = (*_inside_attention(anatomy, part), *anatomy.value_terms(i))
+        facts += [Fact("inside attention", (text,), i) for text in inside]
         texts = _per_block(config, part.own, "the mlp")
         facts += [Fact("inside the mlp", (text,), i) for text in texts]
     facts += [Fact(name, (text,)) for name, text in anatomy.connection().items()]
@@ -110,7 +110,7 @@ def equations(anatomy: Anatomy) -> Section:
     return Section("Equations", facts, remarks)
 
 
-def _beside_the_equation(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]:
+def _inside_attention(anatomy: Anatomy, part: SubLayerParts) -> Iterator[str]:
     """Yields what other keys put inside attention: norms on q, k and v, a stand-in norm, a cap, a
     gate, a bias by distance, a window, a chunk, a temperature."""
     config, norms = anatomy.config, part.norms
@@ -205,7 +205,7 @@ def norms(anatomy: Anatomy) -> Section:
     total = [sum(int(fact.cells[n]) for fact in facts) for n in (-2, -1)]
     heads = ("where", "module", "site", "norm", "width", "eps", "norms", "parameters")
     every = Fact("all", ("", "", "", "", *total))
-    return Section("Where norms stand", [*facts, every], heads=heads)
+    return Section("Where norms are", [*facts, every], heads=heads)
 
 
 # --------------------------------------------------------------------- what multiplies, and where
@@ -336,7 +336,7 @@ def choices(anatomy: Anatomy, typed: set[str]) -> Section:
     keys = ("init", *NORM_KEYS, *AUTO_ARCHITECTURE, *factors, *SIZES)
     facts = [Fact(key, (_text(_value(config, key)), _chooser(anatomy, key, typed))) for key in keys]
     facts += [Fact(key, (_text(value_at(config, key)), reason)) for key, reason in _horizon(config)]
-    return Section("What auto came to", facts, heads=("where", "key", "value", "chosen by"))
+    return Section("What auto became", facts, heads=("where", "key", "value", "chosen by"))
 
 
 def _horizon(config: Config) -> Iterator[tuple[str, str]]:
@@ -431,7 +431,7 @@ def sources(anatomy: Anatomy) -> Section:
 
 
 def warnings(anatomy: Anatomy) -> Section:
-    """The warnings, without those that stand among the sources at their full length."""
+    """The warnings, without those that the sources have at their full length."""
     doubts = unverified(anatomy.config, anatomy.placement).items()
     whole = {unverified_line(choice, text) for choice, text in doubts}
     lines = [line for line in anatomy.config.warnings if line not in whole]

@@ -27,7 +27,7 @@ def make_parser() -> Parser:
         "out", type=expanduser, metavar="OUT", help="the folder to write, new or empty"
     )
     parser.add_argument(
-        "--plugins", type=expanduser, default="none", help="the folder of a norm of your own"
+        "--plugins", type=expanduser, default="none", help="the folder of your own norm"
     )
     return parser
 

@@ -19,7 +19,7 @@ class GatedNorm(nn.Module):
     * sigmoid(product(gate_up, silu(product(gate_down, gain * x / sqrt(mean(x**2) + eps)))))
 
     Qiu et al. 2026, arXiv:2601.22966. gate_down is a matrix of `rank` rows, gate_up one of as many
-    columns. A norm that stands alone starts with both at zero, where it is half of RMSNorm.
+    columns. A norm outside of a model starts with both at zero, where it is half of RMSNorm.
     """
 
     def __init__(

@@ -157,7 +157,7 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
     numbered = []
     if is_there(folder) and (folder.is_symlink() or not folder.is_dir()):
         # To prune a folder that a link leads to would delete what lies elsewhere.
-        raise NoUsableCheckpoint(f"{folder}: is no folder; a link to one counts as none")
+        raise NoUsableCheckpoint(f"{folder}: is not a folder; a link to one counts as none")
     for path in folder.glob("step-*"):
         name = re.fullmatch(r"step-([0-9]{8,18})", path.name)
         numbered.append((int(name[1]) if name else -1, path))

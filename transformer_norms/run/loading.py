@@ -53,5 +53,5 @@ def tokenizer(folder: str | Path) -> Tokenizer:
 def _check_run_folder(folder: str | Path) -> Path:
     for name in ("config.yaml", "tokenizer.json"):
         if not (Path(folder) / name).is_file():
-            raise ConfigError(f"{folder}: is no run folder; {name} is missing")
+            raise ConfigError(f"{folder}: is not a run folder; {name} is missing")
     return Path(folder)

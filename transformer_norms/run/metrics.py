@@ -85,7 +85,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def parse_row(line: bytes, name: str) -> dict[str, Any]:
     row = parse_json(line, name)
     if not isinstance(row, dict) or type(row.get("step")) is not int:
-        raise ConfigError(f"{name}: is no row of measurements, an object with a step")
+        raise ConfigError(f"{name}: is not a row of measurements, an object with a step")
     return row
 
 

@@ -141,7 +141,7 @@ class Plan:
         before = compose(again)
         if (steps := self.config.trainer.steps) <= before.trainer.steps:
             raise ConfigError(
-                f"{typed}: type a later trainer.steps beside it; that run ended at step "
+                f"{typed}: type a later trainer.steps too; that run ended at step "
                 f"{before.trainer.steps}"
             )
         longer = compose([*again, f"trainer.steps={steps}"])

@@ -51,7 +51,7 @@ class SavedRun:
             raise ConfigError(f"{folder}: is a link; name what it leads to")
         summary = read_summary(folder)
         if summary is None:
-            raise ConfigError(f"{folder}: is no run folder; summary.json is missing")
+            raise ConfigError(f"{folder}: is not a run folder; summary.json is missing")
         self.folder, self.summary = folder, summary
         self.config = _read_config(folder / "config.yaml")
 
@@ -83,7 +83,7 @@ class SavedRun:
         try:
             return identity.settings_without_seeds(self.config, self.summary.data.identity)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{self.folder}/config.yaml: is no run's config: {error}") from None
+            raise ConfigError(f"{self.folder}/config.yaml: is not a config: {error}") from None
 
     @property
     def flops_per_token(self) -> float | None:
@@ -274,5 +274,5 @@ def _read_config(path: Path) -> dict[str, Any]:
             raise TypeError("choices are names, and the seed is a whole number")
         chosen_value(chosen, "data.seed")
     except Exception as error:  # its values may be anything
-        raise ConfigError(f"{path}: is no run's config: {describe_error(error)}") from None
+        raise ConfigError(f"{path}: is not a run's config: {describe_error(error)}") from None
     return config

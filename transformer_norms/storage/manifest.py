@@ -115,7 +115,7 @@ def verify_folder(path: Path, schema: int, optional: Collection[str] = ()) -> di
     """
     with name_damage(path):
         if path.is_symlink() or not path.is_dir():
-            raise DamagedError(f"{path} is no folder; a link to one counts as none")
+            raise DamagedError(f"{path} is not a folder; a link to one counts as none")
         manifest = _read_manifest(path / MANIFEST, schema)
         there = {file.name for file in path.iterdir()}
         if foreign := sorted(there - {MANIFEST, *manifest["files"]}):

@@ -39,11 +39,11 @@ def open_file(path: Path, limit: int | None = None) -> BufferedReader:
     except OSError as error:
         raise ConfigError(f"{path}: {_reason(error)}") from None
     except ValueError:  # a NUL
-        raise ConfigError(f"{str(path)!r}: is no path") from None
+        raise ConfigError(f"{str(path)!r}: is not a path") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{path}: is no file, but {_kind(status.st_mode)}")
+            raise ConfigError(f"{path}: is not a file, but {_kind(status.st_mode)}")
         if limit is not None and status.st_size > limit:
             raise ConfigError(f"{path}: is longer than {limit} bytes; no file of a run is")
         return open(descriptor, "rb")
@@ -86,7 +86,7 @@ def _reason(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "is a link; name what it leads to"
     if error.errno == errno.ENXIO:
-        return "is no file, but a socket"
+        return "is not a file, but a socket"
     return error.strerror or "cannot be read"
 
 
@@ -118,7 +118,7 @@ def parse_json(data: bytes, name: str) -> Any:
 
 
 def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def read_typed(path: Path, kind: type[T], limit: int = LONGEST) -> T:
@@ -164,7 +164,7 @@ def parse_yaml(data: bytes, name: str, values_only: bool = True) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{name}: is no YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{name}: is not YAML: {' '.join(str(error).split())}") from None
 
 
 @lru_cache(maxsize=256)
@@ -191,7 +191,7 @@ def _loader() -> Any:
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             for key, count in keys.most_common(1):
                 if count > 1:
-                    raise ConfigError(f"is no YAML: the key {key!r} is a duplicate")
+                    raise ConfigError(f"is not YAML: the key {key!r} is a duplicate")
             return super().construct_mapping(node, deep=deep)
 
     return Loader

@@ -32,7 +32,7 @@ def pass_warnings(model: Transformer, vocab_size: int) -> list[str]:
         return []
     return [
         "the model looks ahead or keeps state: in training, later tokens move earlier logits by "
-        f"{distance:.2g} standard deviations; its loss is no language model's"
+        f"{distance:.2g} standard deviations; its loss is not a language model's"
     ]
 
 

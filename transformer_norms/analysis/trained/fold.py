@@ -117,7 +117,7 @@ def make_parser() -> Parser:
         "--save", type=typed_path, metavar="FOLDER", help="a new folder for the folded model"
     )
     parser.add_argument(
-        "--plugins", type=expanduser, default="none", help="the folder of a norm of your own"
+        "--plugins", type=expanduser, default="none", help="the folder of your own norm"
     )
     return parser
 

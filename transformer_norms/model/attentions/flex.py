@@ -1,5 +1,5 @@
 """Attention with a cap, a window or a bias in one kernel, which holds no [time, time] logits. For a
-GPU: on a CPU flex attention refuses whatever wants a gradient."""
+GPU: on a CPU flex attention refuses all that wants a gradient."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +37,7 @@ def make_seen(time: int, cap: float | None, pattern: Pattern, device: str) -> Ke
     return KernelArguments(time, mask, score_of(cap, pattern, device))
 
 
-# One score for each cap and bias, or each call would be compiled anew.
+# One score for each cap and bias, or each call would be compiled again.
 kept_seen = lru_cache(maxsize=64)(make_seen)
 
 

@@ -101,7 +101,7 @@ class AllHeads(nn.Module):
 
 
 class PerHead(nn.Module):
-    """A norm for each head, with gains of its own (`norm@per_head`)      Cohere's Command R+"""
+    """A norm for each head, with separate gains (`norm@per_head`)      Cohere's Command R+"""
 
     def __init__(self, norms: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -3,9 +3,9 @@
     x = read(X);  X = write(X, b * out(f(pre(x))))       around each sub-layer
     x = read(X);  X = write(X, mlp(attention(x)))        around each block, which may have any skips
 
-A connection is a class with `read` and `write`, registered under its name. Each sub-layer has one
-of its own, or each block. Its `enter` makes the streams X of the embedded tokens, before the first
-block, and may read the tokens too. Its `leave` makes one stream of them, behind the last block, and
+A connection is a class with `read` and `write`, registered under its name. Each sub-layer or each
+block has its own. Its `enter` makes the streams X of the embedded tokens, before the first
+block, and may read the tokens too. Its `leave` makes one stream of them, after the last block, and
 ends with the final norm. `parts` names the streams that a probe reads. The docstrings of
 `enter`, `read`, `write` and `leave` are their formulas, which explain shows.
 The connection and the classes of its `enter` and `leave` take by name what they need of these:

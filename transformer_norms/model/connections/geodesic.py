@@ -31,7 +31,7 @@ class Geodesic(Connection):
     """X turns on its sphere towards u by an angle t, and keeps its length |X|. s = 1 and c = 0 at
     the start, both learned      GeoNorm, Zheng et al. 2026, arXiv:2601.22095
 
-    v is what of u stands at right angles to X. Each length has eps added where it divides, so that
+    v is the part of u at right angles to X. Each length has eps added where it divides, so that
     u = 0 has a gradient.
     """
 

@@ -1,5 +1,5 @@
-"""A small input of each block beside the stream: a row of a table, and a projection of the embedded
-tokens. It gates what the block has made before that is written to the stream or beside it.
+"""A small input of each block in addition to the stream: a row of a table, and a projection of the
+embedded tokens. It gates the output of the block before that is written to a stream.
 
 The streams X are followed by the inputs e_1 .. e_N of the N blocks. Each block takes the first of
 them and puts it last, so that all blocks are one function of what they are given.

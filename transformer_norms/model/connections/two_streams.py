@@ -79,7 +79,7 @@ class JoinNormed(nn.Module):
 class Siamese(nn.Module):
     """x is a post-norm's stream, r a pre-norm's      SiameseNorm, Li et al. 2026, arXiv:2602.08064
 
-    The authors' code norms x before a sub-layer, here it is normed behind the one before: the same
+    The authors' code norms x before a sub-layer, here it is normed after the one before: the same
     numbers.
     """
 

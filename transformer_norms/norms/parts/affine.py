@@ -33,7 +33,7 @@ STANDS_FOR = {"embed": "attention", "block": "mlp"}
 
 
 def start_at(starts: Starts, place: Place) -> float:
-    """Returns the start of a learned number of the norm that stands at `place`."""
+    """Returns the start of a learned number of the norm at `place`."""
     if not isinstance(starts, Mapping):
         return float(starts)
     return float(starts[STANDS_FOR.get(place, place)])

@@ -1,4 +1,4 @@
-"""x divided by a length of its own: rmsnorm and all that is made of it, l2norm and scalenorm."""
+"""x divided by its own length: rmsnorm and all that is made of it, l2norm and scalenorm."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ class Matrix(nn.Linear):
     """W x, in the dtype of x, also under autocast
 
     The init of a model draws W, as it draws the weights of a sub-layer, and the optimizer takes W
-    for one of them. Before that, and in a norm that stands alone, W is zero.
+    for one of them. Before that, and in a norm outside of a model, W is zero.
     """
 
     def __init__(self, columns: int, rows: int) -> None:

@@ -148,6 +148,6 @@ def _check_rows(settings: TrainerSettings, model: Transformer, ranks: int, count
     if not rows.rows_are_independent and count > settings.accumulation:
         raise ConfigError(
             f"trainer.accumulation={settings.accumulation}: {ranks} processes share {count} "
-            "micro-batches, and a row of this model's batch depends on the rows beside it; "
+            "micro-batches, and a row of this model's batch depends on its neighbours; "
             f"trainer.accumulation={count} says so"
         )
