@@ -75,7 +75,7 @@ class Assembly:
             name: self.sub_layer(plan, name, functions[name], own, shared)
             for name, plan in plans.items()
         }
-        block_plan = self.placement.block_plan
+        block_plan = self.placement.block_plan(i, self.sizes.depth)
         for name in block_plan.sites:
             parts[name] = self.site(block_plan, name, "attention", own, "block")
         if self.placement.topology == "blocks":

@@ -100,8 +100,6 @@ class Placement:
         self.connection = _connection_of(self.topology, connection)
         self.joins: tuple[str, ...] = JOINS.get(self.topology, ())
         self.default = self._read("", equation)
-        # The plan of the block itself: the norm that both sub-layers read.
-        self.block_plan = self.default.plans.get("block", SubLayerPlan())
         self.where = [self._read_entry(f"where[{n}]", entry) for n, entry in enumerate(where)]
         ends = {} if self.default.end is None else {"final_norm": self.default.end.norm}
         self.brings = {**ends, **brings}
@@ -114,6 +112,10 @@ class Placement:
         """The plans of `attention` and `mlp` in block i of depth N."""
         plans = self._equations_of(i, depth).plans
         return {name: plans[name] for name in SUB_LAYERS}
+
+    def block_plan(self, i: int, depth: int) -> SubLayerPlan:
+        """The plan of block i itself: the norm that both sub-layers of a parallel block read."""
+        return self._equations_of(i, depth).plans.get("block", SubLayerPlan())
 
     def equation(self, i: int, depth: int) -> Mapping[str, str]:
         """The equation of each part of block i of depth N, as it is written."""
@@ -142,6 +144,8 @@ class Placement:
         """Reads an entry of `where`. Parts that it lacks are those of all blocks."""
         own = self._read(f"{key}.", **check(key, entry, _entry))
         first = self.default
+        if own.end != first.end:
+            raise ValueError(f"{key}.equation: end is the end of the model, one for all blocks")
         return replace(own, text={**first.text, **own.text}, plans={**first.plans, **own.plans})
 
     def _read(self, prefix: str, equation: Any, blocks: Formula | None = None) -> "Equations":
@@ -253,7 +257,7 @@ def _parts(key: str, equation: Any, topology: str, everywhere: bool) -> dict[str
 def _check(kind: str, plan: SubLayerPlan) -> None:
     """Refuses two combinations that can be computed but contradict themselves."""
     if "pre.scale" in plan.scales and "out" in plan.sites:
-        raise ValueError(f"a factor on the pre of {kind} has no effect with a norm at out")
+        raise ValueError(f"a factor on the pre of {kind} and a norm at out exclude each other")
     subln = [name for name in ("ctx", "mid") if name in plan.sites]
     if subln and "post" in plan.sites and plan.scale("a") != 1:
         raise ValueError(

@@ -169,9 +169,9 @@ def compose_swapped(own: Config, typed: Sequence[str]) -> Config:
 def _without_norms(config: Config) -> list[Any]:
     """Returns all that a config's placement says but which norms are at its sites."""
     placement, depth = read_placement(config.placement), config.model.depth
-    plans = [placement.block_plan]
+    plans = []
     for i in range(depth):
-        plans += placement.plans(i, depth).values()
+        plans += [placement.block_plan(i, depth), *placement.plans(i, depth).values()]
     said = [placement.topology, placement.connection, placement.weight_constraint]
     return [*map(plain, (*said, placement.learned))] + [
         replace(plan, sites={name: replace(site, norm="norm") for name, site in plan.sites.items()})

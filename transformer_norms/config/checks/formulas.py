@@ -68,7 +68,7 @@ def check_formulas(config: Config) -> None:
 def _check_block(placement: Placement, values: Values, depth: int) -> None:
     i = int(values["i"])
     with name_key("placement.where", "blocks"):
-        plans = {**placement.plans(i, depth), "block": placement.block_plan}
+        plans = {**placement.plans(i, depth), "block": placement.block_plan(i, depth)}
         equations = placement.equation(i, depth)
     for part, plan in plans.items():
         equation = equations.get(part) or next(iter(equations.values()))
