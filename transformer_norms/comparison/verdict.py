@@ -1,7 +1,7 @@
 """The verdict on a variant: what the paired losses of two variants allow to be said.
 
-1. Seeds make pairs. With one seed a variant and its baseline see the same batches and draw the same
-   numbers for their weights, so that their difference varies less than either loss. The variance of
+1. Seeds make pairs. With one seed a variant and its baseline have the same batches and the same
+   random numbers. So their difference varies less than either loss. The variance of
    the differences is shrunk toward the study's (shrinkage.py).
 2. One interval decides. It holds for all comparisons of the study at once (each has the level
    0.05 / k), and it is widened by what tuning may have missed (tuning_error.py). Where seeds are
@@ -46,8 +46,8 @@ Interval = tuple[float, float]
 
 
 class Side(NamedTuple):
-    """A variant's part in a comparison: `coefficient` x loss. `tuning_slack` is the bound, in
-    nats, of what a better point of the tuned keys could lower the loss. `at_edge`: the best value
+    """A variant's part in a comparison: `coefficient` x loss. `tuning_slack` is an upper bound
+    in nats: better tuning could lower the loss by this much. `at_edge`: the best value
     of a tuned key is the first or the last that was tried."""
 
     coefficient: float
@@ -68,11 +68,11 @@ def pair(variant: Outcomes, baseline: Outcomes, slack: tuple[float, float] = (0,
 class Rules:
     """The rules that all comparisons of a study share.
 
-    `margin`: the bound of a negligible difference, in nats per token. `usual`: the usual variance
-    of the difference of two variants. `looks`: how often the results were looked at, each time with
-    more seeds; from the second look on, intervals and tests are those that hold at every look.
-    `order` are seeds in the order in which they were added; seeds that it lacks come last.
-    `to_come`: the comparisons of variants that have no results yet.
+    `margin`: the bound of a negligible difference, in nats per token. `usual`: the variance of
+    paired differences that is typical of the study. `looks`: how often the results were looked at,
+    each time with more seeds; from the second look on, intervals and tests are those that hold at
+    every look. `order` are seeds in the order in which they were added; seeds that it lacks come
+    last. `to_come`: the comparisons of variants that have no results yet.
     """
 
     margin: float = MARGIN
@@ -88,7 +88,7 @@ class Comparison:
     its variants have.
 
     A number that these seeds cannot give is None. Fewer than FEWEST seeds give only differences. So
-    do seeds whose differences are all equal: they do not repeat the measurement. A comparison in
+    do seeds whose differences are all equal: such runs are not independent. A comparison in
     which a run failed gives no difference: the failures of the pair are compared. A comparison that
     `waits` for planned pairs is not tested, and its interval is the one that holds at every look.
     """
@@ -103,7 +103,7 @@ class Comparison:
     spread: Spread | None = None  # their variance, shrunk
     interval: Interval | None = None  # 95 %, of this difference alone, without tuning
     bounds: Interval | None = None  # 95 %, of all comparisons at once, with tuning: they decide
-    p: float | None = None  # that no difference is beyond the slack, times the comparisons
+    p: float | None = None  # of: the true difference lies within the slack; times the comparisons
     detectable: float | None = None  # the smallest true difference detected with 90 % power
     fisher: float | None = None  # exact p of the failures, times the pairs with failures
     verdict: Verdict = "not decided yet"
@@ -117,9 +117,9 @@ def compare(
 
     The comparisons form one family, but for those that are only `described`: these have an
     interval, and neither bounds nor p. Those in which a run failed, that wait for pairs, or that
-    are to come belong to the family. Leaving them out would hold only if a failure told nothing of
-    the differences. A run fails because its loss is high, so the pairs that are left would be a
-    choice of those that agree, and too much would be claimed.
+    are to come belong to the family. Leaving them out would be valid only if failures were
+    independent of the differences. A run fails because its loss is high, so the pairs that are left
+    would be a choice of those that agree, and too much would be claimed.
     """
     comparisons = {name: _measure(sides, rules) for name, sides in asked.items()}
     family = {name: c for name, c in comparisons.items() if name not in described}
@@ -132,7 +132,7 @@ def compare(
 
 def family_sizes(family: Iterable[Comparison], rules: Rules) -> tuple[int, int]:
     """How many comparisons share the error rate of a family, and how many pairs are tested for
-    their failures. Both have those that get their p later: their runs may fail yet."""
+    their failures. Both counts include comparisons that are not finished."""
     judged = failing = rules.to_come
     for c in family:
         awaited = c.waits or (rules.looks > 1 and len(c.seeds) < FEWEST)

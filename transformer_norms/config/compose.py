@@ -1,8 +1,8 @@
-"""Makes one checked config from the words of a command, or refuses them in one line.
+"""Makes one checked config from the KEY=VALUE words of a command, or refuses them in one line.
 
-overrides.py reads the words. choices.py puts the chosen files and the words together. tree.py
-checks keys, types and ranges. resolution.py replaces each `auto` by a value. Hydra is not a part
-of it. A user needs `compose(["norm=rmsnorm", "placement=pre"])` only.
+overrides.py reads the words. choices.py merges the chosen files with the words. tree.py checks
+keys, types and ranges. resolution.py replaces each `auto` by a value. Hydra is not involved. A
+user needs `compose(["norm=rmsnorm", "placement=pre"])` only.
 """
 
 import copy
@@ -26,8 +26,8 @@ def compose(overrides: Iterable[str] = (), device: str = "auto") -> Config:
     """Returns the config that `python train.py OVERRIDES` would run, checked and resolved.
 
     `config=RUN` starts from a saved run instead of the defaults: its folder, its config.yaml, or a
-    part of its name. So does `continue_from=RUN`. `device` is used where the config says auto.
-    Raises ConfigError, one line.
+    part of its name. `continue_from=RUN` also starts from that run's config. `device` is used where
+    the config says auto. Raises ConfigError, one line.
     """
     keys = {pair.key: pair for pair in parse(overrides)}
     file = _saved_file(keys)
@@ -48,8 +48,8 @@ def recompose(
     config: Config, overrides: Iterable[str] = (), choices: Mapping[str, Any] = {}
 ) -> Config:
     """Returns the config with other choices, as `compose` does with config=RUN and `overrides` for
-    a run of this config, which need not be a file. `choices` has whole nodes, and for an axis the
-    pair of a name and its node. Raises ConfigError, one line."""
+    a run of this config. The config need not be saved. `choices` maps a key to its node, or an axis
+    to the pair of a name and its node. Raises ConfigError, one line."""
     plugins = [] if config.plugins == "none" else [as_typed("plugins", config.plugins)]
     typed = parse([*plugins, *overrides])
     folder, saved = check_plugins(config.plugins), saved_of(config)
@@ -62,7 +62,7 @@ def recompose(
 
 
 def _saved_file(keys: dict[str, Typed]) -> Typed | None:
-    """Takes `config=FILE` out of what was typed and returns it. Without it, a run that continues
+    """Removes `config=FILE` from the typed keys and returns it. Without it, a run that continues
     another one starts from that one's config. `continue_from` becomes the folder that it names."""
     origin = keys.get("continue_from")
     if origin is None or origin.word == "none":
@@ -75,8 +75,8 @@ def _saved_file(keys: dict[str, Typed]) -> Typed | None:
 def complete(
     choices: Choices, typed: Collection[Typed], folder: Path | None = None, device: str = "auto"
 ) -> Config:
-    """Checks and resolves the choices. Torch is imported between the two, for the settings of
-    registered classes. `device` is used where the config says auto."""
+    """Checks and resolves the choices. Resolving needs the registered classes, which import
+    torch. `device` is used where the config says auto."""
     spelled = {pair.key: pair.text for pair in typed if isinstance(pair.value, (int, float))}
     checked = replace(choices, values=check_chosen(choices.values, spelled))
     from transformer_norms.config.resolution import resolve
@@ -90,11 +90,11 @@ def complete(
 
 
 def _choices_of(saved: Saved, typed: Collection[Typed], folder: Path | None) -> Choices:
-    """Returns a saved run's choices with what was typed. An option that the saved run used has the
-    content that it had then."""
+    """Returns a saved run's choices with what was typed. An option keeps the content
+    from the saved run."""
     read = option_reader(folder)
     values, axes = copy.deepcopy(saved.chosen), dict(saved.axes)
-    values |= {"plugins": "none", "again": False, "continue_from": "none"}  # of a command
+    values |= {"plugins": "none", "again": False, "continue_from": "none"}  # not of a run
     values |= {"parallel": {"type": "none"}}
     for pair in (pair for pair in typed if pair.key in AXES):
         if pair.key in CHOSEN:

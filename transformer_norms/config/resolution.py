@@ -1,10 +1,10 @@
 """Replaces every `auto` of a config by a value. checks/contradictions.py then refuses what
 contradicts itself.
 
-Typed wins over recipe and recipe over preset (the values have all three already), preset over
-placement, placement over norm, norm over init, init over none. A separate head of the init wins
-over the preset's tied head (choices.py). Sizes become numbers in model/sizes.py. A formula
-becomes a number when its block is built, threads and replicas when the run starts.
+A value comes from the first of these that has one: the command, the recipe, the preset (choices.py
+has applied these three), the placement, the norm, the init, the default. A separate head of the
+init wins over the preset's tied head (choices.py). Sizes become numbers in model/sizes.py. Formulas
+become numbers when a block is built, threads and replicas when the run starts.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -49,7 +49,8 @@ Nodes = dict[str, Any]
 NORM_KEYS = tuple(NORM_WORDS)
 # The keys that a norm or a placement may bring.
 BRINGS = [*NORM_KEYS, "init", *DEFAULTS]
-HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}  # for q and k of length 1
+# For q and k of length 1: Henry et al. 2020, arXiv:2010.04245.
+HENRYS_SCALE = {"learn": "scalar", "init": "log(L*L - L)/log(2)"}
 
 
 def resolve(
@@ -59,7 +60,7 @@ def resolve(
     contradicts itself.
 
     The values of the choices are what `check_chosen` returned, and `typed` the keys that the user
-    typed. `device` is what an auto device means, or auto: the machine's.
+    typed. `device` replaces an auto device. If it is auto too, the machine decides.
     """
     axes, nodes = choices.axes, check_parts(choices.values, typed, spelled)
     resolving = _Resolving(nodes, typed, choices.option)
@@ -111,7 +112,7 @@ class _Resolving:
 
     def resolve_horizon(self) -> None:
         """Sets the steps where the horizon was given in tokens, and what follows from the steps:
-        a warm-up that was given as a share, and how much of val is read."""
+        a warm-up that was given as a share, and the number of validation tokens."""
         nodes, trainer = self.nodes, self.nodes["trainer"]
         per_step = trainer["batch_size"] * self.nodes["model"]["context"]
         if trainer["tokens"] != "auto":
@@ -155,7 +156,7 @@ class _Resolving:
                 nodes["norms"][name] = self._read_norm(key, name)
 
     def _resolve_head_norm(self, key: str, sites: Collection[str]) -> str:
-        """Returns the word for the norm at the sites q and k, or v."""
+        """Returns the resolved qk_norm or v_norm."""
         word = str(self.nodes[key])
         if word == "auto":
             word = str(self.brings.get(key, "none"))
@@ -187,8 +188,8 @@ class _Resolving:
         return check_norm(f"norms.{name}", norm)
 
     def resolve_init(self, name: str) -> str:
-        """Puts the content of an init rule in the place of auto, with what was typed of it, and
-        returns the rule's name. All other choices win over what the rule brings."""
+        """Replaces `init=auto` by the content of a rule, keeps typed keys, and returns the rule's
+        name. All other choices win over what the rule brings."""
         init = dict(self.nodes["init"])
         otherwise = init.pop("otherwise", "")
         if name == "auto":
@@ -204,8 +205,8 @@ class _Resolving:
         return name
 
     def resolve_stream(self) -> None:
-        """Sets the embedding table, or the scale of the embedded tokens, so that these have the rms
-        `init.stream` where they enter the first block."""
+        """Sets the std of the embedding table, or the scale of the embedded tokens. Then the input
+        of the first block has the rms `init.stream`."""
         nodes, init = self.nodes, self.nodes["init"]
         if init.get("stream", "none") == "none":
             return
@@ -249,9 +250,9 @@ class _Resolving:
             )
 
     def resolve_rates(self) -> None:
-        """Takes the factors of the learning rate that are auto from the init rule, and makes
-        numbers of those that a whole group of parameters has in common. The formula of the others
-        stays, for each weight to be worked out."""
+        """Takes the factors of the learning rate that are auto from the init rule. A factor that is
+        the same for a whole group of parameters becomes a number. Others stay formulas, which are
+        evaluated for each weight."""
         nodes, values = self.nodes, formula_values(Sizes(**self.nodes["model"]))
         architecture = nodes["architecture"]
         latents = any(architecture[key] != "none" for key in ("q_rank", "kv_rank"))

@@ -1,7 +1,7 @@
 """Builds the blocks of a config: each site of a placement's plan gets a norm, each factor a number.
 
 A `Placement` (placement.py) has read its equation into a plan. `Assembly.sub_layer` turns the plan
-into the arguments of a `SubLayer` (block.py), whose one line computes the equation.
+into the arguments of a `SubLayer` (block.py), whose `forward` computes the equation.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,8 +48,8 @@ assert set(BLOCKS) == set(PARTS)
 
 
 class Assembly:
-    """assembly(i) is block i of the model that a composed config describes. `norm` takes the
-    place of the run's norm: anything that is called as norm(width)."""
+    """assembly(i) is block i of the model that a composed config describes. `norm`, if
+    given, replaces the run's norm: anything that is called as norm(width)."""
 
     def __init__(
         self,
@@ -90,11 +90,12 @@ class Assembly:
         own: BlockChoices,
         shared: dict[str, Any],
     ) -> SubLayer:
-        """`shared` holds the coefficients that both sub-layers of a block have in common."""
+        """Builds a sub-layer from its plan. `shared` has the coefficients that both sub-layers of a
+        block have in common."""
         alone: dict[str, Module] = {}
 
         def scale(slot: str) -> Module:
-            """A learned coefficient is one parameter at all places of its name in the equation."""
+            """All uses of one name in the equation are one parameter."""
             spec, name = plan.scale(slot), plan.names.get(slot)
             norm = self.norm(kind, NormPlace(own.i, kind, f"inside {name}"))
             made = coefficient(spec, stream_shapes(self.sizes.width), own.values, norm)
@@ -133,7 +134,8 @@ class Assembly:
         )
 
     def sites(self, plan: SubLayerPlan, own: BlockChoices) -> dict[str, Site]:
-        """The norms inside the attention of a block. Keys and values of another block have its."""
+        """The norms inside the attention of a block. Only the block that makes keys
+        and values norms them."""
         sites = attention_sites(plan, self.config)
         absent = () if own.source is None else KV_SITES
         return {name: site for name, site in sites.items() if name not in absent}
@@ -167,8 +169,8 @@ class Assembly:
         own: BlockChoices,
         sub_layer: str = "",
     ) -> Module:
-        """Returns the norm at a site of the sub-layer `kind`, with its factor. Another norm (`qkv`)
-        may take the place of the run's at q, k and v, where not every norm can act."""
+        """Returns the norm at a site of the sub-layer `kind`, with its factor. The key `qkv` names
+        another norm for q, k and v, where not every norm can act."""
         at, (heads, head_dim) = plan.site(name), own.heads_at(name)
         chosen = self.config.qkv if at.norm == "norm" and name in HEAD_SITES else at.norm
         make = self.norm(kind, NormPlace(own.i, sub_layer or kind, name, chosen, share=at.share))
@@ -184,8 +186,8 @@ class Assembly:
         return Scaled(norm, coefficient(scale, shapes, own.values))
 
     def norm(self, word: Place, at: NormPlace) -> Callable[[int], Module]:
-        """Returns `norm(width)` for the norm at a place, which it knows. A class that takes `place`
-        is told the `word`."""
+        """Returns a function of the width that builds the norm and stores its place. A class that
+        takes `place` gets the `word`."""
         make = (self.own_norm if at.norm == "norm" else None) or norm_of(self.config, at.norm, word)
         return lambda width: put(make(width), replace(at, width=width))
 
@@ -242,14 +244,14 @@ def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Mod
 
 
 def put(norm: Module, place: NormPlace) -> Module:
-    """Tells a norm its place, where there is a norm."""
+    """Stores the place of a norm, where there is one."""
     if isinstance(norm, nn.Module):
         norm.norm_place = place  # type: ignore[assignment]
     return norm
 
 
 def place_fixed_norms(part: Module, place: NormPlace) -> None:
-    """Tells the norms that a connection's formula fixes their place."""
+    """Stores a place on each norm that is part of a connection's formula."""
     names = {kind: name for name, kind in NORMS.items()}
     for module in part.modules() if isinstance(part, nn.Module) else ():
         if type(module) in names and not hasattr(module, "norm_place"):
@@ -259,6 +261,7 @@ def place_fixed_norms(part: Module, place: NormPlace) -> None:
 
 
 def _sum(x: Module | None, others: Mapping[str, Module]) -> Module:
+    """Returns the module that computes x(x) + the other terms, or that of x alone."""
     return WeightedSum(x, others) if others else x
 
 

@@ -1,4 +1,4 @@
-"""Causal self-attention, with a site for a norm wherever one was ever put.
+"""Causal self-attention, with a site for a norm at each place that was ever published.
 
 `Attention` holds the projections and the sites. The function of queries, keys and values is
 chosen by name (`attention=softmax`): attentions/softmax.py. attentions/heads.py has what may be
@@ -33,21 +33,21 @@ class Attention(nn.Module):
 
     `norms` has the norm of each site, q_latent, kv_latent, q, k, v, head_norm and ctx, or nothing.
     The first two act on a latent, the next four on [batch, time, heads, head_dim] (values have
-    `value_dim` dimensions), ctx on the heads side by side. `turn` turns q and k by the model's
+    `value_dim` dimensions), ctx on the concatenated heads. `turn` turns q and k by the model's
     angles, after their norms or before. `attend` is one of ATTENTIONS. Fewer `kv_heads` than
     `heads` are shared by groups of queries. `bias` names the matrices that have one.
 
     With a `q_rank`, queries are W_q q_latent(W_dq x). With a `kv_rank`, keys and values are
-    W_k c and W_v c, c = kv_latent(W_dkv x). With a `rope_dim`, each key is [W_kr x, W_k c]: so many
-    dimensions come first and are the same for all heads of a token. Rope turns those.
+    W_k c and W_v c, c = kv_latent(W_dkv x). With a `rope_dim`, each key is [W_kr x, W_k c]. The
+    first `rope_dim` dimensions of a key are shared by all heads. Rope turns only these.
     Multi-head latent attention has all three: DeepSeek-V2, arXiv:2405.04434. There the shared
-    dimensions come last, which is the same function of permuted rows. Whole keys and values are
-    cached, where the paper caches c and W_kr x. With `values_from_keys` there is no W_v, and W_k c
-    takes the place of W_v c.
+    dimensions come last: the same function, after a permutation of the rows of weights. Whole keys
+    and values are cached, where the paper caches c and W_kr x. With `values_from_keys` there is no
+    W_v, and values are W_k c.
 
     With a `source` there is neither W_k nor W_v: attend reads the keys and values of the attention
-    of that `index`, after all norms and rotations. That one `shares_kv`, and alone has them in its
-    cache (Gemma 3n and 4).
+    of that `index`, after all norms and rotations. The attention that makes them `shares_kv` and
+    caches them (Gemma 3n and 4).
 
     attentions/options.py makes the rest: `attention_gate` multiplies heads by sigmoid(W_g x),
     `values` is a ValueMix, `scale` multiplies q where it is learned, `temperature` by its position.
@@ -95,7 +95,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.values = at["q"], at["k"], at["v"], values
         self.head_norm, self.head_scale, self.ctx = at["head_norm"], head_scale, at["ctx"]
         self.attention_gate = attention_gate
-        self.read: Callable[..., object] = nothing  # what QK-Clip keeps of queries and keys
+        self.observe: Callable[..., object] = nothing  # QK-Clip puts here what reads q and k
 
     def forward(
         self, x: Stream, angles: Any = None, cache: Any = None, state: Any = None
@@ -131,13 +131,13 @@ class Attention(nn.Module):
         if self.groups > 1:
             k, v = (t.repeat_interleave(self.groups, dim=2) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch heads time head_dim
-        self.read(q, k, self.attend)
+        self.observe(q, k, self.attend)
         return self.attend(q, k, v, x).transpose(1, 2)
 
 
 def make_projection(width: int, rank: int, bias: bool) -> tuple[Layer, Callable[..., Linear]]:
-    """Returns the map of x to a latent of `rank` dimensions, or nothing where it is 0; and what
-    makes a matrix that reads the latent, or x."""
+    """Returns the map of x to a latent of `rank` dimensions, or nothing where it is 0. Returns also
+    the constructor of matrices that read the latent, or x."""
     if not rank:
         return nothing, partial(Linear, width)
     return Linear(width, rank, bias=bias), partial(FromLatent, rank)

@@ -1,7 +1,7 @@
-"""Read this file first: the block, for every placement that is one stream in series.
+"""Computes a Transformer block. Read this file first.
 
-`ParallelBlock` below computes sub-layers side by side, `StreamBlock` and `ConnectedBlock` several
-streams.
+`SubLayer.forward` is the equation of every placement with one residual stream. `ParallelBlock`
+computes attention and mlp from one x. `StreamBlock` and `ConnectedBlock` have several streams.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ class SubLayer(nn.Module):
 
     A placement chooses a norm or nothing at `pre`, `out` and `post` and at the sites inside f, and
     the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is the stream as it entered the
-    block, `x0` the embedded tokens. h is x, unless `enter` mixes it with them. `skip` may have a
-    term of pre(h). Dropout acts before b. In a block of several streams, `connect` makes the
-    connection that reads and writes them around this sub-layer.
+    block, `x0` the embedded tokens. h is x, or the sum of x, start and x0 that `enter` computes.
+    `skip` can also add a multiple of pre(h). Dropout acts before b. `connect` builds the connection
+    of a block with several streams. It is read before the sub-layer, and written to after it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SubLayer(nn.Module):
         super().__init__()
         self.f, self.pre, self.out, self.post = f, pre, out, post
         self.enter, self.skip, self.branch, self.dropout = enter, skip, branch, dropout
-        self.connection: Any = connect and connect(self)
+        self.connection: Any = connect(self) if connect else None
 
     def forward(self, x: Stream, start: Stream, x0: Stream, *context: Any) -> Stream:
         h = self.enter(x, start, x0)
@@ -52,7 +52,7 @@ class SubLayer(nn.Module):
 
 
 class SerialBlock(nn.Module):
-    """x -> attention -> mlp. `context` has the other inputs of attention: angles and cache."""
+    """x -> attention -> mlp. `context` has what attention reads besides x: angles and cache."""
 
     def __init__(self, attention: SubLayer, mlp: SubLayer) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class SerialBlock(nn.Module):
 class ParallelBlock(nn.Module):
     """y = x + attention(h) + mlp(h), h = pre(x)      GPT-J; PaLM, arXiv:2204.02311
 
-    Both sub-layers read the same x, through one norm (`pre`) or each through its own.
+    The block norms x once (`pre`), or each sub-layer norms x itself.
     """
 
     def __init__(self, attention: SubLayer, mlp: SubLayer, pre: Layer = nothing) -> None:
@@ -82,8 +82,8 @@ class ParallelBlock(nn.Module):
 class StreamBlock(nn.Module):
     """x = read(X);  X = write(X, b * out(f(pre(x))))      for attention, and then for the mlp
 
-    X holds any number of streams, and `connection` of each sub-layer reads and writes them
-    (connections/).
+    X holds any number of streams. The `connection` of each sub-layer reads and writes them, and
+    applies the norm `post` of the two streams of `dual` (connections/).
     """
 
     def __init__(self, attention: SubLayer, mlp: SubLayer) -> None:
@@ -98,7 +98,7 @@ class StreamBlock(nn.Module):
 
 
 class ConnectedBlock(SerialBlock):
-    """X = write(X, y), where y is what the serial block makes of read(X)
+    """X = write(X, y), where y is the serial block's output for read(X)
 
     X holds any number of streams, and the block's own `connection` reads and writes them.
     """

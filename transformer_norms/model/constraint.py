@@ -57,7 +57,7 @@ class QKClip:
         self.threshold, self.cut = threshold, cut
         self.readers = [LargestLogits(attention) for attention in self.attentions]
         for attention, reader in zip(self.attentions, self.readers, strict=True):
-            attention.read = reader
+            attention.observe = reader
 
     def forget(self) -> None:
         for reader in self.readers:

@@ -6,7 +6,7 @@
     post(skip(x) + branch(out(f(pre(x)))))                               computed by block.py
 
 Python's parser gives a tree, which is walked and never run: `terms` splits a sum into terms, each a
-stream with its factors, and a `Reader` says what each stream and each factor is to the block. An
+stream with its factors, and a `Reader` puts each factor and norm into a slot of the block. An
 equation that the block cannot compute is a ValueError of one line, which quotes the faulty part.
 """
 
@@ -32,9 +32,10 @@ from transformer_norms.names import suggestion, theirs, unknown
 
 BLOCK = "the block computes post(a * x + c * start + c0 * x0 + b * out(f(pre(x))))"
 SIDE_BY_SIDE = "side by side the block computes x + attention(h := norm(x)) + mlp(h)"
+# What formulas may name; formula.py says what each letter is.
 _NUMBERS = frozenset("N R l i d dh m H L".split())
-# Names that no learned coefficient can have.
 READ, WRITE = "read", "write"  # of a connection, and X its streams
+# Names that no learned coefficient can have.
 RESERVED = _NUMBERS | {"x", "X", "r", "f", "norm", READ, WRITE, *EARLIER, *INSIDE, *OF_NUMBERS}
 _MOST_CHARACTERS = 2000
 
@@ -61,7 +62,7 @@ class Reader:
     ) -> None:
         self.learned, self.kind, self.kinds = learned, kind, kinds or (kind,)
         self.plan = SubLayerPlan()
-        self.reads = "x"  # the name of what the skip carries and f reads
+        self.reads = "x"  # the stream that the skip carries and f reads: x, or a sum by its name
         self.normed = ""  # the name of the input of f after its norm, where it has one
         if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
             raise ValueError(f"{str(text)[:60]!r} is not an equation, such as x + f(norm(x))")
@@ -90,8 +91,8 @@ class Reader:
         return self.plan
 
     def read_named(self) -> None:
-        """Reads `h := a * x + c * x0`, the sum that the sub-layer reads in the place of x, or finds
-        the name of the input of f, `f(h := norm(x))`."""
+        """Reads `h := ...`. It names a sum that replaces x, as `a * x + c * x0`, or the normed
+        input of f, as in `f(h := norm(x))`."""
         if not (named := self.named()):
             return
         name = named[0].target.id
@@ -110,8 +111,8 @@ class Reader:
         self.reads = name
 
     def read_parallel(self) -> SubLayerPlan:
-        """Reads `x + attention(h := norm(x)) + mlp(h)` and returns the plan of `kind`. The kind
-        `block` has the norm that both sub-layers read."""
+        """Reads `x + attention(h := norm(x)) + mlp(h)` and returns the plan of `kind`. For the
+        kind `block` it is the plan with the norm that both sub-layers read."""
         self.check_sub_layers("attention", "mlp")
         for named in self.named():
             if not self.is_norm(named.value) or self.reads != "x":
@@ -244,14 +245,14 @@ class Reader:
             self.plan.scales[slot] = factor
 
     def factor(self, slot: str, terms: list[Term]) -> Coefficient:
-        """Returns the factor of a stream, summed over its terms. Keeps the name of a learned
-        coefficient under `slot`."""
+        """Returns the factor of a stream, summed over its terms. Stores the name of a
+        learned coefficient in plan.names[slot]."""
         factors = [factor for term in terms for factor in term.factors]
         names = (part.id for f in factors for part in ast.walk(f) if isinstance(part, ast.Name))
         learned = [name for name in names if name in self.learned]
-        lone = len(factors) == len(terms) == 1 and terms[0].sign == 1
+        single = len(factors) == len(terms) == 1 and terms[0].sign == 1
         if learned:
-            if not (lone and isinstance(factors[0], ast.Name)):
+            if not (single and isinstance(factors[0], ast.Name)):
                 self.refuse(
                     f"'{learned[0]}' is learned: write it alone before a stream, as "
                     f"{learned[0]} * x, or in a convex residual, x + b * (f(x) - x); a constant "
@@ -260,7 +261,7 @@ class Reader:
                 )
             self.plan.names[slot] = learned[0]
             return self.learned[learned[0]]
-        if lone:
+        if single:
             (only,) = factors
             return only.value if isinstance(only, ast.Constant) else self.source(only)
         if not factors:
@@ -404,7 +405,7 @@ def parse(text: Any) -> ast.expr:
     """Returns the tree of an equation. Raises ValueError where Python cannot read the text."""
     try:
         tree = ast.parse(str(text).strip(), mode="eval").body
-        ast.unparse(tree)  # the walk of a deeper tree would not end
+        ast.unparse(tree)  # a deeper tree would be too deep for every walk
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ValueError(f"it cannot be read: {getattr(error, 'msg', error)}") from None
     return tree

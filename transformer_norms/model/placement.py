@@ -1,7 +1,7 @@
 """A placement: its equations, read into a plan for each block.
 
-The form of an equation tells how the sub-layers of a block are joined, its `topology`. A `Reader`
-(equation.py) reads each part of that form. `plans(i, depth)` is what block i is built from.
+The form of an equation determines the `topology` of a block: how its sub-layers are joined. A
+`Reader` (equation.py) reads each part of that form. `plans(i, depth)` are the plans of block i.
 """
 
 import json
@@ -37,7 +37,8 @@ PARTS = {
     "blocks": (*SUB_LAYERS, "block"),
 }
 CONNECTED = ("streams", "blocks")  # by a connection around each sub-layer, or around each block
-JOINS = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}  # the parts around which
+# The parts that a connection wraps.
+JOINS = {"dual": SUB_LAYERS, "streams": SUB_LAYERS, "blocks": ("block",)}
 AROUND = f"{WRITE}(X, f({READ}(X)))"  # the equation of a connection around a block
 
 
@@ -58,7 +59,7 @@ def attention_sites(plan: SubLayerPlan, config: Any) -> dict[str, Site]:
 
 
 class Placement:
-    """A published placement, or a typed one.
+    """A published placement, or one from the command line.
 
     `equation` is one of
         "x + f(norm(x))"                                             for attention and mlp
@@ -71,11 +72,11 @@ class Placement:
     It may name x (the stream), f (the sub-layer), norm or any norm's name, the coefficients of
     `learned`, start (the stream as it entered the block), x0 (the embedded tokens), and what
     formulas may name. A site inside f is an argument of it: f(x, q=norm). `where` holds
-    equations for some blocks: of its entries the first counts whose condition `blocks`, on i, l
-    and N, is true.
+    equations for some blocks. The first entry applies whose condition `blocks`, on i, l and N, is
+    true.
 
     `connection` names a registered connection and its settings (connections/).
-    `brings` are choices that hold unless the user or a preset made them.
+    `brings` has values for keys that are still `auto`.
     `unverified` says what could not be read in the paper or its code.
     """
 
@@ -213,8 +214,8 @@ def _entry(*, blocks: Condition, equation: Any) -> None:
 
 
 def topology_of(key: str, equation: Any) -> str:
-    """serial, parallel (side by side), dual (two streams), streams or blocks (those of a connection
-    around sub-layers or blocks), from an equation's form."""
+    """serial, parallel (side by side), dual (two streams), streams (a connection around each
+    sub-layer) or blocks (a connection around each block), from an equation's form."""
     if isinstance(equation, Mapping):
         for name in equation:
             if name not in (known := [*PARTS["blocks"], *PARTS["dual"]]):
@@ -231,7 +232,7 @@ def topology_of(key: str, equation: Any) -> str:
 
 
 def _connection_of(topology: str, connection: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The connection of a placement. That of two equations for two streams is `dual`."""
+    """The connection of a placement. Equations of x, r and end have the connection `dual`."""
     if topology in CONNECTED and "type" not in connection:
         raise ValueError(
             "connection.type is missing; read(X) and write(X, u) are those of a connection, as "

@@ -6,20 +6,20 @@ equation.py reads a text into a `SubLayerPlan`, and assembly.py builds modules f
 from dataclasses import dataclass, field
 from typing import Any
 
-# The arguments that f may have in an equation: sites hold a norm, scales a coefficient.
+# The arguments that f may have in an equation: those of INSIDE are norms, those of SCALES numbers.
 INSIDE = {
     "attention": ("q_latent", "kv_latent", "q", "k", "v", "head_norm", "ctx"),
     "mlp": ("hidden", "mid"),
 }
 SCALES = {"attention": ("head_scale",), "mlp": ("hidden_scale",)}
 HEAD_SITES = ("q", "k", "v")
-KV_SITES = ("kv_latent", "k", "v")  # on keys and values, and on the latent that makes them
-LATENT_SITES = {"q_latent": "q_rank", "kv_latent": "kv_rank"}  # by the key of their width
+KV_SITES = ("kv_latent", "k", "v")  # on keys, on values, and on their latent
+LATENT_SITES = {"q_latent": "q_rank", "kv_latent": "kv_rank"}  # with the config key of their width
 # A norm at q, k or v acts on each head with one gain for all heads, on each head with its own
-# gain, or on all heads side by side.
+# gain, or on the concatenated heads.
 SHARES = ("head", "per_head", "full")
 EARLIER = ("start", "x0")  # the stream as it entered the block, and the embedded tokens
-NORMED = "normed"  # the input of f, after its norm, as a term of the skip
+NORMED = "normed"  # pre(h), as a term of the skip
 REST_OF_B = "1 - b"  # the skip's coefficient in a convex residual, (1 - b) * x + b * f
 
 Coefficient = Any  # a number, the text of a formula, or the mapping of what is learned
@@ -28,7 +28,7 @@ Coefficient = Any  # a number, the text of a formula, or the mapping of what is 
 @dataclass(frozen=True)
 class Site:
     """The norm at a site. `norm` means the run's norm; another word is the name of a norm's file.
-    `share` says whether it acts head by head."""
+    `share` is one of SHARES."""
 
     norm: str
     share: str = "head"
@@ -36,8 +36,7 @@ class Site:
 
 @dataclass(frozen=True)
 class NormPlace:
-    """The place of a norm in a model. Assembly writes it on the norm, as `norm_place`: a norm may
-    keep the word that it was built with as `place`.
+    """The place of a norm in a model. Assembly stores it as the `norm_place` of the norm.
 
     `block` counts from 0, and is None outside of blocks. `sub_layer` is attention or mlp, or
     `block` for both; outside of blocks it is enter or leave for a part of a connection, else empty.
@@ -68,11 +67,11 @@ class SubLayerPlan:
 
     The keys of `scales` are
         a, b                          the skip's x and the branch, where the factor is not 1
-        start, x0, normed             the other terms of the skip: earlier streams, the input of f
+        start, x0, normed             the other terms of the skip: earlier streams, and pre(h)
         enter.x, enter.start, enter.x0      the terms of the sum that f reads in the place of x
         SITE.scale                    the output of the norm at a site
         head_scale, hidden_scale      heads, and hidden units of the mlp
-    `names` has the names of those that are learned; equal names share one parameter.
+    `names` has the names of learned coefficients, by their keys. One name is one parameter.
     """
 
     sites: dict[str, Site] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class SubLayerPlan:
 
     @property
     def adds(self) -> dict[str, Coefficient]:
-        """The terms of the skip besides x."""
+        """The terms of the skip in addition to x."""
         return {name: self.scales[name] for name in (*EARLIER, NORMED) if name in self.scales}
 
     @property

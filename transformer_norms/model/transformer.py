@@ -21,12 +21,13 @@ Loss = Float[Tensor, ""]
 
 
 def straight(block: nn.Module, *given: Any) -> Any:
+    """Calls the block."""
     return block(*given)
 
 
 def separate(given: Any) -> Any:
-    """Returns the same numbers in contiguous tensors, none of which is another one. So are those
-    that blocks return, and the first compiled block shares the graph of the others."""
+    """Returns the same numbers in contiguous tensors, all of them separate objects, as blocks
+    return them. So the first compiled block shares the graph of the others."""
     met: set[int] = set()
 
     def own(x: Tensor) -> Tensor:
@@ -41,13 +42,13 @@ class Transformer(nn.Module):
     """x = smear(embed(position(scale * E[tokens])));  x = block(x) for each;
     logits = cap(logit_scale * head(final(x)))
 
-    `enter_positions`, one of ORDERS, scales the tokens alone, as above, or the sum. `smear`
+    `enter_positions`, one of ORDERS, applies `scale` before or after positions are added. `smear`
     mixes each embedded token with the one before, or is nothing. A tied
     head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing,
     and so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is
     the start of several streams, before the first block; `constrain` is applied to the model at the
-    start and after every optimizer step. `through` runs a block, which reads a
-    `ForwardState` where the model `gives` it.
+    start and after every optimizer step. `through` calls a block. The last
+    of its inputs is a `ForwardState` if the model `gives` it.
     """
 
     config: Any = None  # what `build_model` built it from
@@ -101,7 +102,7 @@ class Transformer(nn.Module):
 
         The loss is the mean cross-entropy in nats, in float32 at least. Targets of -100 do not
         count. It is the loss that runs report, and with loss=cross_entropy the one they train on.
-        `cache`, of `new_cache`, holds keys and values of the tokens before these.
+        `cache`, from `new_cache`, holds keys and values of the tokens before these.
         """
         logits = self.logits(self.states(tokens, cache))
         if targets is None:
@@ -117,7 +118,7 @@ class Transformer(nn.Module):
         if tokens.is_cuda and cache is None and not torch.compiler.is_compiling():
             self.prepare(time, tokens.device)
         x = self.rows(self.embedding(tokens))
-        if torch.is_autocast_enabled(x.device.type):  # else the stream would be float32 throughout
+        if torch.is_autocast_enabled(x.device.type):  # else the stream would stay float32
             x = x.to(torch.get_autocast_dtype(x.device.type))
         x = self.embed(self.enter_positions(self.position, self.scale, x, start))
         x0 = self.dropout(self.smear(x, cache[0] if cache else None))
@@ -130,14 +131,14 @@ class Transformer(nn.Module):
 
     def prepare(self, time: int, device: torch.device) -> None:
         """Makes the masks that blocks read in a pass over `time` tokens. Call it before `states`
-        where that is compiled whole: else a graph makes them in every call."""
+        where that is compiled whole. Else the compiled graph makes the masks in every call."""
         blocks: Any = self.blocks
         for block in blocks:
             getattr(block.attention.f.attend, "prepare", nothing)(time, device)
 
     def logits(self, states: States, aligned: int = 1) -> Float[Tensor, "*batch vocab"]:
-        """Returns the logits of states. The product has a multiple of `aligned` columns, and those
-        that are no token's are left out of what it returns."""
+        """Returns the logits of states. The product is padded to a multiple of `aligned` columns.
+        The padding is cut off again."""
         weight: Tensor = self.embedding.weight
         bias: Tensor | None = None
         if self.head is not None:

@@ -1,4 +1,5 @@
-"""A norm is one such class, whose docstring is its formula, and one YAML in configs/norm."""
+"""RMSNorm. Each norm has a file like this one: a class whose docstring is its formula. A YAML in
+configs/norm states its settings."""
 
 from jaxtyping import Float
 from torch import Tensor

@@ -1,10 +1,10 @@
-"""The identity of a run: a hash of all settings that can change its result, and of its text.
+"""The identity of a run: a hash of all settings that can change its result, and of its data.
 
 Two commands mean one run if `result_settings` are equal for both. These are all settings of the
-resolved config but those that change no result beyond its last digits: how often something is
-logged, how many threads compute, the name of the study. The content of the data's files counts,
-and their names do not. The code is not a part of the identity. Its hashes are recorded, and a run
-that other code has begun is not finished by this one.
+resolved config but those that change a result by rounding at most: how often something is logged,
+how many threads compute, the name of the study. The content of the data's files counts, and their
+names do not. The code is not a part of the identity. Its hashes are recorded: a command says so
+where other code has ended its run, and is refused where other code has begun it (folder.py).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from transformer_norms.training.settings import GROUPS
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # The keys that change no result beyond its last digits; each is marked where it is declared.
 _NOT_IN_IDENTITY = tuple(marked(Mark.NOT_IN_IDENTITY))
-# At this value a key is not part of a run's identity: the runs of before the key are the same runs.
+# At this value a key is left out, so that runs from before the key keep their hash.
 _NOT_HASHED_AT: dict[str, Any] = {
     "v_norm": "none",
     **dict.fromkeys(
@@ -47,7 +47,7 @@ _NOT_HASHED_AT: dict[str, Any] = {
     "data.test_fraction": 0,
     "data.val_paths": [],
 }
-# The rooms that training imports, and the helpers that compute or hold its values.
+# The folders that training imports, and the helpers that compute or hold its values.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _HELPERS = ("formula.py", "kinds.py", "names.py", "validation.py")
 
@@ -65,17 +65,17 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
     for key in _NOT_IN_IDENTITY:
         _drop(values, key.split("."))
     # On a GPU Muon iterates in bfloat16, and dropout draws other numbers. All other runs are the
-    # same on a CPU and on a GPU, and are hashed as those of a CPU always were.
+    # same on a CPU and on a GPU, and have the hash of a CPU's run.
     differs = values["optimizer"]["type"] == "muon" or values["model"]["dropout"] != 0
     values["trainer"]["device"] = device if differs else "cpu"
-    values["trainer"]["compile"] = False  # it was a part of the hash
+    values["trainer"]["compile"] = False  # a part of older hashes
     for key, value in _NOT_HASHED_AT.items():
         above, _, last = key.rpartition(".")
         node = value_at(values, above) if above else values
         if node.get(last) == value:
             del node[last]
     for norm in (values["norm"], *values["norms"].values()):
-        if norm["type"] == "dyt" and norm.get("bias") is True:  # as above
+        if norm["type"] == "dyt" and norm.get("bias") is True:  # as before this key
             del norm["bias"]
     values["placement"] = _respell(values["placement"])
     if "paths" in values["data"]:
@@ -91,7 +91,8 @@ def _drop(node: dict[str, Any], key: list[str]) -> None:
     first, *rest = key
     if not rest:
         node.pop(first, None)
-    for name in (node if first == "*" else [first]) if rest else ():
+        return
+    for name in node if first == "*" else [first]:
         if isinstance(node.get(name), dict):
             _drop(node[name], rest)
 
@@ -162,4 +163,4 @@ def code(config: Config) -> dict[str, str]:
     }
     files |= {name: package / name for name in _HELPERS}
     files |= plugins.sources(plugins.check_plugins(config.plugins))
-    return {name: digest[:16] for name, digest in hash_loaded(files).items()}
+    return {name: full_hash[:16] for name, full_hash in hash_loaded(files).items()}

@@ -1,7 +1,8 @@
-"""Trains one run of a config in its folder, from the command to the summary of its end.
+"""Trains one run of a config in its folder, from the command to its final summary.
 
-`train` finds the folder and answers a run that has ended already. `Run` locks the folder, builds a
-trainer, restores the newest checkpoint, and lets the trainer work until it ends or a signal comes.
+`train` finds the folder, and returns the summary of a run that has ended already. `Run` locks the
+folder, builds a trainer, restores the newest checkpoint, and lets the trainer work until it ends or
+a signal comes.
 """
 
 import importlib
@@ -70,10 +71,10 @@ def train(
     """Trains the run of a composed config, or goes on with it, or finds it done. Returns its
     summary with the run's `folder`. The `status` is finished, diverged or preempted.
 
-    `follow` is called with the folder once training is under way, and `finish` after it, before
-    any process of the run ends. `weights_only` marks a run whose optimizer need not be kept once it
-    has finished. A stack of runs gives each what stops it and its loss. Raises ConfigError or
-    InputError before anything is written, and Busy if another process holds the run.
+    `follow` is called with the folder once training is under way, and `finish` after it, before any
+    process of the run ends. `weights_only` marks a run whose optimizer need not be kept once it has
+    finished. Runs that are trained in one stack have their own `stopping` and `loss`. Raises
+    ConfigError or InputError before anything is written, and Busy if another process holds the run.
     """
     check_config(config)
     stopping = stopping or Stopping()
@@ -98,7 +99,7 @@ def train(
                 return run.train(stopping, follow, finish).values() | folder
         except Preempted:
             pass
-        except Exception:  # Ctrl-C has ended another process of the run, for example
+        except Exception:  # after Ctrl-C, for example, another process of the run has ended
             if stopping.deferring or not stopping.stop_requested:
                 raise
         summary = read_summary(plan.folder)
@@ -135,8 +136,8 @@ class Run:
         return summary
 
     def _hold(self, holding: ExitStack) -> Summary | None:
-        """Locks the folder for as long as `holding` is entered. Returns the summary that is there,
-        which says where another process has ended the run meanwhile."""
+        """Locks the folder until `holding` is closed. Returns its summary: another process may have
+        ended the run meanwhile."""
         make_folder(self.folder)
         holding.enter_context(hold_run(self.folder))
         holding.callback(_remove_empty, self.folder)
@@ -197,8 +198,8 @@ class Run:
             done += window[:, 1:].numel()
 
     def _choose_checkpoint(self) -> checkpoint.Checkpoint | None:
-        """Returns the folder's newest checkpoint that this run can go on from, or else that of the
-        origin. Rank 0 chooses it for all. Raises NoUsableCheckpoint."""
+        """Returns the newest checkpoint of this run, or else of the run that `continue_from` names.
+        Rank 0 chooses it for all. Raises NoUsableCheckpoint."""
         folder, origin = self.folder / "checkpoints", self.plan.origin
         needs = ("model", "optimizer")
 
@@ -237,7 +238,7 @@ class Run:
             raise
         except BaseException as error:  # a plugin may end its process, or raise what it likes
             if self.ranks.writes:
-                # Of a rank that is gone, the run itself may be as good as before.
+                # A lost rank does not damage the run: it can be resumed.
                 status: Status = "preempted" if isinstance(error, LostRank) else "failed"
                 error_text = hide_secrets(traceback.format_exc())
                 record.summary = replace(record.summary, status=status, error=error_text)
@@ -279,7 +280,7 @@ class Run:
             if record.summary.device != device:  # the seconds are of several devices
                 device = ""
             results |= work(self.trainer, self.config.model.context, device, keys.precision)
-            # A run that is killed meanwhile has not ended: the same command draws again.
+            # The summary is written last: after a kill here, the same command draws again.
             try:
                 if self.ranks.writes:
                     draw_curve(self.folder, record.summary)
@@ -292,8 +293,8 @@ class Run:
         return record.summary
 
     def _fit(self) -> str:
-        """Trains, and returns how the run ended. The weights before an update that overflowed are
-        gone: then it trains again from the newest checkpoint to the step before that update."""
+        """Trains, and returns how the run ended. After an update that overflowed, it trains again
+        from the newest checkpoint to the step before that update."""
         overflowed: Overflowed | None = None
         while True:
             try:

@@ -54,9 +54,9 @@ class Question:
     """The content of a sweep's file. Stage 1 tunes each variant on separate seeds. Stage 2 runs
     each variant at its best point on `seeds`, a list or a plan. Without `tune` there is one stage.
 
-    `vary` is a grid. `together` lists whole variants besides those of the grid. `fixed`
+    `vary` is a grid. `together` lists whole variants in addition to those of the grid. `fixed`
     are settings of every run. `margin` is the bound of a negligible difference, in nats per token.
-    `contrasts` are comparisons besides those with the baseline, in the words of
+    `contrasts` are comparisons in addition to those with the baseline, in the words of
     comparison/contrasts.py.
     """
 
@@ -98,11 +98,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Request:
-    """The question of one command line. `name` is the sweep's name, and `main` for a bare `-m`."""
+    """The question of one command line. `name` is the sweep's name, or `main` where no sweep was
+    named."""
 
     name: str
     question: Question
-    named: bool  # typed as sweep=NAME, so the same name may be typed again
+    named: bool  # typed as sweep=NAME
     remarks: tuple[str, ...] = ()  # lines to print before the first job
 
     @property
@@ -184,15 +185,16 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
 def _replace_typed(
     question: Question, typed: Mapping[str, list[Any]]
 ) -> tuple[Question, list[str]]:
-    """The file's question with the typed axes, grids, seeds and settings in the place of its own.
-    Several values of a key that the file does not vary are a further axis."""
+    """Replaces the file's axes, grids, seeds and settings by the typed ones. One typed value of a
+    tuned key ends its tuning. Several values of a key that the file does not vary are a further
+    axis."""
     remarks = []
     vary, fixed = dict(question.vary), dict(question.fixed)
     tune = dict(question.tune.grid)
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
     if typed.keys() & set(HORIZONS):
         fixed = {key: value for key, value in fixed.items() if key not in HORIZONS}
-    # The file's own sizes would leave nothing of a typed model.
+    # The file's own sizes would override the typed model.
     own_sizes = [key for key in fixed if key.startswith("model.") and key not in typed]
     if "model" in typed and own_sizes:
         left_out = " ".join(as_typed(key, fixed.pop(key)) for key in own_sizes)

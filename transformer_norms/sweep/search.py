@@ -1,7 +1,9 @@
 """How a variant's learning rate is chosen: which points its search tries, and which one is best.
 
-A point has a value for each tuned key. Nothing here reads a file or draws a random number. So the
-same losses always lead to the same points, and a sweep that was stopped finds its path again.
+A point has a value for each tuned key. A search tries the whole grid. While the best point is at an
+edge, it steps outward. Then it refines the best point, and tries a point between it and one above
+that failed (tuning.py). Nothing here reads a file or draws a random number. So the same losses
+always lead to the same points, and a sweep that was stopped repeats them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +18,14 @@ from transformer_norms.comparison.sweep_record import Values
 from transformer_norms.comparison.tuning_error import Trial, choose_point, plain_point
 from transformer_norms.sweep.design import MOST_OUTWARD, Tuning
 
-_OUTWARD = 10  # steps beyond the last value that are looked at, where nothing is left within
+_OUTWARD = 10  # steps at most beyond the last value of a grid
 
 
 @dataclass(frozen=True)
 class Attempt:
     """A point that was tried: the validation losses of the runs that trained, by seed, and the
-    number of runs that failed. `nearest` is the mean loss of all its runs, infinite where one does
-    not pass the unigram: among points that failed, the lower it is, the nearer to training."""
+    number of runs that failed. `nearest` is the mean loss of all its runs, infinite if one is not
+    below the unigram's: among points that failed, a lower one is nearer to training."""
 
     point: Values
     losses: Mapping[int, float]
@@ -34,7 +36,7 @@ class Attempt:
 @dataclass
 class Search:
     """The search of one variant, with the points that it has tried, in order. `allowed` says
-    whether the config of a point can be composed. `waits`: some of its runs have not ended.
+    whether the config of a point can be composed. `waits`: not all of its runs have ended.
     `outward` is the number of its steps beyond the grid."""
 
     variant: Values
@@ -88,8 +90,9 @@ class Search:
 
     def steps_outward(self) -> list[Values]:
         """Returns, for each key with steps, the point one step beyond the first or last value, if
-        the variant is best there, or came nearest to training. A variant of which no point came
-        near goes down: rates that are too high are what fails. After MOST_OUTWARD steps it stops.
+        the variant is best there, or came nearest to training. If no point came near
+        training, only lower values are tried: too high a rate is what fails. After MOST_OUTWARD
+        steps it stops.
         """
         near, found = self.centre, list[Values]()
         for key in self.tuning.stepped if self.outward < MOST_OUTWARD else ():
@@ -104,7 +107,8 @@ class Search:
 
     def bisection(self) -> list[Values]:
         """Returns a point for each key with steps: half way between the best value and the next one
-        above it, if runs failed there. A variant may be best just below what it can bear."""
+        above it, if runs failed there. The best value can lie just below the largest one that
+        trains."""
         best, found = self.best, list[Values]()
         for key in self.tuning.stepped if best else ():
             assert best is not None
@@ -116,10 +120,10 @@ class Search:
         return found
 
     def refinement(self) -> list[Values]:
-        """Returns two points for each key with steps, the other keys at the best: half a step below
-        and above the best if these were not tried, then quarter steps, then the steps beyond what
-        was tried. If no point came near to training, they go down from the lowest value, and where
-        that ends, up."""
+        """Returns two points for each key with steps, with all other keys at the best. They are
+        half a step below and above the best. If these were tried, quarter steps follow, then steps
+        beyond what was tried. If no point came near training, they go down from the lowest value.
+        When no lower value is left, they go up."""
         near, keys, found = self.centre, self.tuning.stepped, list[Values]()
         for key in keys:
             values = sorted({*self.tuning.grid[key], *self.values(key)})

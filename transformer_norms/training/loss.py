@@ -1,4 +1,4 @@
-"""The loss of a model on a batch, computed with the logits of a piece of it at a time.
+"""Computes a loss and its gradient piece by piece: the logits of a batch are never all in memory.
 
 The loss that a run trains on is chosen by name (`loss=cross_entropy`). Reported and compared is the
 cross-entropy in nats, for every loss.
@@ -64,9 +64,9 @@ class ModelLoss:
     """The loss of `model` per token, in float32 at least; `precision=bf16` runs the model under
     autocast. The gradient is that of `criterion`, one of LOSSES.
 
-    A batch is cut into equal pieces, to a token, and into as few as have LOGITS logits at most: all
-    of a small vocabulary is one piece. Where replicas compute theirs side by side, the pieces of
-    each are smaller by the number of replicas.
+    Calling it gives the cross-entropy; `backward` uses `criterion`. A batch is cut into as few
+    pieces as have LOGITS logits at most, whose lengths differ by one token at most. Where replicas
+    compute at the same time, the pieces of each are smaller by the number of replicas.
 
     `compilation` compiles the head with the loss of a piece, and what comes before the head. Its
     graphs are those of micro-batches of `rows` sequences.
@@ -106,11 +106,11 @@ class ModelLoss:
             return torch.stack([self._nats(*piece) for piece in pieces]).sum()
 
     def backward(self, batch: Batch, parts: int) -> Float[Tensor, " 2"]:
-        """Adds the gradients of the mean loss over tokens, divided by `parts`. Returns that loss
-        and the cross-entropy, likewise divided.
+        """Adds the gradients of the mean loss over tokens, divided by the number of `parts`.
+        Returns that loss and the cross-entropy, likewise divided.
 
         Each piece's logits are gone before the next piece's are computed, whose gradient takes its
-        memory. The sum of the pieces' gradients for the states then goes down the model.
+        memory. The joined gradients of all states then go down through the model.
         """
         states, targets = self._states(batch)
         pieces = self._pieces(states.detach(), targets)
@@ -157,7 +157,7 @@ class ModelLoss:
         return list(zip(*pieces, strict=True))
 
     def _nats(self, states: Tensor, targets: Tensor) -> Tensor:
-        if self.compilation.active:  # the graph of a training step, which is there
+        if self.compilation.active:  # the graph of a training step is compiled already
             return self.head(self, states.detach().requires_grad_(), targets)[1]
         logits = self._logits(states)
         return F.cross_entropy(logits.to(self._dtype(logits)), targets, reduction="sum")

@@ -1,8 +1,8 @@
-"""AdamW, and Muon with AdamW for what is not a matrix.
+"""AdamW, and Muon for hidden matrices with AdamW for everything else.
 
 An optimizer is a function of the model and its settings, registered in OPTIMIZERS, that returns
-torch's optimizers. One whose step is made of matrix products is registered with `all_threads=True`:
-with the threads divided among replicas, its step takes longer than replicas save.
+torch's optimizers. One whose step needs all threads is registered with `all_threads=True`: replicas
+would slow its step more than they help.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,7 @@ def muon(
 
 @contextmanager
 def keep_where(skip: Tensor | None, tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Leaves the tensors as they were before where `skip` is 1."""
+    """Restores the tensors after the block if `skip` is 1, without waiting for a GPU."""
     before = [] if skip is None else [tensor.clone() for tensor in tensors]
     yield
     with torch.no_grad():
@@ -85,8 +85,8 @@ def _adamw(
 class Muon(torch.optim.Optimizer):
     """w <- (1 - lr * decay) w - lr * 0.2 sqrt(max(rows, columns)) * orthogonal(momentum)
 
-    Jordan et al. 2024; decay and the factor, which gives the update the size of AdamW's, so that
-    one rate serves both: Liu et al. 2025 (Moonlight), arXiv:2502.16982. The momentum is Nesterov's.
+    Jordan et al. 2024; decay and the factor: Liu et al. 2025 (Moonlight), arXiv:2502.16982. The
+    factor gives updates AdamW's size, so that both share one rate. The momentum is Nesterov's.
     """
 
     _step_supports_amp_scaling = True  # as torch's fused optimizers, which read `found_inf`
@@ -118,7 +118,7 @@ class Muon(torch.optim.Optimizer):
     def _update(
         self, group: dict[str, Any], parameters: list[nn.Parameter], buffers: list[Tensor]
     ) -> None:
-        # One product for all alike. A sharded parameter is here by its shard.
+        # One product for all of one shape. `local` is this rank's shard of a sharded parameter.
         gradients = torch.stack([local(cast(Tensor, p.grad)) for p in parameters])
         for buffer, gradient in zip(buffers, gradients, strict=True):
             buffer.lerp_(gradient, 1 - group["momentum"])

@@ -1,7 +1,7 @@
 """The training loop, from the first step of a run to the last.
 
-A step computes the gradients of a batch, asks the rule of divergence, clips, and updates the
-weights. Between steps the loop measures, saves, and looks whether a signal has come. It knows a
+A step computes the gradients of a batch, checks for divergence, clips, and updates the weights.
+Between steps the loop measures, saves, and checks for a signal to stop. It knows a
 model, batches, optimizers and a record, and nothing of norms.
 """
 
@@ -48,7 +48,7 @@ class Trainer:
     gives.
 
     What happens in a step depends on the weights, the optimizer's state and the step's number
-    alone, so a run stopped anywhere goes on as if it had not been.
+    alone. So a run that was stopped and resumed gives the same result.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Trainer:
         self.step, self.tokens = 0, 0
         self.seconds = self.evaluation_seconds = 0.0  # in training steps, and in evaluations
         self.losses: list[float] = []  # since the last row of the record
-        self.clips: list[float] = []  # by what qk_clip scaled heads since then
+        self.clips: list[float] = []  # the factors of qk_clip since then
         self.grad_norm, self.last_loss = 0.0, float("nan")
         self.probed: dict[str, Any] = {}  # what was measured in the last step
         self.chain = ""  # hash of every batch so far: equal chains mean equal data
@@ -87,13 +87,13 @@ class Trainer:
         self.blocks: list[float] = []  # of the last evaluation
 
     def fit(self, record: Any, stopping: Stopping, overflowed: Overflowed | None = None) -> str:
-        """Trains to the last step, and gives `record` rows and checkpoints. Returns how the run
+        """Trains to the last step, and writes rows and checkpoints to `record`. Returns how the run
         ended: finished, diverged or preempted.
 
-        Raises Overflowed where the weights or moments to be saved are not finite. They are looked
-        through there alone, because it takes long. The caller restores an earlier state and calls
-        `fit` with the error. The run then diverges at the step that the error names, with the
-        weights before that step, or raises an earlier error.
+        Raises Overflowed where the weights or moments to be saved are not finite. That check is
+        slow, so it runs only before a save. The caller restores an earlier state and calls `fit`
+        with the error. The run then diverges at the step that the error names, with the weights
+        before that step, or raises an earlier error.
         """
         self.micro_batches.stopping = stopping
         self.ahead = StepsAhead(self) if overflowed is None and can_step_ahead(self) else None
@@ -141,7 +141,7 @@ class Trainer:
         loss, nats, norm = numbers.tolist()
         reason = self.reason_to_stop(self.step + 1, loss, nats, norm)
         if reason is None:
-            # Below that, clipping would multiply all gradients by one.
+            # Below that, clipping changes nothing.
             if 0 < self.settings.clip < 1.001 * norm + 1e-6:
                 nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, numbers[2])
             with probe.update():
@@ -171,7 +171,7 @@ class Trainer:
     def compute_gradients(
         self, batch: Batch, step: int, probe: Probe, averages: list[Tensor]
     ) -> Float[Tensor, " 3"]:
-        """Leaves the gradients of a step in the parameters. Returns the loss, the cross-entropy and
+        """Computes the gradients of a step into `p.grad`. Returns the loss, the cross-entropy and
         the gradient's norm."""
         if self.qk_clip is not None:
             self.qk_clip.forget()
@@ -217,7 +217,7 @@ class Trainer:
         return [self.model.get_buffer(name).clone() for name in self.averages]
 
     def put_back(self, averages: list[Tensor]) -> None:
-        """Gives running averages the values that they had before a step that is not made."""
+        """Gives running averages the values that they had before a skipped step."""
         for name, value in zip(self.averages, averages, strict=True):
             self.model.get_buffer(name).copy_(value)
 
@@ -228,7 +228,7 @@ class Trainer:
         evaluate = self._due(self.settings.eval_every) or self.step == self.settings.steps
         row: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
         if not (evaluate or self._due(self.settings.log_every)):
-            if self.probed:  # in a separate row, which ends no average of losses
+            if self.probed:  # in a separate row, which does not end the average of losses
                 record.row(row | self.probed)
             return True
         if self.losses:
@@ -270,7 +270,7 @@ class Trainer:
         return every > 0 and self.step > 0 and self.step % every == 0
 
     def is_read(self, step: int) -> bool:
-        """Returns whether anything reads the numbers or the weights of a step before the next."""
+        """Returns whether this step is logged, evaluated, probed or saved."""
         keys = self.settings
         every = (keys.log_every, keys.eval_every, keys.probe_every, keys.checkpoint_every)
         return step in (1, keys.steps) or any(number and step % number == 0 for number in every)
