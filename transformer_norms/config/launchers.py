@@ -112,7 +112,10 @@ def read_launcher(command: Iterable[str]) -> PoolSettings | SlurmSettings:
     for pair in (pair for pair in pairs if pair.key in ("launcher", "parallel")):
         check_option(pair, None)
         if pair.key == "parallel" and pair.word != "none":
-            raise ConfigError(f"{pair}: is for one run under torchrun; a sweep has launcher=pool")
+            raise ConfigError(
+                f"{pair}: is for one run under torchrun; each run of a sweep is one process "
+                "(launcher=pool runs several at a time)"
+            )
     name = next((pair.word for pair in pairs if pair.key == "launcher"), "basic")
     values = place({"launcher": option_content("launcher", name)}, pairs)["launcher"]
     if name == "basic":

@@ -237,6 +237,8 @@ def load_tokenizer(saved: Any) -> Tokenizer:
     The file may come from anybody. What does not fit is refused; nothing in it is run or imported.
     """
     try:
+        if saved["schema"] != SCHEMA:
+            raise ValueError(f"its schema is not {SCHEMA}")
         if not saved["vocab_size"] <= MOST_IDS + _MOST_GAPS:
             raise ValueError("its vocab_size is not plausible")
         tokenizer = _load(saved)
