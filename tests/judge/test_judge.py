@@ -164,7 +164,7 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here, here_in):
         (["", "trainer.precision=bf16"], "trainer.precision: fp32 of the baseline and bf16 of"),
         (["", "norm=layernorm model=nano 'x"], "cannot be read: no closing quotation"),
         ([".", "norm=layernorm"], ".: is neither a run folder"),
-        (["nowhere", "norm=layernorm"], "has that in it; and it is not a KEY=VALUE"),
+        (["nowhere", "norm=layernorm"], "no run below ./runs; and it is not a KEY=VALUE"),
         (
             ["", "norm=layernorm", "--most", "0"],
             "--most 0: a whole number from 1 to 1000 is wanted",

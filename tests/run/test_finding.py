@@ -55,7 +55,7 @@ def test_a_name_of_nothing_or_of_several_things_is_answered_in_one_line(here, fi
 def test_without_runs_the_message_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for find in (find_run, find_study):
-        with pytest.raises(ConfigError, match=r"^x: there is no such file .* has that in it$"):
+        with pytest.raises(ConfigError, match=r"^x: there is no such file .* no run below ./runs$"):
             find("x")
 
 
@@ -63,5 +63,5 @@ def test_config_takes_a_file_of_any_name_and_a_run_by_its_name(here):
     (here / "mailed.yaml").touch()
     assert str(find_config("mailed.yaml")) == "mailed.yaml"
     assert find_config("rmsnorm-post").as_posix() == f"runs/{RUNS[1]}/config.yaml"
-    with pytest.raises(ConfigError, match="^zzz: there is no such file or folder, and no name "):
+    with pytest.raises(ConfigError, match="^zzz: there is no such file or folder, and no run "):
         find_config("zzz")

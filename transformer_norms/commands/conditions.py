@@ -64,7 +64,7 @@ def read_condition(text: str) -> Condition | None:
         raise ConfigError(f"{text}: is not a condition, such as norm=rmsnorm or val_loss=..1.9")
     words = [match[3], *map(str.strip, match[3].split(","))]
     ranges = [ends for ends in map(_range, words) if ends]
-    if match[2] in _ORDERS and not (ranges and ranges[0][0] == ranges[0][1]):
+    if match[2] in _ORDERS and not ((whole := _range(match[3])) and whole[0] == whole[1]):
         raise ConfigError(f"{text}: {match[2]} wants a number after it")
     return Condition(match[1], match[2], words, ranges, text)
 
@@ -97,7 +97,10 @@ def check_key(key: str, typed: str, table: "DataFrame") -> None:
     last = key.rpartition(".")[2]
     near = [one for one in known if one.rpartition(".")[2] == last][:1] or nearest(key, known)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(f"{typed}: {hint}no run has the key {key} in its config or its summary")
+    raise ConfigError(
+        f"{typed}: {hint}no run has the key {key}; keys are those of its config (norm, "
+        "model.depth, ...) and of its summary (status, step, val_loss, ...)"
+    )
 
 
 def read_runs(folders: Sequence[Path]) -> list[SavedRun]:

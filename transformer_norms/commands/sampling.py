@@ -2,30 +2,15 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 
-from transformer_norms.errors import InputError
-from transformer_norms.kinds import Integer, Number, node
+from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.run.loading import load, tokenizer
-from transformer_norms.validation import check
-
-
-@node
-class Options:
-    """The options of `generate`. A temperature of 0 takes the likeliest token; a top_k of 0, and a
-    top_p of 1, keep all tokens."""
-
-    tokens: Annotated[Integer, Field(ge=1)]
-    temperature: Annotated[Number, Field(ge=0, le=100)] = 0.8
-    top_k: Annotated[Integer, Field(ge=0)] = 0
-    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    seed: Annotated[Integer, Field(ge=0, lt=2**32)] = 0  # torch reads 32 bits of a seed
 
 
 @torch.no_grad()
@@ -44,6 +29,7 @@ def generate(
     `top_k` and `top_p` narrow the choice (`narrow`). Keys and values of the ids read so far are
     kept. When the context is full, its later half is read again and generation goes on from there.
     """
+    check_options(tokens, temperature, top_k, top_p, seed)
     generator = torch.Generator().manual_seed(seed)
     seen = prompt[-model.context :].tolist()
     cache, unread = model.new_cache(), seen
@@ -86,19 +72,41 @@ def narrow(
     return logits
 
 
+def check_options(tokens: int, temperature: float, top_k: int, top_p: float, seed: int) -> None:
+    """Raises ConfigError for an option of sampling out of its range."""
+    if tokens < 1:
+        raise ConfigError(f"--tokens {tokens}: at least 1")
+    if not 0 <= temperature <= 100:
+        raise ConfigError(f"--temperature {temperature}: from 0 (the likeliest token) to 100")
+    if top_k < 0:
+        raise ConfigError(f"--top-k {top_k}: at least 1 token, or 0 for all")
+    if not 0 < top_p <= 1:
+        raise ConfigError(f"--top-p {top_p}: above 0, and at most 1, which keeps all tokens")
+    if not 0 <= seed < 2**32:  # of a larger seed torch's generator reads the last 32 bits alone
+        raise ConfigError(f"--seed {seed}: from 0 to {2**32 - 1}")
+
+
 def sample(
-    folder: str | Path, prompt: str, tokens: int = 200, plugins: str = "none", **options: float
+    folder: str | Path,
+    prompt: str,
+    tokens: int = 200,
+    *,
+    temperature: float = 0.8,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    plugins: str = "none",
 ) -> str:
-    """Returns the prompt and its continuation, up to the end of a document, from a run folder.
-    `options` are those of `generate`. Raises ConfigError for one out of its range."""
-    checked = check("", {"tokens": tokens, **options}, Options)
+    """Returns the prompt and its continuation, up to the end of a document, from a run folder."""
+    check_options(tokens, temperature, top_k, top_p, seed)
+    drawing = partial(generate, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     words = tokenizer(folder)
     start = words.encode(prompt).tolist()
     if not start:
         start = [words.end] if words.end is not None else words.encode("\n").tolist()[:1] or [0]
     model = load(folder, plugins)
     ids = list(start) if prompt else []
-    for chosen in generate(model, torch.tensor(start), **checked):
+    for chosen in drawing(model, torch.tensor(start), tokens):
         if chosen == words.end:
             break
         ids.append(chosen)

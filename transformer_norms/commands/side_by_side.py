@@ -52,7 +52,10 @@ def make_parser() -> Parser:
 
 def _compare(typed: Namespace) -> int:
     if not 2 <= len(typed.runs) <= len(_LETTERS):
-        raise ConfigError(f"{' '.join(typed.runs)}: name 2 to {len(_LETTERS)} runs")
+        raise ConfigError(
+            f"{' '.join(typed.runs)}: name 2 to {len(_LETTERS)} runs, such as {PROGRAM} runs "
+            "compare norm=rmsnorm norm=layernorm"
+        )
     runs = [SavedRun(find_one(text)) for text in typed.runs]
     folders = [run.folder.resolve() for run in runs]
     if twice := [folder for folder in folders if folders.count(folder) > 1]:

@@ -11,7 +11,7 @@ the words W to each term of A. A value with blanks, such as a typed equation, is
 import ast
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
@@ -19,14 +19,14 @@ from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import Values, words_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import suggestion, unknown
-from transformer_norms.text_tables import printable, shorten
+from transformer_norms.text_tables import printable
 
 LONGEST = 400  # characters
 _OPERATORS = {"(": "(", ")": ")", "-": "-", "under": "@", "over": "|"}  # as Python has them
 _WRONG = (
     "is not a contrast; a contrast is A - B, (A - B) under V - (A - B) under W, or A - B over KEY"
 )
-_LISTED = 300  # characters of the names of variants in a message
+_LISTED = 12  # variants in a message
 Words = tuple[str, ...]
 Terms = list[tuple[int, Words]]  # +1 or -1, and the words of the variant
 
@@ -182,11 +182,14 @@ def _variant(words: Words, fixed: Values, variants: Mapping[str, Values]) -> str
         return (whole or having)[0]
     term = repr(" ".join(words)) + "".join(f" at {key}={value}" for key, value in fixed.items())
     if having:
-        names = shorten(", ".join(having), _LISTED)
-        raise ConfigError(f"{term} names {len(having)} variants, {names}; add words")
+        raise ConfigError(f"{term} names {len(having)} variants, {_listed(having)}; add words")
     single = [words[0] for each in known.values() for words in each]
     every = {word for each in known.values() for word in chain(*each)}
     strange = [word for word in words if word not in every]
     near = suggestion(strange[0], single) if strange else suggestion(" ".join(words), known)
-    names = shorten(", ".join(variants), _LISTED)
-    raise ConfigError(f"{near}{term} names no variant; there are {names}")
+    raise ConfigError(f"{near}{term} names no variant; there are {_listed([*variants])}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

@@ -187,11 +187,13 @@ def _no_such_key(key: str, values: dict[str, Any]) -> str:
         for name in (options(parent) if parent in AXES else ())
     }
     if having := [option for option, held in files.items() if last in held.get(parent, held)][:3]:
-        return f"the chosen {parent} has no key '{key}'; those that have it: {', '.join(having)}"
+        return (
+            f"the chosen {parent} has no key '{key}'; choose one that has it: {', '.join(having)}"
+        )
     node = _node_at(values, parent) if parent else None
     others = [one for one in node or () if not (parent in AXES and one in _FIXED)]
-    shown = f"transformer-norms train --cfg job --package {parent} shows all"
-    allowed = f"keys of {parent} are {name_list(others, shown) or 'none'}"
+    listed = name_list(others, f"transformer-norms train --cfg job --package {parent} shows all")
+    allowed = f"keys of {parent} are {listed}" if listed else f"{parent} has no keys"
     known = [*flat(values), *values, *AXES, "config"]
     same = [one for one in known if one.rpartition(".")[2] == last and one != key][:1]
     meant = theirs(last) or same or [f"{parent}.{one}" for one in nearest(last, others)]

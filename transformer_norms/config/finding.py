@@ -1,13 +1,14 @@
 """Finds a run or a study by what a user types: a folder, a file in it, or a part of its name."""
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import nearest
 from transformer_norms.storage.reading import is_there
 from transformer_norms.text_tables import printable
 
@@ -15,6 +16,7 @@ RUNS = Path("runs")  # in the current folder
 CONFIG = "config.yaml"
 _OF_A_RUN = (CONFIG, "summary.json")
 _SHOWN = 4  # names in a message
+_ALIKE = 0.7  # quik is alike to quick, and nope not to norm
 
 
 def find_run(text: str | Path, origin: bool = False) -> Path:
@@ -111,13 +113,22 @@ def _find_below(text: str | Path, *groups: Sequence[Path]) -> Path:
             raise ConfigError(f"{text}: type more of one name; {fit}")
         if fitting:
             return max(fitting, key=lambda folder: (len(folder.name), folder.name))
-    names = dict.fromkeys(str(folder) for folders in groups for folder in folders)
-    near = difflib.get_close_matches(f"{RUNS}/{text}"[:200], names, _SHOWN, 0.0)
-    nearest = f"; the nearest are {', '.join(map(printable, near))}" if near else ""
-    raise ConfigError(
-        f"{text}: there is no such file or folder, and no name below ./{RUNS} has that in it"
-        f"{nearest}"
-    )
+    raise ConfigError(f"{text}: {_neighbours(text, list(dict.fromkeys(chain(*groups))))}")
+
+
+def _neighbours(text: str | Path, folders: Sequence[Path]) -> str:
+    """Returns what to say of a name that no folder has: the nearest names, or those that exist."""
+    none = "there is no such file or folder"
+    if not folders:
+        return f"{none}, and no run below ./{RUNS}"
+    parts = {part for folder in folders for part in re.split("[-/]", folder.as_posix())}
+    near = [one for word in re.split("[-/]", str(text)) for one in nearest(word, parts, _ALIKE)]
+    fits = [sum(part in folder.as_posix() for part in near) for folder in folders]
+    similar = [folder for folder, fit in zip(folders, fits, strict=True) if 0 < fit == max(fits)]
+    none = f"{none}, and no run below ./{RUNS} has that in its name"
+    if similar:
+        return f"did you mean {_names_text(similar)}? {none}"
+    return f"{none}; there are {_names_text(folders)}"
 
 
 def _folders_with(text: str | Path, folders: Sequence[Path]) -> list[Path]:

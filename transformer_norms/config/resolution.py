@@ -167,7 +167,9 @@ class _Resolving:
             return word
         if key in self.typed:
             itself = f"this placement sets {', '.join(own)} itself"
-            raise ConfigError(f"{key}={word}: {itself}; choose another placement")
+            raise ConfigError(
+                f"{key}={word}: {itself}; leave {key} out or choose another placement"
+            )
         return "none"
 
     def _read_norm(self, key: str, name: str) -> Nodes:

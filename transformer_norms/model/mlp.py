@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from transformer_norms.model.initialization import Linear
 from transformer_norms.names import Registry
 from transformer_norms.norms import Layer, nothing
 from transformer_norms.norms.parts.affine import wide
+from transformer_norms.norms.parts.analytic import needs_formula
 
 MLPS = Registry("mlp")
 ACTIVATIONS = Registry("activation")
@@ -43,7 +45,23 @@ def relu(x: Tensor) -> Tensor:
 @ACTIVATIONS("relu2")
 def relu2(x: Tensor) -> Tensor:
     """max(x, 0)^2      So et al. 2021 (Primer), arXiv:2109.08668"""
-    return F.relu(x).square()
+    return F.relu(x).square() if needs_formula() else _ReLU2.apply(x)  # type: ignore[no-untyped-call]
+
+
+class _ReLU2(torch.autograd.Function):
+    """With its gradient 2 max(x, 0) written out: two passes over memory fewer than autograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive.square()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return (grad * positive).mul_(2)
 
 
 @ACTIVATIONS("silu")
