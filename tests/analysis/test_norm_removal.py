@@ -273,6 +273,8 @@ def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(capsys, tmp_path
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; finished runs are written"
     rows = read_rows((tmp_path / "norm_removal.csv").read_text())
     assert {row["seed"] for row in rows} == {0}
+    assert run_of(0).name in (tmp_path / "norm_removal.md").read_text()
+    assert (tmp_path / "norm_removal.svg").is_file()
 
 
 def test_tuning_reads_on_where_the_run_stopped():
