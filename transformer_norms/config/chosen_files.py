@@ -31,7 +31,9 @@ def _plugin_title(axis: str, name: str, folder: Path | None) -> str:
     file = option_files(axis, folder)[name]
     if folder is None or not file.is_relative_to(folder):
         return ""
-    return f"plugins={folder}: {file.relative_to(folder).as_posix()}"
+    here = Path.cwd()
+    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    return f"plugins={shown}: {file.relative_to(folder).as_posix()}"
 
 
 def read_config_file(file: Path, title: str = "") -> dict[str, Any]:
