@@ -1,6 +1,7 @@
 """A norm in the place of another in a trained model: its weights, the tuning, and the control."""
 
 import json
+import re
 
 import pytest
 import small_studies as small
@@ -160,6 +161,15 @@ def test_the_control_is_the_run_continued_and_a_norm_in_its_own_place_has_its_bi
 # ----------------------------------------------------------------------------------- the command
 
 
+def test_a_norm_that_is_swapped_for_itself_has_no_gap(capsys):
+    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
+    assert main([str(run), "norm=rmsnorm", *STEPS]) == 0
+    (numbers,) = json.loads(capsys.readouterr().out.splitlines()[-1])["numbers"]
+    assert numbers["before"] == numbers["swapped"]
+    assert numbers["tuned"] == numbers["control"] != numbers["before"]
+    assert numbers["gap"] == 0
+
+
 def test_a_tuning_that_diverged_is_named_and_takes_no_part_in_the_mean():
     control = TuningLosses({"before": 0, "tuned": 9}, {"before": 2.0, "tuned": 1.5}, [2.0] * 9)
     ended = TuningLosses({"swapped": 0, "tuned": 9}, {"swapped": 3.0, "tuned": 1.75}, [2.0] * 9)
@@ -189,6 +199,13 @@ def test_a_variant_in_which_nothing_can_be_swapped_is_left_out_by_name(capsys):
     assert f"tuned on {4 * 16 * small.CONTEXT} tokens of text, validated on 60" in lines
     assert main([str(post), "final_norm=layernorm", *STEPS]) == 2
     assert capsys.readouterr().err.endswith(f": {why}\n")
+
+
+def test_a_variant_whose_config_refuses_the_swap_is_left_out_by_name(capsys):
+    runs = [small.run_of("study=refused", word) for word in ("qk_norm=head", "placement=qkv")]
+    assert main([str(runs[0].parent), "qk_norm=layernorm", *STEPS, "--baseline", "none"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"LEFT OUT: [^:]*qkv[^:]* \(seed 0\): \S*qk_norm", said)
 
 
 @pytest.mark.parametrize("make", [small.gpt2, pytest.param(small.llama, marks=pytest.mark.nightly)])

@@ -207,6 +207,13 @@ def test_sensitivity_is_the_mean_excess_over_the_best_rate_with_the_initial_loss
 # The verdicts
 
 
+def test_a_difference_within_the_margin_is_equivalent_although_its_bounds_leave_out_zero():
+    ours = [b + 0.004 + 0.5 * n for b, n in zip(BASE, NOISE, strict=True)]
+    comparison = comparison_of(ours, BASE)
+    assert 0 < comparison.bounds[0] < comparison.bounds[1] < 0.005
+    assert comparison.verdict == "equivalent"
+
+
 @pytest.mark.parametrize("looks", [1, 2])
 @pytest.mark.parametrize("edge", [0, 1])
 def test_no_word_on_the_loss_is_given_while_a_best_value_is_at_an_edge(edge, looks):

@@ -115,14 +115,27 @@ BROKEN += [["broken.py", NORM.format(name="rmsnorm"), "'rmsnorm' is taken"]]
 
 
 @pytest.mark.parametrize(("file", "text", "fragment"), BROKEN)
-def test_a_broken_plugin_is_one_line_that_says_what_is_wrong(file, text, fragment, tmp_path):
+def test_a_broken_plugin_is_one_line_that_says_what_is_wrong(
+    file, text, fragment, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path.parent)
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     axis = path.parent.name
-    typed = [f"plugins={tmp_path}", *([f"{axis}={path.stem}"] if axis in AXES else [])]
+    typed = [f"plugins={tmp_path.name}", *([f"{axis}={path.stem}"] if axis in AXES else [])]
     line = refused(read_request if axis == "sweep" else compose, typed)
     assert fragment in line
+    names_a_choice = "layernrm" in text  # of another axis, which has no file
+    assert (
+        line.startswith(f"plugins={tmp_path.name}: {file}: ") or names_a_choice or axis not in AXES
+    )
+
+
+def test_an_unknown_option_next_to_plugins_says_where_your_own_are(mine):
+    line = refused(compose, [plugins(mine), "norm=mynrm"])
+    assert "did you mean 'mynorm'" in line
+    assert line.endswith(f"; your own are in {mine}/configs/norm")
 
 
 @pytest.mark.parametrize(

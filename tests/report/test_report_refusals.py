@@ -1,5 +1,7 @@
 """Which runs a report does not compare, and what it does not answer: in one line, by the name."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from run_folders import (
     PRE,
     by_name,
     config_of,
+    folder,
     make_record,
     make_run,
     make_study,
@@ -19,6 +22,7 @@ from run_folders import (
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
+from transformer_norms.report.gathering import read_study
 
 OTHER = {
     "data": ({"data__documents": 7}, "data.documents", "12000", "7"),
@@ -122,3 +126,14 @@ def test_what_cannot_be_answered_is_refused_in_one_line(typed, said, capsys):
     assert said in error
     assert len(error.splitlines()) == 1
     assert not Path("study/table.md").exists()
+
+
+def test_a_run_of_another_identity_in_a_planned_folder_counts_as_missing():
+    make_study("study", {"pre": PRE, "post": PRE})
+    here, there = folder("pre", 0), folder("post", 0)
+    own, planned_there = (json.loads((one / "summary.json").read_text())["identity"]
+                          for one in (here, there))  # fmt: skip
+    shutil.rmtree(there)
+    shutil.copytree(here, there)
+    assert read_study([Path("study")]).count()["missing"] == 1
+    assert f"its identity is {own}, and the sweep planned {planned_there} there" in text()

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
 from run_folders import (
     PRE,
@@ -26,6 +27,7 @@ from run_folders import (
 )
 
 from transformer_norms.comparison.sweep_record import Asked, Look, Seen
+from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
@@ -84,6 +86,13 @@ def test_sweeps_of_two_questions_are_no_study(capsys):
     assert tree("runs") == before
 
 
+def test_typed_runs_that_must_not_be_compared_with_a_sweep_are_refused():
+    make_study("runs/grid", {"pre": PRE, "post": POST})
+    typed("runs/own", {"sandwich": SANDWICH}, trainer__steps=80)
+    with pytest.raises(ConfigError, match=r"trainer.steps \(horizon\): 80 in"):
+        findings(read_study([Path("runs/grid"), Path("runs/own")]))
+
+
 def test_seeds_typed_after_a_look_are_tested_as_that():
     losses = {"pre": PRE, "post": POST}
     seen = [Seen({"placement": name}, [0, 1, 2]) for name in losses]
@@ -118,6 +127,17 @@ def typed_at(overrides, loss, seed=0, began=1e9, **keys):
     folder = make_run("study", config_of(overrides, seed, **keys), loss)
     os.utime(folder / "config.yaml", (began, began))
     return folder
+
+
+def test_a_rate_that_differs_next_to_a_choice_is_told_next_to_the_verdict():
+    for seed in (0, 1):
+        typed_at([], 2.30 + 0.01 * seed, seed)
+        typed_at(["norm=layernorm"], 2.31, seed, optimizer__lr=0.002)
+    table = text(baseline={"norm": "rmsnorm"})
+    assert by_name(table, "layernorm")["verdict"] != "baseline"
+    told = next(line for line in table.splitlines() if "differs in more" in line)
+    assert "it differs in more (rmsnorm in brackets): " in told
+    assert "optimizer.lr 0.002 (0.003)" in told
 
 
 def test_two_runs_that_differ_in_one_choice_are_compared_with_the_default(capsys):

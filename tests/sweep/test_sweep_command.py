@@ -213,6 +213,7 @@ def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monk
     answer = json.loads(out.splitlines()[-1])
     assert (code, answer["finished"], answer["failed"]) == (0, 2, 0), err
     assert Path("used.txt").is_file()
+    assert not list(Path("runs").rglob("multirun.yaml"))  # which hydra.multirun writes
 
 
 @pytest.mark.goal("S2")

@@ -229,6 +229,7 @@ def test_without_a_file_each_axis_first_value_is_the_baseline():
     assert question.fixed == {"trainer.steps": 5}
     assert len(question.variants) == 4
     ordered = read_request(["placement=pre,post", "data.seed=7,8", "seed=0,1"]).question
+    assert read_request(["norm=rmsnorm,dyt", "data.seed=7,8", "seed=3..6"]).question.until_decided
     assert ordered.baseline == {"placement": "pre"}  # in each order
     assert (count_pairs(ordered), count_comparisons(ordered)) == (2, 0)
 

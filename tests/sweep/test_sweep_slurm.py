@@ -172,6 +172,40 @@ def test_a_command_that_waits_does_not_submit_pilots_for_ever(slurm, capsys):
     assert "the pilots ended without it; their logs are in runs/mine/slurm" in err
 
 
+def test_a_signal_while_the_command_waits_submits_no_other_pilots(slurm, capsys, monkeypatch):
+    def be_killed_and_stop(stopping):
+        slurm.left = 4
+        with suppress(Killed):  # some runs have ended, and the pilots too
+            run_pilots("0")
+        stopping.stop_requested = True
+
+    monkeypatch.setattr(pilots, "_pause", be_killed_and_stop)
+    answer, code, _ = command(capsys, "launcher.wait=true")
+    assert (code, answer["finished"], submissions()) == (75, 4, ["job-0"])
+
+
+@pytest.mark.parametrize("record", ["{", "{}", "[]"])
+def test_a_damaged_record_of_what_was_submitted_is_refused_once(record, slurm, capsys):
+    command(capsys)
+    Path("runs/mine/slurm/mine.json").write_text(record)
+    with pytest.raises(ConfigError, match="^runs/mine/slurm/mine.json: "):
+        command(capsys)
+    assert submissions() == ["job-0"]
+
+
+def test_an_unexpected_error_with_slurm_is_not_tried_again_for_each_run(slurm, capsys, monkeypatch):
+    asked = []
+
+    def fail(*_):
+        asked.append(1)
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr(pilots, "submit", fail)
+    with pytest.raises(RuntimeError, match="no idea"):
+        command(capsys)
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "code", "submitted"),
     [("slurm_load_jobs error: Unable to contact slurm controller", 75, 1),

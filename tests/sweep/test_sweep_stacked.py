@@ -152,6 +152,19 @@ def test_a_signal_saves_all_runs_of_a_stack_and_the_same_command_goes_on(capsys,
     check_equal(runs_of("alone"), runs_of("stacked"))
 
 
+def test_a_run_of_a_stack_whose_files_cannot_be_deleted_fails_alone(capsys, monkeypatch):
+    def refuse(folder):
+        if "-s1-" in folder.name:
+            raise OSError("a bad block")
+
+    monkeypatch.setattr(launching, "keep_weights_only", refuse)
+    monkeypatch.setattr("transformer_norms.sweep.drive.look_at_ended", lambda *_: None)
+    command = ["trainer.steps=2", "trainer.probe_every=0", "seed=0,1"]
+    err = go(capsys, *command)[-1]
+    assert "the variant s1: failed: OSError: a bad block\n" in err
+    assert "the variant s0: finished" in err
+
+
 def test_runs_of_two_variants_or_of_other_settings_are_no_stack(capsys):
     typed = ["norm=rmsnorm,layernorm", "seed=0,1,2,3", "optimizer.lr=1e-3,3e-3", "trainer.steps=1"]
     _, jobs = plan_sweep((*EXACT, *typed, "trainer.probe_every=0"))

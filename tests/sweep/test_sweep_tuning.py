@@ -214,17 +214,22 @@ def done_job(run, summary):
 
 class Harness:
     """A tuner of two norms, all of whose rounds have been run. The loss of a run is a function of
-    its norm, its rate and its seed."""
+    its norm, its rate and its seed. `done` has the summaries of the runs so
+    far, of which there may be `most`."""
 
-    def __init__(self, tuning, loss, data=None):
-        jobs, variants = [], [{"norm": norm} for norm in NORMS]
-        self.tuner = Tuner(tuning, variants, variants[0], lambda *pair: True, print)
+    def __init__(self, tuning, loss=valley, data=None, done=None, most=math.inf):
+        jobs, variants, self.lines = [], [{"norm": norm} for norm in NORMS], []
+        self.done = {} if done is None else done
+        self.tuner = Tuner(tuning, variants, variants[0], lambda *pair: True, self.lines.append)
         for pairs in self.tuner.rounds():
             for seed, (variant, point) in itertools.product(tuning.seed, pairs):
                 run = PlannedRun("a", "0" * 16, "tune", variant, point, seed)
-                jobs.append(
-                    done_job(run, summary(loss(variant["norm"], point[LR], seed), data=data))
-                )
+                if run.place not in self.done:
+                    if len(self.done) == most:
+                        raise Killed
+                    ended = summary(loss(variant["norm"], point[LR], seed), data=data)
+                    self.done[run.place] = ended
+                jobs.append(done_job(run, self.done[run.place]))
             self.tuner.read(jobs)
 
     def points(self, norm):
@@ -272,6 +277,22 @@ def test_a_variant_that_fails_everywhere_goes_down_and_has_nothing_to_tune():
     down = [point[LR] for point in harness.points("layernorm")[3:]]
     assert down == pytest.approx([1e-3 / 2**step for step in range(1, 9)], rel=2e-3)
     assert harness.tuner.lines()[1:] == ["layernorm: nothing to tune, every trial failed"]
+
+
+@pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart):
+    keys = {LR: RATES, WARMUP: [10, 20], INIT: ["mup", "scaled"]}
+    tuning, done = Tuning(keys, [100, 101]), {}
+    calm = Harness(tuning)
+    for runs in range(1, len(calm.done), apart):
+        with pytest.raises(Killed):
+            Harness(tuning, done=done, most=runs)
+    again = Harness(tuning, done=done)
+    assert [*done] == [*calm.done]  # none twice, none more, in the same order
+    assert again.tuner.choices() == calm.tuner.choices()
+    assert again.lines == calm.lines
+    assert again.tuner.lines() == calm.tuner.lines()
+    assert again.tuner.searches[1].outward > 1
 
 
 # ---------------------------------------------------------------------------- as a sweep's stage

@@ -330,7 +330,7 @@ TROUBLE = "run: CommError: no network"
     [
         ("true", ""),
         ("exit 3", "its process ended with code 3"),
-        (f"echo '{TROUBLE}'", TROUBLE),
+        (f"echo 'other: {TROUBLE}'; echo '{TROUBLE}'", TROUBLE),
         ("exec sleep 60", "not all of it is written yet"),
     ],
 )
@@ -382,3 +382,9 @@ def test_disabled_starts_nothing(monkeypatch):
 def test_a_folder_that_is_no_run_is_one_line_and_2(tmp_path, capsys):
     assert main(["sync", str(tmp_path / "missing")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "runs/study/run").mkdir(parents=True)
+    (tmp_path / "runs/study/run/summary.json").write_text("{}")
+    (tmp_path / "runs/study/run/metrics.jsonl").touch()
+    assert main(["sync", str(tmp_path / "runs")]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("runs: neither a run folder nor a study with runs in it\n")

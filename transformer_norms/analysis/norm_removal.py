@@ -42,6 +42,7 @@ from transformer_norms.commands.terminal import Parser, number_from
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
+from transformer_norms.errors import ConfigError
 from transformer_norms.hf.facts import biasable_roles
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.sites import NormPlace, place_of
@@ -110,7 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | str | Path]:
     """Tunes a model while its norms are frozen, and as it is. Then folds the frozen norms."""
     order = FreezingOrder(norm_stages(tunable.model), typed.start, typed.gap)
-    without = compose_normless(tunable.own, tunable.model)
+    try:
+        without = compose_normless(tunable.own, tunable.model)
+    except ConfigError as error:
+        raise Unmeasured(str(error)) from None
     if order.end >= tunable.config.trainer.steps:
         raise Unmeasured(
             f"trainer.steps={tunable.config.trainer.steps}: the last norm goes at step {order.end};"

@@ -49,12 +49,21 @@ class HydraLauncher(Launcher):
         self.at_once = int("hydra/launcher=basic" in words)
 
     def run(self, stacks: Stacks, stopping: Stopping) -> dict[Path, JobEnd]:
+        from hydra._internal.callbacks import Callbacks
+        from hydra.core.plugins import Plugins
+        from hydra.types import HydraContext, RunMode
+
         jobs = list(chain(*stacks))
-        task = partial(_run_job, [list(job.overrides) for job in jobs])
-        numbers = ",".join(map(str, range(len(jobs))))
+        # hydra.multirun composes a config for each job first, and leaves a file in the study.
         with _hydra(self.words, self.study, {"job": 0}) as hydra:
-            batches = hydra.multirun("sweep", task, [*self.words, f"job={numbers}"])
-            returned = chain(*batches)
+            config = hydra.compose_config("sweep", list(self.words), run_mode=RunMode.MULTIRUN)
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=HydraContext(hydra.config_loader, Callbacks(config)),
+                task_function=partial(_run_job, [list(job.overrides) for job in jobs]),
+                config=config,
+            )
+            numbers = [[f"job={number}"] for number in range(len(jobs))]
+            returned = launcher.launch(numbers, initial_job_idx=0)
             return {job.folder: one.return_value for job, one in zip(jobs, returned, strict=True)}
 
 

@@ -1,5 +1,6 @@
 """The files of the options that are chosen: which of them exist, and what they hold together."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from transformer_norms.config.tree import CHOSEN, ReadOption, flat, marked
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark
 from transformer_norms.names import AXES, folder_of_configs, option_files, options, unknown
-from transformer_norms.storage.reading import read_yaml, real_path
+from transformer_norms.storage.reading import LONGEST_YAML, parse_yaml, read_bytes, real_path
 
 OF_A_COMMAND = frozenset(marked(Mark.NOT_SAVED))  # the keys that no file and no saved run sets
 # The axes whose files have keys of several groups, and the keys in such a file.
@@ -21,14 +22,30 @@ _TO_CHOOSE = "a file chooses under 'defaults:', as '- override /norm: layernorm'
 
 def option_content(axis: str, name: str, folder: Path | None = None) -> dict[str, Any]:
     """Returns what configs/AXIS/NAME.yaml holds. `folder` is a folder of plugins."""
-    return read_config_file(option_files(axis, folder)[name])
+    file = option_files(axis, folder)[name]
+    return read_config_file(file, _plugin_title(axis, name, folder) or str(file))
 
 
-def read_config_file(file: Path) -> dict[str, Any]:
-    """Returns the keys of a file of configs/. Raises ConfigError where it is not YAML."""
-    content = read_yaml(real_path(file), values_only=False)
+def _plugin_title(axis: str, name: str, folder: Path | None) -> str:
+    """Returns how an error names an option's file in a folder of plugins; '' for our own file."""
+    file = option_files(axis, folder)[name]
+    if folder is None or not file.is_relative_to(folder):
+        return ""
+    here = Path.cwd()
+    shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+    return f"plugins={shown}: {file.relative_to(folder).as_posix()}"
+
+
+def read_config_file(file: Path, title: str = "") -> dict[str, Any]:
+    """Returns the keys of a file of configs/, which an error names by its `title`. Raises
+    ConfigError where it is not YAML."""
+    title, data = title or str(file), read_bytes(real_path(file), LONGEST_YAML)
+    if data.startswith(BOM_UTF8):
+        why = "it begins with a byte order mark; save it as UTF-8 without one"
+        raise ConfigError(f"{title}: {why}")
+    content = parse_yaml(data, title, values_only=False)
     if not isinstance(content, dict | None):
-        raise ConfigError(f"{file}: a list is not allowed; it should be keys")
+        raise ConfigError(f"{title}: a list is not allowed; it should be keys")
     return {str(key): value for key, value in (content or {}).items()}
 
 
@@ -57,7 +74,9 @@ def check_option(pair: Typed, folder: Path | None) -> None:
     known = options(pair.key, folder)
     if not isinstance(pair.value, (str, int, float, bool)) or pair.word not in known:
         line = unknown(pair.key, pair.word, known)
-        if folder is None and not line.startswith("did you mean"):
+        if folder is not None:
+            line += f"; your own are in {folder}/configs/{pair.key}"
+        elif not line.startswith("did you mean"):
             line += "; one of your own needs plugins=FOLDER"
         raise ConfigError(f"{pair}: {line}")
 
@@ -108,14 +127,15 @@ def _read_option(
     if name in above:
         raise ConfigError(f"{axis}={name}: its defaults lead back to itself")
     content = option_content(axis, name, folder)
+    title = _plugin_title(axis, name, folder) or f"{axis}={name}"
     extended: dict[str, Any] = {}
     choices: dict[str, str] = {}
     defaults = content.pop("defaults", ())
     for key, value in content.items() if axis in ACROSS else ():
         if key not in ACROSS[axis]:
-            raise ConfigError(f"{axis}={name}: {unknown('key', key, ACROSS[axis])}")
+            raise ConfigError(f"{title}: {unknown('key', key, ACROSS[axis])}")
         if key in AXES and isinstance(value, str):
-            raise ConfigError(f"{axis}={name}: '{key}: {value}' chooses nothing; {_TO_CHOOSE}")
+            raise ConfigError(f"{title}: '{key}: {value}' chooses nothing; {_TO_CHOOSE}")
     for entry in defaults:
         if isinstance(entry, str) and entry != "_self_":
             below, further = _read_option(axis, entry, folder, (*above, name))
@@ -124,6 +144,6 @@ def _read_option(
             chosen = key.removeprefix("override /")
             if chosen == key or chosen not in AXES or axis not in ACROSS:
                 rule = _TO_CHOOSE if axis in ACROSS else f"a file of {axis} has keys of {axis} only"
-                raise ConfigError(f"{axis}={name}: defaults: '{key}' chooses nothing; {rule}")
+                raise ConfigError(f"{title}: defaults: '{key}' chooses nothing; {rule}")
             choices = {**choices, chosen: str(word)}
     return merge(extended, content), choices

@@ -27,7 +27,8 @@ def check_plugins(text: str) -> Path | None:
     for file in sorted((folder / "configs").glob("*/*.yaml")):
         axis, where = file.parent.name, f"plugins={text}: configs/{file.parent.name}"
         if axis in AXES and file.stem in options(axis):
-            raise ConfigError(f"{where}: {axis}={file.stem} is ours; name it otherwise")
+            line = f"{axis}={file.stem} is ours; name it otherwise"
+            raise ConfigError(f"{where}/{file.name}: {line}")
         if axis not in AXES and nearest(axis, AXES, cutoff=0.7):  # a misspelled axis
             raise ConfigError(f"{where}: {unknown('axis', axis, AXES)}")
     return folder

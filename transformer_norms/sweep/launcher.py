@@ -31,11 +31,13 @@ class Launcher:
     """Runs the jobs of a sweep: ours in workers or in pilots of Slurm, or one of Hydra's.
 
     `at_once` is how many runs go on at a time, 0 if that is not known. `stacked` is the largest
-    number of runs that train as one, or none.
+    number of runs that train as one, or none. `can_run_alone` says whether `run` may be called
+    for single jobs of a sweep.
     """
 
     at_once = 0
     stacked: int | str = "none"
+    can_run_alone = True
 
     def run(self, stacks: Stacks, stopping: Stopping) -> dict[Path, JobEnd]:
         """Returns how each job ended, by its folder. Where `stopping.stop_requested` is set, the

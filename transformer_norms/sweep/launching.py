@@ -5,7 +5,7 @@ import io
 import re
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -67,7 +67,8 @@ def _trains_alone(config: Config) -> bool:
 
 def launch(launcher: Launcher, stacks: Stacks, say: Say, stopping: Stopping) -> dict[Path, JobEnd]:
     """Runs stacks of jobs and returns how each job ended, by its folder. Where the launcher breaks
-    down, it gets each job alone: a job that breaks it breaks it for no other."""
+    down, it gets each job alone, if it `can_run_alone`: a job that breaks it breaks it for no
+    other."""
     jobs = list(chain(*stacks))
     if all(job.ended for job in jobs):
         return {job.folder: JobEnd("finished") for job in jobs}
@@ -76,6 +77,8 @@ def launch(launcher: Launcher, stacks: Stacks, say: Say, stopping: Stopping) -> 
     except (ConfigError, StorageError):  # a setting of the launcher's is wrong, or the disk is full
         raise
     except (Exception, SystemExit) as error:
+        if not launcher.can_run_alone:
+            raise
         line = describe_error(error)
         say(f"the launcher broke down: {line}")
         if stopping.stop_requested:
@@ -104,7 +107,7 @@ def run_jobs(jobs: Sequence[Sequence[str]]) -> list[JobEnd]:
             works = [partial(train, c, weights_only=not c.trainer.keep_optimizer) for c in configs]
             if len(jobs) > 1:
                 return _train_stack(configs, works, stop)
-            return [_end_of(works[0]())]
+            return [_end_of(works[0], stop)]
     except BaseException as error:
         return [_failure(error, stop)] * len(jobs)
     finally:
@@ -137,19 +140,19 @@ def _train_stack(configs: Sequence[Config], works: Sequence[Any], stop: Stopping
             one.stop_requested |= stop.stop_requested
 
     with machine.deterministic(device):
-        runs = stack.run(begun, pass_on)
-    ends = [
-        _failure(error, stop) if (error := run.exception()) else _end_of(run.result())
-        for run in runs
-    ]
+        ends = [_end_of(run.result, stop) for run in stack.run(begun, pass_on)]
     if stack.reason:
         ends[0] = replace(ends[0], remark=f"not stacked in every step: {stack.reason}")
     return ends
 
 
-def _end_of(summary: Mapping[str, Any]) -> JobEnd:
-    """Returns how a run ended that has this summary."""
-    keep_weights_only(Path(summary["folder"]))
+def _end_of(work: Callable[[], Mapping[str, Any]], stop: Stopping) -> JobEnd:
+    """Returns how a run ended, whose summary `work` returns."""
+    try:
+        summary = work()
+        keep_weights_only(Path(summary["folder"]))
+    except BaseException as error:
+        return _failure(error, stop)
     return JobEnd(summary["status"])
 
 

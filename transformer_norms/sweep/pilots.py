@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -32,7 +32,7 @@ from transformer_norms.run.folder import path_text
 from transformer_norms.signals import AGAIN, Stopping
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.locks import wait_for_lock
-from transformer_norms.storage.reading import is_there, read_json
+from transformer_norms.storage.reading import is_there, read_typed
 from transformer_norms.sweep.drive import run_sweep
 from transformer_norms.sweep.launcher import JobEnd, Launcher, Stacks
 from transformer_norms.sweep.planning import Job
@@ -46,8 +46,17 @@ _MOST_REQUEUES = 1000  # at the time limit; a preempted pilot does not count
 _OURS = ("launcher=", "launcher.")
 
 
+@dataclass(frozen=True)
+class Submission:
+    """An array of pilots, as Slurm knows it."""
+
+    job: str
+
+
 class Pilots(Launcher):
     """The pilots of one sweep, as the command that was typed sees them."""
+
+    can_run_alone = False  # pilots run the whole sweep, and each call may submit others
 
     def __init__(self, settings: SlurmSettings, command: Sequence[str], request: Request) -> None:
         _check_slurm()
@@ -69,6 +78,8 @@ class Pilots(Launcher):
             at_work, missing = self._look_or_submit(jobs), _count_missing(jobs)
             while at_work and self.settings.wait and not stopping.stop_requested:
                 _pause(stopping)
+                if stopping.stop_requested:
+                    break
                 if not (_count_missing(jobs) and pilot_states(at_work)):
                     # Other pilots are submitted where these have ended after some progress.
                     before, missing = missing, _count_missing(jobs)
@@ -85,7 +96,7 @@ class Pilots(Launcher):
         missing = plural(_count_missing(jobs), "run")
         with wait_for_lock(self.folder):  # one command at a time submits
             if is_there(self.record):
-                before = read_json(self.record)["job"]
+                before = read_typed(self.record, Submission).job
                 if states := pilot_states(before):
                     runs = Counter(job.state for job in jobs if not job.ended)
                     say(f"slurm: job {before}: {_text(states)}; not ended: {_text(runs)}")
@@ -94,7 +105,7 @@ class Pilots(Launcher):
                     return None
                 say(f"slurm: the pilots of job {before} have ended without {missing}; {self.logs}")
             now = submit(self.settings, self.command, self.folder, self.name)
-            write_json(self.record, {"job": now})
+            write_json(self.record, asdict(Submission(now)))
         say(
             f"slurm: submitted job {now}, {plural(self.settings.pilots, 'pilot')} for {missing}; "
             f"squeue --jobs={now} shows them, scancel {now} ends them, {self.logs}"

@@ -16,6 +16,7 @@ from transformer_norms.comparison.sweep_record import (
     names_of,
 )
 from transformer_norms.comparison.verdict import MARGIN
+from transformer_norms.config.chosen_files import option_content
 from transformer_norms.config.overrides import (
     HORIZONS,
     as_typed,
@@ -27,7 +28,6 @@ from transformer_norms.config.plugins import check_plugins
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Number
 from transformer_norms.names import option_files, unknown
-from transformer_norms.storage.reading import read_yaml, real_path
 from transformer_norms.sweep.design import (
     MOST_RUNS,
     NO_TUNING,
@@ -134,7 +134,6 @@ def read_request(arguments: Iterable[str]) -> Request:
         question, _ = _replace_typed(Question("", {}), typed)
         first = {key: values[0] for key, values in question.vary.items() if key != ORDER}
         question = replace(question, baseline=first)
-        check_question("-m", question)
         # Never the study's name: the record of a sweep of that name may lie in the study.
         return Request("main", question, named=False)
     name, plugins = str(names[0]), typed.get("plugins", ["none"])[0]
@@ -149,18 +148,16 @@ def read_request(arguments: Iterable[str]) -> Request:
 
 def read_question(name: str, plugins: str = "none") -> Question:
     """Reads configs/sweep/NAME.yaml; ConfigError names the key that is wrong."""
-    files = option_files("sweep", check_plugins(plugins))
+    folder = check_plugins(plugins)
+    files = option_files("sweep", folder)
     if name not in files:
         raise ConfigError(f"sweep={name}: {unknown('sweep', name, files)}")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}", name):
         raise ConfigError(f"sweep={name}: a sweep's name has letters, digits, _ . and - only")
+    keys = option_content("sweep", name, folder)
     try:
-        content = read_yaml(real_path(files[name]), values_only=False)
-        if not isinstance(content, dict):
-            raise ConfigError("a list is not allowed; it should be keys")
-        keys = {str(key): value for key, value in content.items()}
         question = build(Question, "", cross(keys))
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)
     for refusal in wrong_contrasts(question).values():

@@ -8,7 +8,6 @@ from pathlib import Path
 from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
-from transformer_norms.run.reader import run_folders
 from transformer_norms.tracking.wishes import resolve_mode
 
 _EPILOG = """
@@ -32,14 +31,10 @@ def make_parser() -> Parser:
 
 def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> int:
     """Shows each run folder, and the report of each study, whole."""
-    shown: list[Path] = []
-    for place in map(find_study, named):
-        folder = place if place.is_dir() else place.parent
-        found = [run for run in run_folders(folder) if (run / "metrics.jsonl").is_file()]
-        found += [folder] if (folder / "report.html").is_file() else []
-        if not found:
-            raise ConfigError(f"{folder}: neither a run folder nor a study with runs in it")
-        shown += found
+    places = map(find_study, named)
+    folders = [place if place.is_dir() else place.parent for place in places]
+    shown = [run for folder in folders for run in _runs_to_show(folder)]
+    shown += [folder for folder in folders if (folder / "report.html").is_file()]
     if mode == "disabled":
         print("W&B is disabled (WANDB_MODE); nothing is mirrored", file=sys.stderr)
         return 0
@@ -58,6 +53,16 @@ def sync(named: Sequence[str | Path], mode: str, with_model: bool = False) -> in
         failed = max(failed, code)
         print(f"{folder.name}: {outcome}", file=sys.stderr)
     return failed
+
+
+def _runs_to_show(folder: Path) -> list[Path]:
+    """Returns the folder itself if it is a run's, and the run folders of a study."""
+    if (folder / "metrics.jsonl").is_file():
+        return [folder]
+    runs = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
+    if not runs:
+        raise ConfigError(f"{folder}: neither a run folder nor a study with runs in it")
+    return runs
 
 
 main = command(

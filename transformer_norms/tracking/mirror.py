@@ -85,7 +85,8 @@ class Mirror:
             process.kill()
             problems, _ = process.communicate()
             why = "not all of it is written yet"
-        if why := problems.decode().partition("\n")[0] or why:
+        told = problems.decode().splitlines()
+        if why := told[-1] if told else why:
             self._say(f"W&B: {why}; {self._sync} brings what is missing")
 
 
@@ -112,9 +113,10 @@ def _start(mode: str, tracking: Mapping[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def follow_stdin(mode: str, typed: str) -> None:
-    """Shows the folders that are named on stdin until the naming process is gone. What fails
-    first is a line on stdout, where W&B's own processes print nothing."""
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Shows the folders that are named on stdin until the naming process is gone. A failure is a
+    line on stdout, where W&B's own processes print nothing."""
+    answer = os.dup(1)
+    os.set_blocking(answer, False)  # nobody reads before the end: the line of a full pipe is lost
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     from transformer_norms.tracking.view import problem_of, show_folder
 
@@ -146,9 +148,8 @@ def follow_stdin(mode: str, typed: str) -> None:
             except Exception as error:  # the views of other folders go on
                 del views[folder]
                 problem, _ = problem_of(error, folder)
-                with suppress(OSError, ValueError):  # closed, once a problem is told
-                    print(f"{folder.name}: {problem}", file=answer)
-                    answer.close()
+                with suppress(OSError):
+                    os.write(answer, f"{folder.name}: {problem}\n".encode())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ wrote. Runs are grouped by variant and paired by seed, as in a report.
 import os
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from transformer_norms.analysis.outcome import (
     of_kind,
     shared,
 )
+from transformer_norms.analysis.rendering import files
 from transformer_norms.analysis.trained.subjects import Unmeasured, is_checkpoint
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sweep_record import Values, grouped, label
@@ -195,41 +197,59 @@ def measure_models(
     load: Load,
 ) -> Outcome:
     """Loads one model after the other, and measures it. Returns the rows of all, with the
-    differences of variants. The rows so far are written into the folder `--out` after each model.
+    differences of variants. The rows so far are written into the folder `--out` after each model,
+    and the other files, too, where an error or Ctrl-C ends this.
 
     A model for which `measure` raises Unmeasured is left out; ConfigError if none is left.
     """
     rows, saved, origins, members = list[Row](), list[str](), list[str](), [*subjects.members]
     sentences, texts = Said(list), Said(list)  # texts: how much text was read
-    for place, subject in enumerate(members, start=1):
-        of_all = f" ({place}/{len(members)})" * (len(members) > 1)
-        tell(f"loading {subject.title}{of_all}", 0, 0)
-        loaded = load(subject.folder, typed_keys(typed), typed.text)
-        try:
-            found = list(measure(loaded, _titled(tell, subject), typed))
-        except Unmeasured as error:
-            subjects.leave_out(subject, str(error))
-            if not subjects.members:
-                raise ConfigError(f"{subject.folder}: {error}") from None
-            continue
-        rows += [{**subject.columns, **one} for one in found if isinstance(one, Mapping)]
-        saved += [str(one) for one in found if isinstance(one, Path)]
-        origins.append(f"{subject.origin}; {loaded.text_line}")
-        texts[loaded.text_line].append(subject.name)
-        for sentence in (one for one in found if isinstance(one, str)):
-            sentences[sentence].append(subject.name)
-        if typed.out:
-            write_files(typed.out, {f"{analysis.name}.csv": csv_of(rows)})
-    return Outcome(
-        analysis,
-        rows,
-        subjects.words,
-        notices=[*subjects.left_out, *_with_names(texts, subjects.names)],
-        remarks=[*_with_names(sentences, subjects.names), *subjects.notes],
-        origins=origins,
-        comparisons=compare_numbers(subjects, rows, analysis.numbers),
-        saved=saved,
-    )
+
+    def outcome() -> Outcome:
+        return Outcome(
+            analysis,
+            rows,
+            subjects.words,
+            notices=[*subjects.left_out, *_with_names(texts, subjects.names)],
+            remarks=[*_with_names(sentences, subjects.names), *subjects.notes],
+            origins=origins,
+            comparisons=compare_numbers(subjects, rows, analysis.numbers),
+            saved=saved,
+        )
+
+    with _write_at_a_stop(typed.out, outcome):
+        for place, subject in enumerate(members, start=1):
+            of_all = f" ({place}/{len(members)})" * (len(members) > 1)
+            tell(f"loading {subject.title}{of_all}", 0, 0)
+            loaded = load(subject.folder, typed_keys(typed), typed.text)
+            try:
+                found = list(measure(loaded, _titled(tell, subject), typed))
+            except Unmeasured as error:
+                subjects.leave_out(subject, str(error))
+                if not subjects.members:
+                    raise ConfigError(f"{subject.folder}: {error}") from None
+                continue
+            rows += [{**subject.columns, **one} for one in found if isinstance(one, Mapping)]
+            saved += [str(one) for one in found if isinstance(one, Path)]
+            origins.append(f"{subject.origin}; {loaded.text_line}")
+            texts[loaded.text_line].append(subject.name)
+            for sentence in (one for one in found if isinstance(one, str)):
+                sentences[sentence].append(subject.name)
+            if typed.out:
+                write_files(typed.out, {f"{analysis.name}.csv": csv_of(rows)})
+    return outcome()
+
+
+@contextmanager
+def _write_at_a_stop(out: Path | None, outcome: Callable[[], Outcome]) -> Iterator[None]:
+    """Writes the outcome of the models that are done into `out` where an error or Ctrl-C comes."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the error itself is told
+            if out and (so_far := outcome()).rows:
+                write_files(out, files(so_far))
+        raise
 
 
 def _titled(tell: Tell, subject: Subject) -> Tell:

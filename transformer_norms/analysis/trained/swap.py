@@ -112,7 +112,10 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
 
 def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | str | Path]:
     """Tunes a model with the norms that are typed, and as it is."""
-    config, own = (compose_swapped(one, typed.swap) for one in (tunable.config, tunable.own))
+    try:
+        config, own = (compose_swapped(one, typed.swap) for one in (tunable.config, tunable.own))
+    except ConfigError as error:
+        raise Unmeasured(str(error)) from None
     model, swaps = swap_norms(tunable.model, config)
     trainer = tunable.trainer(model, config)
     swapped = tune(trainer, stay({0: SWAPPED}), SWAPPED, tell)

@@ -4,7 +4,9 @@ what differs between them beyond their seeds. A run that lies in several folders
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from transformer_norms.comparison.sweep_record import (
     FAILED_AT_START,
@@ -16,10 +18,14 @@ from transformer_norms.comparison.sweep_record import (
 )
 from transformer_norms.config.chosen_files import default_choices
 from transformer_norms.config.overrides import as_typed
+from transformer_norms.names import AXES_OF_A_RUN
 from transformer_norms.report.gathering.sources import Sources
 from transformer_norms.report.study import StudyRun, Variant
 from transformer_norms.run.folder import Attempts
-from transformer_norms.run.reader import SavedRun, differing_keys, newest_attempts, run_table
+from transformer_norms.run.reader import SavedRun, newest_attempts
+
+_CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"]
+_CHOICES += ["embed", "final_norm", "qk_norm", "v_norm"]
 
 
 def find_variants(runs: Sequence[StudyRun], records: Sequence[SweepRecord]) -> list[Variant]:
@@ -61,6 +67,12 @@ def _planned_run(
     """A planned run. A result at values that are no longer the best does not count: a wider grid
     has been tried since."""
     run = sources.read_run(folder)
+    if run and run.summary.identity != planned.identity:
+        sources.damaged[folder] = (
+            f"{folder}: its identity is {run.summary.identity}, and the sweep planned "
+            f"{planned.identity} there"
+        )
+        run = None
     absent = FAILED_AT_START if planned.folder in record.unbegun else "missing"
     absent = "damaged" if folder in sources.damaged else absent
     best = [choice.best for choice in record.tuned if choice.variant == planned.variant]
@@ -151,11 +163,13 @@ def _group_by_variant(
     runs: Sequence[SavedRun], asked: Sequence[str]
 ) -> list[tuple[Values, list[SavedRun]]]:
     """Each variant's values and its runs, which differ in nothing but their seed. The values are
-    those of the keys whose chosen values differ, and of the keys `asked` about."""
+    those of the choices that differ between variants, of the keys that differ between variants
+    whose choices are the same, and of the keys `asked` about."""
     alike = grouped(runs, lambda run: run.settings)
-    differing = differing_keys(run_table([members[0] for members in alike]))
-    axes = [key for key in differing if key not in ("seed", "data.seed")]
+    firsts = [members[0] for members in alike]
+    axes = [key for key in _CHOICES if len({str(run.typed(key)) for run in firsts}) > 1]
     axes += [key for key in asked if key not in axes]
+    axes += [key for key in _distinguishing_keys(firsts, axes) if key not in axes]
     groups = [(values_on(members[0], axes), members) for members in alike]
     for values, members in groups:
         if sum(values == others for others, _ in groups) > 1:
@@ -166,6 +180,24 @@ def _group_by_variant(
 def values_on(run: SavedRun, keys: Sequence[str]) -> Values:
     """The values of the keys that the run has: not every norm has an eps."""
     return {key: run.value(key) for key in keys if run.has(key)}
+
+
+def _distinguishing_keys(runs: Sequence[SavedRun], axes: Sequence[str]) -> list[str]:
+    """The dotted keys that differ among runs whose `axes` are the same."""
+    return [
+        key
+        for members in grouped(runs, lambda run: values_on(run, axes))
+        for key in sorted({key for run in members for key in run.settings})
+        if len({_setting(run, key) for run in members}) > 1
+    ]
+
+
+def _setting(run: SavedRun, key: str) -> str:
+    """The typed word of a key that may be `auto`: its derived value follows from other choices."""
+    value: Any = run.settings.get(key)
+    with suppress(KeyError, TypeError, AttributeError):  # a norm that follows from another choice
+        value = run.typed(key)
+    return json.dumps(value)
 
 
 # --------------------------------------------------------------------------- runs that do not count
