@@ -7,7 +7,7 @@ last. The manifest holds the size and the SHA-256 of each file, and a seal: its 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,16 +54,6 @@ class Draft:
             file.flush()
             os.fsync(file.fileno())
         self.files[name] = {"sha256": digest.hexdigest(), "size": size}
-
-    def add(self, name: str, write: Callable[[Path], object], needed: int | None = None) -> None:
-        """Adds the file that `write` writes to a path, and makes it durable."""
-        path = self.folder / name
-        with storage(path, needed):
-            write(path)
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            self.files[name] = {"sha256": digest, "size": path.stat().st_size}
 
     def seal(self, about: Mapping[str, Any]) -> None:
         """Writes the manifest. It holds `files`, and what is said `about` the folder."""
