@@ -7,7 +7,7 @@ last. The manifest holds the size and the SHA-256 of each file, and a seal: its 
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,17 @@ def remove_folder(path: Path) -> None:
     remove(aside)
 
 
-def verify_folder(path: Path, schema: int, optional: Collection[str] = ()) -> dict[str, Any]:
+def verify_folder(
+    path: Path,
+    schema: int,
+    optional: Collection[str] = (),
+    hash_file: Callable[[Path], str] = sha256,
+) -> dict[str, Any]:
     """Returns the manifest after every byte was checked. Raises DamagedError.
 
     A manifest whose seal is right is believed: only this project writes it. `optional` files may
-    have been deleted since, and are then not among the manifest's `files`.
+    have been deleted since, and are then not among the manifest's `files`. `hash_file` is for a
+    caller that remembers what it has hashed.
     """
     with name_damage(path):
         if path.is_symlink() or not path.is_dir():
@@ -117,7 +123,7 @@ def verify_folder(path: Path, schema: int, optional: Collection[str] = ()) -> di
             if size != described["size"]:  # seen before any byte is hashed
                 raise DamagedError(f"{path / name} has {size} bytes instead of {described['size']}")
         for name, described in manifest["files"].items():
-            if sha256(path / name) != described["sha256"]:
+            if hash_file(path / name) != described["sha256"]:
                 raise DamagedError(f"{path / name}: its bytes are not those that were written")
     return manifest
 
