@@ -226,7 +226,7 @@ def test_too_short_a_text_for_a_context_is_refused_with_both_numbers():
         (["a" * 9], "test", "tail", (0.1, 0.001)),
     ],
 )
-def test_a_part_without_text_is_refused_before_a_tokenizer_is_fitted(texts, part, split, shares):
+def test_a_part_without_text_is_refused(texts, part, split, shares):
     class NeverFitted(TOKENIZERS["byte"]):
         def fit(self, *given):
             raise AssertionError
