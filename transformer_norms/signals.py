@@ -78,15 +78,22 @@ class Stopping:
                 _watch.close()
                 _watch = None
 
-    def say(self, name: str) -> None:
-        """Says that the signal of this name has come. The outermost work speaks."""
+    def line(self, name: str) -> str:
+        """Returns the line that says that the signal of this name has come."""
+        what = self._outermost.what
+        if self.deferring:
+            return f"{name}: {what} with a checkpoint; once more ends it at once"
+        return f"{name}: {what}; the same command goes on"
+
+    def say(self, line: str) -> None:
+        """Prints a line. The outermost work speaks."""
         from transformer_norms.progress import say
 
-        outermost = _works[0] if _works else self
-        end = "; the same command goes on"
-        if self.deferring:
-            end = " with a checkpoint; once more ends it at once"
-        (outermost._print_line or say)(f"{name}: {outermost.what}{end}")
+        (self._outermost._print_line or say)(line)
+
+    @property
+    def _outermost(self) -> "Stopping":
+        return _works[0] if _works else self
 
 
 _works: list[Stopping] = []  # that are entered, the inner ones last
@@ -159,14 +166,15 @@ class Watch:
         name = signal.Signals(number).name
         if work is not None:
             work.stop_requested = True
-            _thread.start_new_thread(self._say, (work, name))
+            # The line is of the state that the signal found, which soon changes.
+            _thread.start_new_thread(self._say, (work, work.line(name)))
         elif self.ends:
             self._leave(f"{name}: stopped; the same command goes on")
 
-    def _say(self, work: Stopping, name: str) -> None:
+    def _say(self, work: Stopping, line: str) -> None:
         """In a separate thread: the terminal may be gone, and a reader may be stuck."""
         with suppress(OSError, ValueError):
-            work.say(name)
+            work.say(line)
         self._said.release()
 
     def _end_idle(self) -> None:

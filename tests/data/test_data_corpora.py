@@ -5,6 +5,7 @@ import inspect
 import json
 import lzma
 import math
+import os
 import re
 import sys
 import zipfile
@@ -128,7 +129,10 @@ def test_a_glob_is_read_in_sorted_order_and_identity_is_content_and_order(tmp_pa
     [
         ("missing.txt", "there is no file .*missing.txt"),
         ("*.csv", r"there is no file .*\*\.csv"),
-        ("folder", ".*folder: is not a file, but a folder"),
+        ("folder", r".*/folder: is not a file, but a folder; name files, e.g. FOLDER/\*.txt$"),
+        ("pipe", ".*/pipe: is not a file, but a pipe$"),
+        ("circle", ".*/circle: is a link; name what it leads to$"),
+        ("broken.txt", ".*/broken.txt: No such file or directory$"),
         ("empty.txt", ".*empty.txt is empty"),
         ("/proc/version", "/proc/version is empty"),  # as /proc/kmsg, whose readers wait
         ("latin.txt", ".*latin.txt is not UTF-8 at byte 3"),
@@ -137,6 +141,9 @@ def test_a_glob_is_read_in_sorted_order_and_identity_is_content_and_order(tmp_pa
 def test_a_path_that_cannot_be_read_is_refused_in_one_line_with_its_key(tmp_path, key, name, said):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "broken.txt").symlink_to("gone.txt")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 au lait")
     (tmp_path / "good.txt").write_text("good")
     good, wrong = str(tmp_path / "good.txt"), str(tmp_path / name)

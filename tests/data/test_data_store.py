@@ -180,9 +180,16 @@ def test_what_progress_raises_ends_the_building_and_leaves_no_trace(cache):
 def test_progress_counts_all_bytes():
     seen = []
     ready(tell=lambda what, *far: seen.append(far) if "MB" in what else None)
+    assert len(seen) >= len(TEXTS)  # one for each stretch
     total = sum(len(text) for text in TEXTS) / 1e6
     assert seen[-1] == (total, total)
     assert seen == sorted(seen)
+
+
+def test_a_stop_is_noticed_while_text_in_memory_is_encoded(cache):
+    with pytest.raises(KeyboardInterrupt):
+        ready(tell=stop_at("MB", 3))
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
 
 
 def test_what_dead_builders_left_is_removed_and_what_live_ones_write_is_not(cache):
@@ -220,5 +227,27 @@ def test_too_short_a_text_for_a_context_is_refused_with_both_numbers():
     ],
 )
 def test_a_part_without_text_is_refused(texts, part, split, shares):
+    class NeverFitted(TOKENIZERS["byte"]):
+        def fit(self, *given):
+            raise AssertionError
+
     with pytest.raises(InputError, match=rf"no text falls into {part} with data\.split="):
-        ready(Listed(texts), split=split, shares=shares)
+        ready(Listed(texts), NeverFitted(), split=split, shares=shares)
+
+
+def test_hashes_are_computed_once_a_process(cache, monkeypatch):
+    ready()
+    entry, hashed = entry_of(cache), []
+    recorded = lambda file: hashed.append(file) or sha256(file)  # noqa: E731
+    monkeypatch.setattr(token_cache, "sha256", recorded)
+    ready()
+    assert not [file for file in hashed if file.parent == entry]
+    os.utime(entry / "val.bin")
+    ready()
+    assert [file for file in hashed if file.parent == entry] == [entry / "val.bin"]
+
+
+def test_notes_of_a_corpus_that_cannot_be_called_are_left_out():
+    corpus = Listed()
+    corpus.notes = "some text"
+    assert ready(corpus).facts["notes"] == ready(Listed(name="other")).facts["notes"]

@@ -1,5 +1,6 @@
 import json
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from refusing import refused
 
 from transformer_norms.data import TOKENIZERS, load_tokenizer
-from transformer_norms.data.tokenizer import RankTokenizer, stretches
+from transformer_norms.data.tokenizer import FileTokenizer, RankTokenizer, stretches
 
 PROSE = "the cat sat on a mat and then it's gone, isn't it? Zebra naïve 日本語 x = 10**3;\n\n  def"
 WORDS = PROSE.split(" ")
@@ -116,6 +117,18 @@ def test_a_saved_tokenizer_is_json_and_comes_back_the_same(tokenizer):
     assert again.pieces == tokenizer.pieces
     text = " ".join(TEXTS[:5])
     assert np.array_equal(again.encode(text), tokenizer.encode(text))
+
+
+def test_a_tokenizer_with_state_encodes_on_one_thread_and_the_fast_ones_on_many():
+    class Plugin(type(BYTE)):
+        def encode(self, text):
+            threads.append(threading.get_ident())
+            return super().encode(text)
+
+    threads = []
+    list(Plugin(separated=True).encode_documents(TEXTS, separated=True, threads=4))
+    assert set(threads) == {threading.get_ident()}
+    assert (RankTokenizer.threaded, FileTokenizer.threaded) == (True, True)
 
 
 RANKS = BPE.save()["ranks"]

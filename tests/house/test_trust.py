@@ -16,6 +16,18 @@ def test_every_goal_has_a_test_that_carries_its_mark():
     assert set(re.findall(r'"(\w+)"', "".join(calls))) == set(trust.rows())
 
 
+def test_every_test_that_a_row_names_exists():
+    named = [re.findall(r"`(\w+\.py)::(\w+)`", cells[2]) for cells in trust.rows().values()]
+    files = {file.name: file.read_text() for file in Path(trust.__file__).parent.rglob("test_*.py")}
+    gone = [
+        f"{file}::{test}"
+        for row in named
+        for file, test in row
+        if not re.search(rf"^def {test}\(", files.get(f"test_{file}", ""), re.M)
+    ]
+    assert not gone
+
+
 TABLE = """# Trust: 0 of 0 goals are met
 
 | | goal | tests | measured | day |

@@ -34,6 +34,20 @@ def test_a_finished_run_is_found_done_and_no_file_changes(capfd):
     assert len(list(Path("runs/main").iterdir())) == 1
 
 
+@pytest.mark.goal("R7")
+@pytest.mark.nightly
+def test_the_command_of_a_finished_run_changes_no_file(measured):
+    go()
+    before, begun = tree("runs"), os.times()
+    again = subprocess.run([sys.executable, ROOT / "train.py", *BASE], stdout=subprocess.PIPE)
+    assert (again.returncode, json.loads(again.stdout)["status"]) == (0, "finished")
+    assert tree("runs") == before
+    ended = os.times()
+    seconds = sum(ended[2:4]) - sum(begun[2:4])  # of child processes
+    assert seconds < 6
+    measured(f"exit 0 after {seconds:.1f} s of the processor, {len(before)} files unchanged")
+
+
 def test_again_runs_beside_it_and_the_newest_is_then_meant():
     first, second, third = go(), go("again=true"), go()
     assert second["folder"] == first["folder"] + "-2"

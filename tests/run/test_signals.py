@@ -363,6 +363,23 @@ def test_a_signal_before_training_raises_and_one_in_training_asks(number):
         assert stopping.stop_requested
 
 
+def test_the_line_of_a_signal_is_of_the_state_in_which_it_came(monkeypatch):
+    said, later = [], []
+    with Stopping(said.append) as stopping:
+        start = signals._thread.start_new_thread
+        late = lambda do, given: later.append((do, given))  # noqa: E731
+        monkeypatch.setattr(signals._thread, "start_new_thread", late)
+        stopping.deferring = True
+        signal.raise_signal(signal.SIGTERM)
+        while not later:
+            time.sleep(0.01)
+        monkeypatch.setattr(signals._thread, "start_new_thread", start)
+        stopping.deferring = False
+        ((do, given),) = later
+        do(*given)
+    assert said == ["SIGTERM: this run stops with a checkpoint; once more ends it at once"]
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_judge_that_is_stopped_ends_with_75(number, monkeypatch):
     monkeypatch.setattr(judge, "_judge", lambda typed: signal.raise_signal(number))

@@ -1,23 +1,27 @@
-"""Tensors are saved and loaded as they are, in the memory of one of them."""
+"""Tensors are written one after the other and read by slices, in safetensors' own format."""
 
 import os
 import sys
 
+import numpy as np
 import pytest
+import safetensors.numpy
+import safetensors.torch
 import torch
 from checkpoints import read, save
 from new_process import run_python
-from torch import nn
+from safetensors import safe_open
+from torch import distributed, nn
 
 from transformer_norms.run import checkpoint
-from transformer_norms.run.checkpoint import NonFiniteError
+from transformer_norms.run.checkpoint import NonFiniteError, stream, stream_size
 from transformer_norms.storage.manifest import DamagedError
-from transformer_norms.training.tensors import load_optimizers, load_weights
+from transformer_norms.training.tensors import load_optimizers, load_weights, read_like
 
 WEIGHT = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
 GROUPS = {
     "none": {},
-    "weights": {"b.weight": WEIGHT, "a.weight": WEIGHT[2:].clone(), "gain": WEIGHT[0].clone()},
+    "weights": {"b.weight": WEIGHT, "a.weight": WEIGHT[2:], "tied": WEIGHT, "gain": WEIGHT[0]},
     "not contiguous": {"transposed": WEIGHT.t(), "expanded": WEIGHT[:1].expand(4, 5)},
     "no numbers": {"empty": torch.zeros(0, 3), "a": torch.ones(3), "none": torch.zeros(2, 0)},
     "one number": {"step": torch.tensor(3.0), "gain": torch.tensor([0.5])},
@@ -31,6 +35,15 @@ GROUPS = {
     "half precision": {"half": WEIGHT.half(), "odd": torch.ones(1, dtype=torch.bool)},
     "double precision": {"weight": WEIGHT.double()},
 }
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_stream_has_the_bytes_that_the_library_itself_writes(name):
+    group = GROUPS[name]
+    written = b"".join(bytes(piece) for piece in stream(group))
+    copies = {key: tensor.clone().contiguous() for key, tensor in group.items()}
+    assert written == safetensors.torch.save(copies)
+    assert len(written) == stream_size(group)
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -60,6 +73,29 @@ def test_a_number_that_is_not_finite_in_the_last_tensor_leaves_no_trace(tmp_path
     with pytest.raises(NonFiniteError, match="z holds"):
         save(tmp_path, 2, content={"model": {"a": WEIGHT}, "optimizer": bad})
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_bit_that_flips_between_the_write_and_the_seal_is_seen(tmp_path, monkeypatch):
+    flipped = []
+
+    def flip(descriptor):
+        if not flipped:
+            flipped.append(os.fstat(descriptor).st_size - 1)
+            os.pwrite(descriptor, b"\x40", flipped[0])
+
+    monkeypatch.setattr(os, "fsync", flip)
+    saved = save(tmp_path, 1, content={"model": {"weight": torch.zeros(9)}})
+    with pytest.raises(DamagedError, match="model.safetensors: its bytes are not those that were"):
+        checkpoint.verify(saved)
+
+
+def test_the_files_of_a_checkpoint_have_the_mode_that_the_user_asks_for(tmp_path):
+    before = os.umask(0o027)
+    try:
+        saved = save(tmp_path, 1)
+    finally:
+        os.umask(before)
+    assert {oct(file.stat().st_mode & 0o777) for file in saved.iterdir()} == {"0o640"}
 
 
 # --------------------------------------------------------------- reading
@@ -115,13 +151,46 @@ def test_a_moment_has_its_parameters_shape_and_a_count_of_steps_has_none(tmp_pat
     assert (gain["exp_avg"].tolist(), gain["step"].shape) == ([0.5], ())
 
 
+@pytest.fixture
+def join_ranks():
+    """Makes this process one of some ranks that never speak: enough to know what is its own."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def join(rank, world):
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    yield join
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("shape", "world"), [((7, 5), 3), ((4, 2), 3), ((2, 3), 4), ((1,), 2)])
+def test_a_rank_reads_its_own_rows_and_no_others(join_ranks, shape, world, tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    numbers = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    per_rank = -(-shape[0] // world)  # the last ranks have fewer, or none
+    safetensors.numpy.save_file({"weight": numbers}, tmp_path / "one")
+    with safe_open(tmp_path / "one", "pt", backend="pread") as file:
+        for rank in range(world):
+            join_ranks(rank, world)
+            mesh = init_device_mesh("cpu", (world,))
+            like = distribute_tensor(torch.zeros(shape), mesh, [Shard(0)], src_data_rank=None)
+            part = read_like(like, file, "weight")
+            expected = numbers[rank * per_rank : (rank + 1) * per_rank]
+            assert np.array_equal(part.to_local().numpy(), expected)
+            assert (part.shape, part.placements) == (like.shape, like.placements)
+
+
 # --------------------------------------------------------------- memory
 
 MEMORY = """
 import sys
 from pathlib import Path
 import torch
-from checkpoints import read, save
+from checkpoints import save
 from torch import nn
 from transformer_norms.run import checkpoint
 from transformer_norms.training.tensors import load_weights, stored_tensors

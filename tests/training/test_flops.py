@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from trainers import trainer_of
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.model.attentions.softmax import Softmax
 from transformer_norms.training.accelerators import find_accelerator, peak_of
-from transformer_norms.training.flops import flops_per_token, work
+from transformer_norms.training.flops import ATTENTION, flops_per_token, training_flops, work
 from transformer_norms.training.trainer import Trainer
 
 NAMED = {  # as torch.cuda.get_device_name gives it: bf16, fp32
@@ -86,7 +88,6 @@ def test_to_count_flops_leaves_what_is_compiled_to_be_compiled():
         "norm=rmsnorm",
         "norm=gatednorm",
         "placement=qk_cap",
-        "attention=sinks",
         "trainer.activation_checkpointing=true",
     ],
 )
@@ -114,6 +115,34 @@ def test_flops_of_latents_are_those_of_their_matrices_and_sizes():
     weights = 2 * (attention + 2 * d * 256) + d * 31
     pairs = 2 * context * heads * (head_dim + value_dim)
     assert flops_per_token(trainer_of(*typed), context) == 3 * 2 * (weights + pairs)
+
+
+class WithMatrix(Softmax):
+    """Softmax attention and a matrix of its own on the stream."""
+
+    def __init__(self, width, **options):
+        super().__init__(**options)
+        self.matrix = nn.Linear(width, width, bias=False)
+
+    def forward(self, q, k, v, x):
+        return super().forward(q, k, v, x) + self.matrix(x).view_as(q)
+
+
+def test_what_a_subclass_of_softmax_computes_besides_is_counted():
+    heads, time, head_dim = 2, 6, 4
+    width = heads * head_dim
+    attention = WithMatrix(width, scale=0.5, cap=None, dropout=0.0)
+    q, x = torch.randn(1, heads, time, head_dim), torch.randn(1, time, width)
+    pairs = 2 * 2 * heads * time * time * head_dim  # q k^T and the weights times v
+    matrix = 2 * time * width * width
+    assert training_flops(lambda q: attention(q, q, q, x), q) == 3 * (pairs + matrix)
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+def test_a_gpus_kernels_are_counted_as_a_processors(kernel):
+    q, k, v = (2, 3, 8, 4), (2, 3, 6, 4), (2, 3, 6, 5)
+    count = ATTENTION[getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention")]
+    assert count(q, k, v, None, True, out_shape=()) == 2 * (2 * 3 * 8 * 6) * (4 + 5)
 
 
 @pytest.mark.parametrize(

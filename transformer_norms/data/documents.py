@@ -65,7 +65,9 @@ def find_files(patterns: Sequence[str], key: str) -> list[Path]:
                     # A read of a file of the system, which says the same, may wait: /proc/kmsg.
                     empty = os.fstat(stream.fileno()).st_size == 0
             except ConfigError as error:
-                raise InputError(f"{key}: {error}; name files, e.g. FOLDER/*.txt") from None
+                reason = str(error).removeprefix(f"{real_path(file)}: ")
+                hint = "; name files, e.g. FOLDER/*.txt" if file.is_dir() else ""
+                raise InputError(f"{key}: {file}: {reason}{hint}") from None
             if empty:
                 raise InputError(f"{key}: {file} is empty")
             if real_path(file) in files:

@@ -67,15 +67,24 @@ class EncodedSlice:
 
 
 def encode_work(
-    work: Work, tokenizer: Tokenizer, separated: bool, threads: int | None = None
+    work: Work,
+    tokenizer: Tokenizer,
+    separated: bool,
+    threads: int | None = None,
+    tell: Callable[[int], object] = lambda encoded: None,
 ) -> EncodedSlice:
-    """Encodes a slice in memory, on so many threads."""
+    """Encodes a slice in memory, on so many threads. Calls `tell` with the bytes of each stretch
+    that was encoded."""
     # Sorting keeps the order of the places.
     placed = sorted(work.placed(), key=lambda text: PARTS.index(text.part))
     index = np.array([_describe(text, separated) for text in placed], INDEX)
     size, dtype = tokenizer.vocab_size, dtype_for(tokenizer.vocab_size)
-    encoded = tokenizer.encode_documents((text.text for text in placed), separated, threads)
-    ids = np.frombuffer(b"".join(pack_ids(one, size) for one in encoded), dtype)
+    packed = []
+    for one in tokenizer.encode_documents((text.text for text in placed), separated, threads):
+        packed.append(pack_ids(one, size))
+        tell(int(tokenizer.byte_lengths[one].sum()))
+    ids = np.frombuffer(b"".join(packed), dtype)
+    del packed  # which is as large again
     if separated:
         index["tokens"] = np.diff(np.flatnonzero(ids == tokenizer.end), prepend=-1)
     else:

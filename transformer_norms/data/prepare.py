@@ -157,32 +157,50 @@ class Preparation:
         preflight(self.folder, 2 * size + _VOCABULARY, self.elsewhere)
         keys = ("split", "val_fraction", "test_fraction")
         split = split_corpus(held or self.corpus, *(self.content[key] for key in keys))
-        for line in filter(None, (*getattr(self.corpus, "notes", tuple)(), split.note)):
+        notes = getattr(self.corpus, "notes", None)  # of a plugin's corpus it may be anything
+        for line in filter(None, (*(notes() if callable(notes) else ()), split.note)):
             self.note(line)
+        if split.sizes:
+            self._check_parts(split, split.sizes)
         tokenizer, encoded = self._encode(split, held)
         return self._write_parts(draft, split, tokenizer, MergedSlices(encoded))
+
+    def _check_parts(self, split: Split, sizes: Mapping[str, int]) -> None:
+        """Raises InputError where a part that is asked for has no text."""
+        test = self.content["test_fraction"]
+        shares = f"data.val_fraction={self.content['val_fraction']:g}"
+        shares += f" data.test_fraction={test:g}" if test else ""
+        for part in PARTS if test else ("train", "val"):
+            if not sizes[part]:
+                raise InputError(
+                    f"data={self.content['corpus']['type']}: no text falls into {part} with "
+                    f"data.split={split.rule} {shares}; use more text or other shares"
+                )
 
     def _encode(self, split: Split, held: ReadTexts | None) -> tuple[Tokenizer, list[EncodedSlice]]:
         """Encodes the corpus slice by slice: in memory if it is held there, else on all workers,
         where each slice that is done is on disk."""
         slices: list[EncodedSlice] = []
         done, size = 0, held.size if held else getattr(self.corpus, "size", 0)
+
+        def tell(count: int) -> None:
+            nonlocal done
+            done += count
+            self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, max(size, done) / 1e6)
+
         with open_pool(1 if held else self.workers) as pool:
-            encoded: Iterable[EncodedSlice]
-            if held:
-                tokenizer = self._fit(split, pool)
-                encoded = (encode_work(work, tokenizer, split.separated) for work in split.work())
-            else:
-                tokenizer = self._fit_once(split, pool)
-                jobs = ((work, slice_folder(self.folder, work)) for work in split.work())
-                encoded = pool(store_slice, jobs)
+            tokenizer = self._fit(split, pool) if held else self._fit_once(split, pool)
             self.tell("data: encoding", 0, 0)
-            for one in encoded:
+            if held:
+                works = split.work()
+                slices += [encode_work(one, tokenizer, split.separated, tell=tell) for one in works]
+                return tokenizer, slices
+            jobs = ((work, slice_folder(self.folder, work)) for work in split.work())
+            for one in pool(store_slice, jobs):
                 slices.append(one)
-                if not held and done == 0:
+                if done == 0:
                     self._check_space(one)
-                done += int(one.index["bytes"].sum(dtype=np.int64))
-                self.tell("data: encoding {:.0f}/{:.0f} MB", done / 1e6, max(size, done) / 1e6)
+                tell(int(one.index["bytes"].sum(dtype=np.int64)))
         return tokenizer, slices
 
     def _fit_once(self, split: Split, pool: Pool) -> Tokenizer:
@@ -214,12 +232,13 @@ class Preparation:
             lowest.add(texts)
             phrase = "data: choosing {:.0f} million characters of train"
             self.tell(phrase, lowest.characters / 1e6, 0)
+        chosen = lowest.texts()
         if lowest.left_out:
             self.note(
                 f"tokenizer: fitted to {lowest.characters / 1e6:.0f} million characters of train, "
                 "the texts of lowest hash"
             )
-        yield from (text for _, text in lowest.kept)
+        yield from chosen
 
     def _check_space(self, first: EncodedSlice) -> None:
         """Raises StorageError unless there is space for the ids of all slices, twice: before and
@@ -236,15 +255,7 @@ class Preparation:
         """Writes the ids of each part. Returns what is to be known about them."""
         facts: dict[str, Any] = self.content | {"split": split.rule, "separated": split.separated}
         facts |= {part: joined.sizes(part) for part in PARTS}
-        test = facts["test_fraction"]
-        for part in PARTS if test else ("train", "val"):
-            if not facts[part]["bytes"]:
-                shares = f"data.val_fraction={facts['val_fraction']:g}"
-                shares += f" data.test_fraction={test:g}" if test else ""
-                raise InputError(
-                    f"data={facts['corpus']['type']}: no text falls into {part} with "
-                    f"data.split={split.rule} {shares}; use more text or other shares"
-                )
+        self._check_parts(split, {part: facts[part]["bytes"] for part in PARTS})
         for part in PARTS:
             self.tell(f"data: writing {part}", 0, 0)
             draft.write(f"{part}.bin", joined.ids(part))

@@ -9,8 +9,8 @@ on nothing but the corpus, so that a preparation that was stopped goes on with t
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
@@ -132,13 +132,14 @@ def content_number(text: str) -> int:
 class Split:
     """A split of a corpus: `work()` yields its slices, as often as it is called.
 
-    `separated` says that one end-of-document token follows each document. `note` is a line for the
-    user, or empty.
+    `separated` says that one end-of-document token follows each document. `sizes` are the
+    characters of each part of running text. `note` is a line for the user, or empty.
     """
 
     rule: str
     separated: bool
     work: Callable[[], Iterator[Work]]
+    sizes: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
 
 
@@ -157,9 +158,10 @@ def split_corpus(
             yield from (Work(one, name, val_fraction) for one in split_into_slices(part))
 
     def running_text(rule: str, text: str, ends: dict[str, int], note: str = "") -> Split:
-        cut = zip(ends, [0, *ends.values()], ends.values(), strict=False)
+        cut = [*zip(ends, [0, *ends.values()], ends.values(), strict=False)]
         work = [Work(ReadTexts([text[start:end]]), part, 0) for part, start, end in cut]
-        return Split(rule, False, lambda: iter(work), note)
+        sizes = {part: end - start for part, start, end in cut}
+        return Split(rule, False, lambda: iter(work), sizes, note)
 
     if split == "tail":
         text = "".join(corpus.documents())
@@ -208,20 +210,30 @@ class LowestTexts:
 
     def __init__(self) -> None:
         self.kept: list[Numbered] = []
+        self.characters = 0
         self.below = 2**_BITS
-
-    @property
-    def characters(self) -> int:
-        return sum(len(text) for _, text in self.kept)
 
     @property
     def left_out(self) -> bool:
         return self.below < 2**_BITS
 
     def add(self, texts: Iterable[Numbered]) -> None:
-        self.kept = sorted([*self.kept, *texts])
+        for number, text in texts:
+            self.kept.append((number, text))
+            self.characters += len(text)
+        if self.characters > 2 * MOST_LEARNED:
+            self._leave_out()
+
+    def texts(self) -> list[str]:
+        """Returns the texts, and leaves out the rest."""
+        self._leave_out()
+        return [text for _, text in self.kept]
+
+    def _leave_out(self) -> None:
+        self.kept.sort()
         reached = list(accumulate(len(text) for _, text in self.kept))
         count = max(bisect_right(reached, MOST_LEARNED), 1)
         if count < len(self.kept):
-            self.below = self.kept[count - 1][0] + 1
             del self.kept[count:]
+            self.characters = reached[count - 1]
+            self.below = self.kept[-1][0] + 1

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,7 +99,7 @@ def open_or_build(
     """
 
     def open_verified() -> Entry:
-        return read(folder, verify_folder(folder, SCHEMA))
+        return read(folder, verify_folder(folder, SCHEMA, hash_file=_hash_once))
 
     if folder.is_dir():
         with suppress(DamagedError):
@@ -159,6 +160,17 @@ def open_entry(folder: Path, manifest: dict[str, Any]) -> Tokens:
         fingerprint=fingerprint,
         facts=manifest["facts"],
     )
+
+
+def _hash_once(file: Path) -> str:
+    """SHA-256 of a file, once a process as long as the file is the same one and untouched."""
+    status = file.stat()
+    return _hash(file, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+
+
+@cache
+def _hash(file: Path, *state: int) -> str:
+    return sha256(file)
 
 
 def canonical_json(value: object) -> bytes:

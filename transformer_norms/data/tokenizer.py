@@ -40,10 +40,12 @@ class Tokenizer(ABC):
 
     decode(encode(text)) returns any valid UTF-8 text, one that spells a special token included:
     nothing in a text is special. One that is not `exact` may change a text before it encodes it.
-    `can_cut` says that the stretches of a text have the ids of the whole.
+    `can_cut` says that the stretches of a text have the ids of the whole. Many threads call
+    `encode` at once only where `threaded` says that they may.
     """
 
     can_cut = True
+    threaded = False
 
     def __init__(
         self, type: str, pieces: list[bytes], end: int | None, exact: bool = False
@@ -63,7 +65,8 @@ class Tokenizer(ABC):
         self, documents: Iterable[str], separated: bool, threads: int | None = None
     ) -> Iterator[np.ndarray]:
         """The ids of all documents in order, part by part; with `end` after each if separated.
-        They are encoded on so many threads; None is as many as there are cores, and some more."""
+        Where `threaded`, they are encoded on so many threads; None is as many as there are cores,
+        and some more."""
         closing = np.array([self.end] * separated, dtype=np.uint32)
         cut = stretches if self.can_cut else lambda text: iter([text])
         parts = chain.from_iterable(chain(cut(document), [None]) for document in documents)
@@ -72,7 +75,7 @@ class Tokenizer(ABC):
             return closing if part is None else self.encode(part)
 
         with ThreadPoolExecutor(threads) as pool:  # the libraries release Python's lock meanwhile
-            run = map if threads == 1 else pool.map
+            run = pool.map if self.threaded and threads != 1 else map
             while group := list(islice(parts, _GROUP)):
                 yield from run(encode, group)
 
@@ -120,6 +123,8 @@ class RankTokenizer(Tokenizer):
     tiktoken encodes. Sennrich et al. 2016, arXiv:1508.07909; over bytes, Radford et al. 2019.
     """
 
+    threaded = True
+
     def __init__(
         self, type: str, pattern: str, ranks: list[bytes], vocab_size: int, end: int | None
     ) -> None:
@@ -155,6 +160,8 @@ class FileTokenizer(Tokenizer):
     tokens spell another text, which the preparation of a corpus says. Only documents have an end; a
     beginning is never put before a text. What a text spells is never special to it. A model
     may have a larger `vocab_size`: no text has the ids after those of the file."""
+
+    threaded = True
 
     def __init__(self, text: str, end: int | None, vocab_size: int = 0) -> None:
         from tokenizers import Tokenizer as Theirs

@@ -96,13 +96,11 @@ class Reader:
         if not (named := self.named()):
             return
         name = named[0].target.id
-        uses = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
-        late = min(use.col_offset for use in uses) < named[0].col_offset
         taken = name in RESERVED or name in self.learned
-        if len(named) > 1 or late or taken or self.sub_layers(named[0]):
+        if len(named) > 1 or self.is_late(named[0]) or taken or self.sub_layers(named[0]):
             why = "one sum of x, start and x0 can be named, by a new name, where it is first used"
             self.refuse(why, named[0])
-        if any(call.args[:1] == named for call in self.sub_layers(self.tree)):
+        if self.is_read(named[0]):
             self.normed = name
             return
         for stream, terms in self.by_stream(self.terms(named[0].value), ("x", *EARLIER)).items():
@@ -115,7 +113,8 @@ class Reader:
         kind `block` it is the plan with the norm that both sub-layers read."""
         self.check_sub_layers("attention", "mlp")
         for named in self.named():
-            if not self.is_norm(named.value) or self.reads != "x":
+            read = self.is_read(named) and not self.is_late(named)
+            if not (read and self.is_norm(named.value)) or self.reads != "x":
                 self.refuse(SIDE_BY_SIDE, named)
             inner = self.read_norm("pre", Term(1, (), named.value))
             if ast.unparse(inner) != "x":
@@ -304,6 +303,17 @@ class Reader:
     def named(self) -> list[ast.NamedExpr]:
         """Every `h := ...` of the equation."""
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.NamedExpr)]
+
+    def is_read(self, named: ast.NamedExpr) -> bool:
+        """Returns whether a sub-layer reads `h := ...` itself, without a norm or a factor."""
+        return any(call.args[:1] == [named] for call in self.sub_layers(self.tree))
+
+    def is_late(self, named: ast.NamedExpr) -> bool:
+        """Returns whether the name is used before `h := ...`."""
+        name = named.target.id
+        uses = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
+        first = min((use.lineno, use.col_offset) for use in uses)
+        return first < (named.lineno, named.col_offset)
 
     def read_inside(self, call: ast.Call, name: str, node: ast.expr) -> None:
         """Reads a norm or a scale inside f. An equation of both sub-layers may name the sites of

@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import torch
+from safetensors import SafetensorError, TensorSpec, safe_open
 from torch import Tensor
 
 from transformer_norms.errors import NoUsableCheckpoint
@@ -89,10 +88,10 @@ def save(
     """
     path = folder / f"step-{step:08d}"
     encoded = json.dumps(state, indent=1, allow_nan=False).encode()
-    sizes = {name: sum(t.nbytes for t in group.values()) for name, group in tensors.items()}
+    sizes = {name: stream_size(group) for name, group in tensors.items()}
     with build_folder(path, len(encoded) + sum(sizes.values())) as draft:
         for name, group in tensors.items():
-            draft.add(name + _SUFFIX, partial(save_file, _gathered(group)), sizes[name])
+            draft.write(name + _SUFFIX, stream(group), sizes[name])
         draft.write(_STATE, [encoded], len(encoded))
         about = {"schema": SCHEMA, "identity": identity, "step": step, "finite": True}
         draft.seal({**about, "extra": extra})
@@ -103,7 +102,7 @@ def save(
 def follow(tensors: Mapping[str, Tensors]) -> None:
     """Gathers what `save` gathers, in the same order, without writing."""
     for group in tensors.values():
-        for tensor in group.values():
+        for _, tensor in _in_order(group):
             whole(tensor.detach())
 
 
@@ -175,10 +174,47 @@ def verify(path: Path) -> Checkpoint:
     return Checkpoint(path, identity, step, state, manifest["extra"], manifest["files"])
 
 
-def _gathered(tensors: Tensors) -> dict[str, Tensor]:
-    """Returns whole tensors in the memory of the processor, which checks each."""
-    found = {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in tensors.items()}
-    for name, tensor in found.items():
-        if not is_finite_tensor(tensor):
-            raise NonFiniteError(f"{name} holds NaN or an infinity; it is not saved")
-    return found
+# ------------------------------------------------------------------- tensors, written one at a time
+
+# safetensors' own writer wants all of them at once. A file is 8 bytes with the length of the
+# header, the header (JSON: dtype, shape and place of each tensor) and the bytes of the tensors:
+# https://github.com/huggingface/safetensors#format
+
+
+def stream_size(tensors: Tensors) -> int:
+    """Returns the bytes of the file. It is known from the shapes."""
+    return len(_header(tensors)) + sum(tensor.nbytes for tensor in tensors.values())
+
+
+def stream(tensors: Tensors) -> Iterator[bytes | memoryview]:
+    """Yields the bytes of the file, with one whole tensor in memory at a time.
+
+    Raises NonFiniteError when it comes to a tensor that holds NaN or an infinity.
+    """
+    yield _header(tensors)
+    for name, tensor in _in_order(tensors):
+        yield _finite_bytes(name, whole(tensor.detach()).cpu().contiguous())
+
+
+def _in_order(tensors: Tensors) -> list[tuple[str, Tensor]]:
+    """Returns wide types first, so that every tensor begins at a multiple of its item's size."""
+    return sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+
+
+def _header(tensors: Tensors) -> bytes:
+    places, end = {}, 0
+    for name, tensor in _in_order(tensors):
+        start, end = end, end + tensor.nbytes
+        torchs = str(tensor.dtype).removeprefix("torch.")
+        dtype = str(TensorSpec(dtype=torchs, shape=[], data_ptr=0, data_len=0).dtype)  # such as F32
+        places[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(places, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _finite_bytes(name: str, tensor: Tensor) -> memoryview:
+    """Returns the tensor's own memory after it was checked."""
+    if not is_finite_tensor(tensor):
+        raise NonFiniteError(f"{name} holds NaN or an infinity; it is not saved")
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -55,16 +55,6 @@ class Draft:
             os.fsync(file.fileno())
         self.files[name] = {"sha256": digest.hexdigest(), "size": size}
 
-    def add(self, name: str, write: Callable[[Path], object], needed: int | None = None) -> None:
-        """Adds the file that `write` writes to a path, and makes it durable."""
-        path = self.folder / name
-        with storage(path, needed):
-            write(path)
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            self.files[name] = {"sha256": digest, "size": path.stat().st_size}
-
     def seal(self, about: Mapping[str, Any]) -> None:
         """Writes the manifest. It holds `files`, and what is said `about` the folder."""
         sealed = seal_manifest({**about, "files": self.files})
@@ -107,11 +97,17 @@ def remove_folder(path: Path) -> None:
     remove(aside)
 
 
-def verify_folder(path: Path, schema: int, optional: Collection[str] = ()) -> dict[str, Any]:
+def verify_folder(
+    path: Path,
+    schema: int,
+    optional: Collection[str] = (),
+    hash_file: Callable[[Path], str] = sha256,
+) -> dict[str, Any]:
     """Returns the manifest after every byte was checked. Raises DamagedError.
 
     A manifest whose seal is right is believed: only this project writes it. `optional` files may
-    have been deleted since, and are then not among the manifest's `files`.
+    have been deleted since, and are then not among the manifest's `files`. `hash_file` is for a
+    caller that remembers what it has hashed.
     """
     with name_damage(path):
         if path.is_symlink() or not path.is_dir():
@@ -127,7 +123,7 @@ def verify_folder(path: Path, schema: int, optional: Collection[str] = ()) -> di
             if size != described["size"]:  # seen before any byte is hashed
                 raise DamagedError(f"{path / name} has {size} bytes instead of {described['size']}")
         for name, described in manifest["files"].items():
-            if sha256(path / name) != described["sha256"]:
+            if hash_file(path / name) != described["sha256"]:
                 raise DamagedError(f"{path / name}: its bytes are not those that were written")
     return manifest
 

@@ -1,12 +1,12 @@
-"""The tensors that a run saves: their names, how a sharded one is gathered, how they are loaded.
+"""The tensors that a run saves: their names, how a sharded one is gathered, how slices are read.
 
 A sharded tensor is torch's DTensor, of which a rank holds some rows. A file holds whole tensors, so
 it looks the same however many ranks wrote it or read it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 Optimizers = Sequence[torch.optim.Optimizer]
-OpenFile = Any  # of stored tensors, as safetensors.safe_open gives it
+
+
+@runtime_checkable
+class OpenFile(Protocol):
+    """Stored tensors, as safetensors.safe_open gives them. A slice is read when it is indexed."""
+
+    def keys(self) -> Iterable[str]: ...
+
+    def get_tensor(self, name: str) -> Tensor: ...
+
+    def get_slice(self, name: str) -> Any: ...
 
 
 # ------------------------------------------------------------------------- names
@@ -83,11 +93,10 @@ def load_weights(model: nn.Module, file: OpenFile) -> None:
         unmatched = sorted(tensors.keys() ^ names)
         raise ValueError(f"the weights are not this model's: {', '.join(unmatched[:3])}")
     for name, tensor in tensors.items():
-        value = file.get_tensor(name)
-        if value.shape != tensor.shape:
-            raise ValueError(f"{name} is {list(value.shape)}, not {list(tensor.shape)}")
-        tensor.copy_(shard_like(value.to(tensor.device), tensor))
-        del value  # so that its memory is free before the next one is read
+        shape = file.get_slice(name).get_shape()
+        if list(shape) != list(tensor.shape):
+            raise ValueError(f"{name} is {shape}, not {list(tensor.shape)}")
+        tensor.copy_(read_like(tensor, file, name))
 
 
 def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) -> None:
@@ -104,10 +113,11 @@ def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) ->
     for key in file.keys():  # noqa: SIM118 (an open file is not a mapping)
         name, _, part = key.rpartition(":")
         parameter = parameters[name]
-        value = file.get_tensor(key).to(parameter.device)
         # A count of steps is one number, also where the parameter is one number.
-        is_moment = part != "step" and value.shape == parameter.shape
-        states[parameter][part] = shard_like(value, parameter) if is_moment else value
+        if part != "step" and list(file.get_slice(key).get_shape()) == list(parameter.shape):
+            states[parameter][part] = read_like(parameter, file, key)
+        else:
+            states[parameter][part] = file.get_tensor(key).to(parameter.device)
 
 
 def is_finite_tensor(tensor: Tensor) -> bool:
@@ -116,3 +126,22 @@ def is_finite_tensor(tensor: Tensor) -> bool:
     # The extremes are NaN if any number is. Unlike isfinite, they take no memory.
     extremes = [extreme.item() for extreme in numbers.aminmax()] if tensor.numel() else []
     return all(map(isfinite, extremes))
+
+
+def read_like(tensor: Tensor, file: OpenFile, name: str) -> Tensor:
+    """Returns the stored tensor `name` with the shape and device of `tensor`, and sharded like it:
+    then only the rows of this rank are read."""
+    if not sharded(tensor):
+        return file.get_tensor(name).to(tensor.device)
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = cast(DTensor, tensor).device_mesh, cast(DTensor, tensor).placements
+    shape, first = local(tensor).shape, mesh.get_local_rank() * -(-len(tensor) // mesh.size())
+    source = file.get_slice(name)
+    # The last ranks have no row where there are fewer rows than ranks. An open file slices none.
+    rows = source[first : first + shape[0]] if shape[0] else source[0:1][:0]
+    assert rows.shape == shape, "tensors are sharded by rows"
+    return DTensor.from_local(
+        rows.to(tensor.device), mesh, placements,
+        run_check=False, shape=tensor.shape, stride=tensor.stride(),
+    )  # fmt: skip
