@@ -59,7 +59,7 @@ def check(typed: argparse.Namespace) -> None:
 
 def check_out(out: Path | None) -> None:
     if out and not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is not a folder {out.parent}")
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
     if out and out.is_dir():
         raise ConfigError(f"--out {out}: is a folder")
 

@@ -12,7 +12,6 @@ from measured import gap_sentences
 from omegaconf import OmegaConf
 
 from transformer_norms import build_model, compose, load
-from transformer_norms.analysis import norm_removal
 from transformer_norms.analysis.norm_removal import (
     FreezingOrder,
     RemovableNorm,
@@ -27,7 +26,6 @@ from transformer_norms.analysis.outcome import of_kind, read_rows
 from transformer_norms.analysis.trained.tuned_models import Tunable, load_tunable, stay, tune
 from transformer_norms.config.building import build_trainer
 from transformer_norms.data.batches import Batches
-from transformer_norms.errors import ConfigError
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.progress import tell_nobody
@@ -277,19 +275,6 @@ def test_ctrl_c_in_the_second_run_keeps_the_first_and_is_a_line(capsys, tmp_path
     assert {row["seed"] for row in rows} == {0}
     assert run_of(0).name in (tmp_path / "norm_removal.md").read_text()
     assert (tmp_path / "norm_removal.svg").is_file()
-
-
-def test_a_model_whose_config_refuses_the_removal_is_left_out(capsys, monkeypatch):
-    compose = norm_removal.compose_normless
-
-    def refuse(own, model):
-        if own.seed == 1:
-            raise ConfigError("norm=none: not here")
-        return compose(own, model)
-
-    monkeypatch.setattr(norm_removal, "compose_normless", refuse)
-    assert main([*(str(run_of(seed)) for seed in (0, 1)), *TYPED]) == 0
-    assert "LEFT OUT: layernorm pre (seed 1): norm=none: not here" in capsys.readouterr().out
 
 
 def test_tuning_reads_on_where_the_run_stopped():

@@ -161,15 +161,6 @@ def test_the_control_is_the_run_continued_and_a_norm_in_its_own_place_has_its_bi
 # ----------------------------------------------------------------------------------- the command
 
 
-def test_a_norm_that_is_swapped_for_itself_has_no_gap(capsys):
-    run = small.run_of("study=pair", "norm=rmsnorm", "seed=0")
-    assert main([str(run), "norm=rmsnorm", *STEPS]) == 0
-    (numbers,) = json.loads(capsys.readouterr().out.splitlines()[-1])["numbers"]
-    assert numbers["before"] == numbers["swapped"]
-    assert numbers["tuned"] == numbers["control"] != numbers["before"]
-    assert numbers["gap"] == 0
-
-
 def test_a_tuning_that_diverged_is_named_and_takes_no_part_in_the_mean():
     control = TuningLosses({"before": 0, "tuned": 9}, {"before": 2.0, "tuned": 1.5}, [2.0] * 9)
     ended = TuningLosses({"swapped": 0, "tuned": 9}, {"swapped": 3.0, "tuned": 1.75}, [2.0] * 9)

@@ -116,13 +116,3 @@ def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_the
     few = LowestTexts()
     few.add([(2, "b"), (1, "a")])
     assert (few.texts(), few.left_out) == (["a", "b"], False)
-
-
-def test_the_sample_of_train_is_cut_when_it_is_twice_as_long_and_not_at_each_slice(monkeypatch):
-    monkeypatch.setattr(split_file, "MOST_LEARNED", 100)
-    lowest = LowestTexts()
-    for number in range(20, 0, -1):
-        lowest.add([(number, "x" * 10)])
-    assert (len(lowest.kept), lowest.characters, lowest.left_out) == (20, 200, False)
-    lowest.add([(0, "x" * 10)])
-    assert (len(lowest.kept), lowest.characters, lowest.below) == (10, 100, 10)

@@ -267,14 +267,14 @@ def test_every_option_is_a_variant_of_one_axis():
         (variants, "--only rmsnrm", "did you mean 'rmsnorm'?"),
         (variants, "--only none norm=rmsnorm", "norm=rmsnorm: is what varies here"),
         (variants, "--only none trainer.clip=-1", "trainer.clip: -1"),
-        (variants, "--only none --out nowhere/x.json", "there is not a folder nowhere"),
+        (variants, "--only none --out nowhere/x.json", "there is no folder nowhere"),
         (checkpoint, "--rounds 4", "--rounds 4: at least 5 are needed"),
         (watching, "--out .", "--out .: is a folder"),
         (norms, "--rounds 1", "--rounds 1: at least 5"),
         (norms, "--widths 128,0", "numbers above 0"),
         (norms, "--dtypes float23", "float32"),
         (sweep, "--launchers basic,pol", "did you mean 'pool'?"),
-        *((command, "--out nowhere/x.json", "there is not a folder nowhere")
+        *((command, "--out nowhere/x.json", "there is no folder nowhere")
           for command in (growth, memory, startup)),
         (growth, "--depths 4,0", "--depths 4,0: numbers above 0"),
         (growth, "--contexts 5000", "at most 4096"),

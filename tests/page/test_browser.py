@@ -21,14 +21,10 @@ PLANTED = {
 }
 
 
-def written(tmp_path, head="", body=""):
-    path = tmp_path / "a page #1.html"
-    path.write_text(PAGE.format(head=head, body=body))
-    return path
-
-
 @pytest.mark.parametrize("what", PLANTED)
 def test_what_a_page_should_not_do_is_seen(what, opened, tmp_path):
     head, body, said = PLANTED[what]
-    problems = opened(written(tmp_path, head, body)).problems
+    page = tmp_path / "a page #1.html"
+    page.write_text(PAGE.format(head=head, body=body))
+    problems = opened(page).problems
     assert any(problem.startswith(said) for problem in problems), problems

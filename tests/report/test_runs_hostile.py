@@ -183,10 +183,6 @@ HOSTILE = {
         put("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
         "holds no tags, and there is",
     ),
-    "half a config": (
-        put("config.yaml", b"form: 1\nchoices: {}\nseed: 0\n"),
-        "is missing; wanted are norm, placement",
-    ),
     "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
     "no record": (
         put("../sweep-quick.json", b'{"name": "../../x"}'),

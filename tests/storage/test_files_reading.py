@@ -20,7 +20,6 @@ from transformer_norms.storage.reading import (
     read_json,
     read_yaml,
 )
-from transformer_norms.sweep.question import read_request
 
 PACKAGE = Path(__file__).parents[2] / "transformer_norms"
 
@@ -103,14 +102,6 @@ def test_yaml_that_expands_or_is_more_than_values_is_one_line(what):
         line = refused(parse_yaml, data, "a file", values_only)
         assert line.startswith("a file: ")
     assert said in line
-
-
-def test_an_alias_in_a_sweeps_file_is_refused_at_once():
-    folder = Path("mine", "configs", "sweep")
-    folder.mkdir(parents=True)
-    (folder / "bomb.yaml").write_bytes(b"a: &a [x, x]\nb: [*a, *a]")
-    said = refused(read_request, ["sweep=bomb", "plugins=mine"])
-    assert "bomb.yaml: a config holds no anchors or aliases" in said
 
 
 def test_interpolation_is_a_value_where_a_person_writes_and_no_saved_one():

@@ -214,8 +214,7 @@ def done_job(run, summary):
 
 class Harness:
     """A tuner of two norms, all of whose rounds have been run. The loss of a run is a function of
-    its norm, its rate and its seed. `done` has the summaries of the runs so
-    far, of which there may be `most`."""
+    its norm, its rate and its seed. `done` has the summaries so far, of which `most` may be."""
 
     def __init__(self, tuning, loss=valley, data=None, done=None, most=math.inf):
         jobs, variants, self.lines = [], [{"norm": norm} for norm in NORMS], []

@@ -25,7 +25,7 @@ from transformer_norms.analysis.folded_model import check_exact, empty_model, la
 from transformer_norms.analysis.norm_folding import READERS, absorb, readers
 from transformer_norms.analysis.outcome import Analysis, Number, Row
 from transformer_norms.analysis.trained.measuring import typed_keys
-from transformer_norms.analysis.trained.subjects import Unmeasured
+from transformer_norms.analysis.trained.subjects import Unmeasured, leave_out_refused
 from transformer_norms.analysis.trained.tuned_models import (
     BEFORE,
     OF_TUNINGS,
@@ -42,7 +42,6 @@ from transformer_norms.commands.terminal import Parser, number_from
 from transformer_norms.config.building import build_uninitialized
 from transformer_norms.config.compose import recompose
 from transformer_norms.config.tree import Config
-from transformer_norms.errors import ConfigError
 from transformer_norms.hf.facts import biasable_roles
 from transformer_norms.model.initialization import biased
 from transformer_norms.model.sites import NormPlace, place_of
@@ -111,10 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | str | Path]:
     """Tunes a model while its norms are frozen, and as it is. Then folds the frozen norms."""
     order = FreezingOrder(norm_stages(tunable.model), typed.start, typed.gap)
-    try:
+    with leave_out_refused():
         without = compose_normless(tunable.own, tunable.model)
-    except ConfigError as error:
-        raise Unmeasured(str(error)) from None
     if order.end >= tunable.config.trainer.steps:
         raise Unmeasured(
             f"trainer.steps={tunable.config.trainer.steps}: the last norm goes at step {order.end};"

@@ -4,6 +4,7 @@ The folder is that of a run, of a model that an analysis saved, or one that tran
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,15 @@ TOKENIZER = "tokenizer.json"
 
 class Unmeasured(ConfigError):
     """The reason why an analysis cannot measure a model, as it follows the model's name."""
+
+
+@contextmanager
+def leave_out_refused() -> Iterator[None]:
+    """Leaves out a model whose config refuses what the analysis composes."""
+    try:
+        yield
+    except ConfigError as error:
+        raise Unmeasured(str(error)) from None
 
 
 @dataclass(frozen=True)

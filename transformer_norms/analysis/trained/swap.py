@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformer_norms.analysis.command import run_analysis, tuned_parser
 from transformer_norms.analysis.outcome import KIND, Analysis, Number, Outcome, Row, View
 from transformer_norms.analysis.trained.measuring import typed_keys
-from transformer_norms.analysis.trained.subjects import Unmeasured
+from transformer_norms.analysis.trained.subjects import Unmeasured, leave_out_refused
 from transformer_norms.analysis.trained.tuned_models import (
     BEFORE,
     OF_TUNINGS,
@@ -112,10 +112,8 @@ def analyse(typed: Namespace, tell: Tell) -> Outcome:
 
 def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | str | Path]:
     """Tunes a model with the norms that are typed, and as it is."""
-    try:
+    with leave_out_refused():
         config, own = (compose_swapped(one, typed.swap) for one in (tunable.config, tunable.own))
-    except ConfigError as error:
-        raise Unmeasured(str(error)) from None
     model, swaps = swap_norms(tunable.model, config)
     trainer = tunable.trainer(model, config)
     swapped = tune(trainer, stay({0: SWAPPED}), SWAPPED, tell)
