@@ -113,7 +113,7 @@ BASE = Range("bases", "a base is above 1 and at most 1e9, or 0 where nothing is 
 OF_HEAD = Range("shares", "a share of a head is above 0 and at most 1", lambda n, *_: 0 < n <= 1)
 OF_HIDDEN = Range("shares", "a share of hidden units is at least 0, which is none of them, and "
                   "below 1", lambda share, *_: 0 <= share < 1)  # fmt: skip
-MARK = Range("marks", "it is 1 where values are what W_k computes, else 0",
+MARK = Range("marks", "it is 1 where k and v share W_k, else 0",
              lambda mark, *_: mark in (0, 1), lambda mark, _: bool(mark))  # fmt: skip
 SOURCE = Range("blocks", "it is i where the block has its own keys and values, else the i of an "
                "earlier block", _is_source, whole_or_even)  # fmt: skip
@@ -146,7 +146,9 @@ class BlockChoices:
     rope_dim: Annotated[int, PerBlock(SIZE, _SHARED, names=_OF_SIZES, of_keys=True)]
     value_dim: Annotated[int, PerBlock(SIZE, "v has {number} numbers a head", "dh", _OF_SIZES)]
     kv_from_block: Annotated[int, PerBlock(SOURCE, "k, v are those of block {number}", "i")]
-    values_from_keys: Annotated[bool, PerBlock(MARK, "v is what W_k computes", of_keys=True)]
+    values_from_keys: Annotated[
+        bool, PerBlock(MARK, "k and v share W_k; there is no W_v", of_keys=True)
+    ]
     sliding_window: Annotated[int, PerBlock(WINDOW, "a query sees the last {number} tokens")]
     attention_chunk: Annotated[int, PerBlock(CHUNK, _CHUNK)]
     temperature_floor: Annotated[int, PerBlock(FLOOR, _TEMPERATURE)]
