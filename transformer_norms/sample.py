@@ -1,5 +1,6 @@
 """Writes text with a trained run."""
 
+import os
 import sys
 from argparse import Namespace
 from os.path import expanduser
@@ -34,7 +35,10 @@ def make_parser() -> Parser:
 
 
 def _print(typed: Namespace) -> int:
-    chosen = {**vars(typed), "folder": find_run(typed.folder)}  # before torch is imported
+    # In a locale without UTF-8 Python reads the bytes of an argument as lone surrogates.
+    prompt = os.fsencode(typed.prompt).decode("utf-8", "replace")
+    # The run is found before torch is imported.
+    chosen = {**vars(typed), "prompt": prompt, "folder": find_run(typed.folder)}
     from transformer_norms.commands.sampling import sample
 
     print_line(sample(**chosen))
