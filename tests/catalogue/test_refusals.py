@@ -1,4 +1,4 @@
-"""What cannot be is refused in one line that names its key. The cases are in refusals.yaml."""
+"""A model that cannot be built is refused in one line that names the key (refusals.yaml)."""
 
 import re
 from pathlib import Path

@@ -160,7 +160,7 @@ def test_a_pair_with_a_failure_has_no_number():
 
 
 def test_bounds_on_a_share_are_clopper_and_pearsons():
-    """By tables of 1934, and one-sided where nothing was counted: (1 - high)^n is 0.05."""
+    """The tables are those of 1934. A count of 0 has a one-sided limit: (1 - high)^n = 0.05."""
     assert Share(2, 3).bounds == pytest.approx((0.0943, 0.9916), abs=1e-4)
     for total in (3, 5, 10, 20):
         low, high = Share(0, total).bounds

@@ -173,7 +173,7 @@ def _hashes(bands: Iterable[bytes]) -> Iterator[np.ndarray]:
             yield hashes
 
 
-# What a preparation that is stopped leaves in its folder.
+# These functions read the files that a stopped preparation has left in its folder.
 
 
 @cache

@@ -88,7 +88,7 @@ USUAL: Keys = {
     "architecture.bias": frozenset(),
     **{f"architecture.{key}": value for key, value in DEFAULTS.items()},
 }
-# What is done with a model of theirs, and where.
+# The choices of an imported config that are about this machine.
 HERE = ["tracking=none", "trainer.device=cpu"]
 
 
@@ -99,7 +99,8 @@ class Family:
         self.model_type, self.clauses, self.dropouts = model_type, clauses, dropouts
 
     def read(self, config: Any) -> list[str]:
-        """What one types here for one of its configs. ValueError for what has no counterpart."""
+        """Returns the words that compose the same model here. ValueError where a key has no
+        counterpart."""
         keys = dict(USUAL)
         for clause in self.clauses:
             keys |= clause.read(config)

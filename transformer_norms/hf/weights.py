@@ -46,7 +46,7 @@ def by_head(config: ModelConfig, *ours: Tensor) -> Tensor:
 
 
 def turned_last(config: ModelConfig, query: Tensor) -> Tensor:
-    """Of each head the dimensions that rope turns come last: DeepSeek's queries."""
+    """Puts the dimensions that rope turns last in each head, as DeepSeek's queries have them."""
     rows = query.unflatten(0, (config.model.heads, -1))
     return rows.roll(-config.blocks[0].rope_dim, 1).flatten(0, 1)
 

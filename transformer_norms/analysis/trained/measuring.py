@@ -111,7 +111,7 @@ class Subjects:
 
     @property
     def notes(self) -> list[str]:
-        """What the study left out, and why nothing is compared where nothing is."""
+        """Lines on the runs that the study left out, and the reason if it compares nothing."""
         if self.study is None:
             return []
         unasked = [self.study.unasked] if self.study.unasked and len(self.names) > 1 else []

@@ -47,7 +47,7 @@ from transformer_norms.training.tensors import stored_tensors
 
 # The keys that say which norm is at which site.
 TYPED = ("norm", *NORM_KEYS, "placement.equation", "placement.where")
-# What follows from them: the norms themselves, and the words that say what was chosen.
+# These nodes follow from the typed norms: the norms themselves, and the record of the choices.
 FOLLOWS = ("norm", "norms", "qkv", "choices", "chosen", "warnings", "placement")
 SWAPPED = "swapped"
 ANALYSIS = Analysis(
