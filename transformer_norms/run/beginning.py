@@ -1,4 +1,4 @@
-"""What a run is before its first step: its model, how a step is divided, and its first files."""
+"""Prepares a run before its first step: its model, the division of a step, its first files."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,8 +39,8 @@ _THEN = ", then "  # between the devices of a run that went on elsewhere
 
 @dataclass
 class Prepared:
-    """A model before training, how a step is divided, what there is to warn of, and the numbers of
-    its start, which a run that goes on does not have."""
+    """A model before training, the division of a step, the warnings, and the numbers of its start.
+    A run that goes on has no such numbers."""
 
     model: Transformer
     division: Division
@@ -108,8 +108,8 @@ def write_beginning(
     before: Summary | None,
     changes: dict[str, Any],
 ) -> Summary:
-    """Writes what a run begins with, or goes on with from the summary `before`, and returns its
-    summary. `changes` are the fields that say how this process trains."""
+    """Writes the first files of a run, or only the summary of a run that goes on from `before`.
+    Returns the summary. `changes` are the fields that say how this process trains."""
     device = machine.device(plan.config.trainer.device)
     changes = {"status": "running", "process": this_process(), **changes}
     if before is None:

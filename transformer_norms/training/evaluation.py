@@ -1,4 +1,4 @@
-"""The loss on held-out text: its sum, and its course from the begin of the text to the end."""
+"""Computes the loss on held-out text: the sum over all tokens, and the losses of its blocks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple

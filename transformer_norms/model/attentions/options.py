@@ -1,5 +1,5 @@
-"""What keys of `architecture` put into an attention, besides its norms: the softmax with its scale,
-cap and pattern, a temperature, a gate on the heads, and what is added to the values."""
+"""Builds the parts of an attention that keys of `architecture` choose, without its norms: the
+softmax with its scale, cap and pattern, a temperature, a gate on heads, terms of the values."""
 
 import inspect
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def arguments_of(kind: type) -> set[str]:
 
 
 def _learned_scale(scale: Any, own: BlockChoices) -> Layer:
-    """What multiplies q, where the scale of the logits is learned."""
+    """The factor of q, where the scale of the logits is learned."""
     shapes = head_shapes(own.sizes.heads, own.sizes.head_dim)
     return coefficient(scale, shapes, own.values) if isinstance(scale, Mapping) else nothing
 
@@ -74,7 +74,7 @@ def _gate(how: Any, own: BlockChoices) -> Layer:
 
 
 def _value_mix(how: Any, own: BlockChoices, vocab_size: int) -> Layer:
-    """What values are besides W_v x: a share of the first block's, and rows of a table."""
+    """The terms of values next to W_v x: a share of the first block's, and rows of a table."""
     (heads, value_dim), parts = own.heads_at("v"), dict[str, Any]()
     if how.value_residual != "none":
         value, first = (
