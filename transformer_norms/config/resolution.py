@@ -112,20 +112,31 @@ class _Resolving:
 
     def resolve_horizon(self) -> None:
         """Sets the steps where the horizon was given in tokens, and what follows from the steps:
-        a warm-up that was given as a share, and the number of validation tokens."""
+        a warm-up that was given as a share, and the number of validation tokens. Branches become
+        steps; for the same losses all of them read as many tokens as the longest."""
         nodes, trainer = self.nodes, self.nodes["trainer"]
         per_step = trainer["batch_size"] * self.nodes["model"]["context"]
         if trainer["tokens"] != "auto":
             trainer = {**trainer, "steps": -(-trainer["tokens"] // per_step)}
-        steps = trainer["steps"]
-        nodes["trainer"] = {**trainer, "tokens": steps * per_step}
+        steps, branches = trainer["steps"], trainer["branches"]
+        if isinstance(branches, Mapping):
+            branches = [-(-tokens // per_step) for tokens in branches["tokens"]]
+        branches = branches if branches == "none" else sorted({*branches})
+        nodes["trainer"] = {**trainer, "tokens": steps * per_step, "branches": branches}
         schedule = dict(nodes["schedule"])
         for key in marked(Mark.STEPS, SCHEDULES[schedule["type"]]):
-            if 0 < schedule.get(key, 0) < 1:
+            if 0 < (share := schedule.get(key, 0)) < 1:
+                if branches != "none":
+                    of_shortest = max(1, round(share * branches[0]))
+                    raise ConfigError(
+                        f"schedule.{key}: {share} of the steps is another number in each of "
+                        f"trainer.branches; type steps, such as {of_shortest}"
+                    )
                 schedule[key] = max(1, round(schedule[key] * steps))
         nodes["schedule"] = schedule
         if nodes["data"]["val_tokens"] == "auto":
-            val_tokens = affordable_val_tokens(steps * per_step)
+            longest = steps if branches == "none" else branches[-1]
+            val_tokens = affordable_val_tokens(longest * per_step)
             nodes["data"] = {**nodes["data"], "val_tokens": val_tokens}
 
     def resolve_norms(self) -> None:

@@ -15,6 +15,7 @@ from transformer_norms.kinds import plain
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.progress import say
 from transformer_norms.run import machine
+from transformer_norms.run.checkpoint import Checkpoint
 from transformer_norms.run.folder import path_text, this_process
 from transformer_norms.run.metrics import LONGEST
 from transformer_norms.run.plan import Plan
@@ -106,12 +107,19 @@ def write_beginning(
     data: Data,
     prepared: Prepared,
     before: Summary | None,
+    saved: Checkpoint | None,
     changes: dict[str, Any],
 ) -> Summary:
     """Writes the first files of a run, or only the summary of a run that goes on from `before`.
-    Returns the summary. `changes` are the fields that say how this process trains."""
+    Returns the summary. `saved` is the checkpoint from which it trains, perhaps of another run,
+    whose rows it takes over. `changes` are the fields that say how this process trains."""
     device = machine.device(plan.config.trainer.device)
     changes = {"status": "running", "process": this_process(), **changes}
+    of = saved.path.parents[1] if saved else plan.folder
+    if of != plan.folder:
+        write_bytes(plan.folder / "metrics.jsonl", read_bytes(of / "metrics.jsonl", LONGEST))
+    if saved is None or of not in (plan.folder, plan.origin):
+        changes["branched_from"] = {"run": of.name, "step": saved.step} if saved else None
     if before is None:
         summary = Summary(
             steps=plan.config.trainer.steps,
@@ -130,9 +138,6 @@ def write_beginning(
         )
         write_bytes(plan.folder / "config.yaml", to_yaml(plan.config).encode())
         write_json(plan.folder / "tokenizer.json", tokens.tokenizer.save())
-        if plan.origin:
-            rows = read_bytes(plan.origin / "metrics.jsonl", LONGEST)
-            write_bytes(plan.folder / "metrics.jsonl", rows)
     else:
         name, devices = path_text(plan.folder), before.device or device
         if before.data.fingerprint != data.fingerprint:

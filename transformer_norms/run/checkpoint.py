@@ -6,7 +6,7 @@ The manifest says which run a checkpoint belongs to.
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from transformer_norms.training.tensors import is_finite_tensor, whole
 
 SCHEMA = 2
 _STATE, _SUFFIX = "state.json", ".safetensors"
+BRANCHES = "branches"  # the folder of the state from which the next longer branch begins
 _OPTIONAL = ("optimizer.safetensors",)  # which a finished run need not keep
 Tensors = Mapping[str, Tensor]  # a sharded one is gathered when it is written
 
@@ -117,6 +118,15 @@ def prune(folder: Path, saved: int, keep: int) -> None:
         past = [path for step, path in _candidates(folder) if 0 <= step <= saved]
         for path in past[keep:]:
             remove_folder(path)
+
+
+def remove_branch(run: Path) -> None:
+    """Removes the state from which the next longer branch of a run began."""
+    with storage(run):
+        for _, path in _candidates(run / BRANCHES):
+            remove_folder(path)
+        with suppress(FileNotFoundError):
+            (run / BRANCHES).rmdir()
 
 
 def newest(

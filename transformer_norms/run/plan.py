@@ -1,6 +1,7 @@
 """The plan of a run before anything is written: its corpus, identity, folder and disk space."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from transformer_norms import processes
@@ -79,6 +80,15 @@ class Plan:
             code=self.code,
             data=self.data_identity,
         )
+
+    def shorter(self) -> Iterator[tuple[Path, str]]:
+        """Yields the folder and the identity of each run that differs from this one by a shorter
+        horizon of `trainer.branches` alone. The longest is the first."""
+        keys, attempts = self.config.trainer, Attempts(self.folder.parent)
+        for steps in reversed([one for one in keys.horizons if one < keys.steps]):
+            config = replace(self.config, trainer=replace(keys, steps=steps))
+            run_hash = identity.run_hash(config, self.data_identity)
+            yield from ((folder, run_hash) for folder in reversed(attempts.of(run_hash)))
 
     def summary(self) -> Summary | None:
         """Returns the summary in the run's folder, or None if there is none yet. Raises

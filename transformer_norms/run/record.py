@@ -64,21 +64,28 @@ class Record:
 
     def checkpoint(self, trainer: Trainer) -> None:
         self.summary = replace(self.summary, **_measured(trainer))
+        self._save(trainer, "checkpoints", self.config.trainer.keep)
         if self.metrics:
-            self.metrics.sync()  # its rows must outlive a crash that the checkpoint outlives
-            checkpoint.save(
-                self.folder / "checkpoints",
-                self.summary.identity,
-                trainer.step,
-                trainer.tensors(),
-                {**trainer.state(), "written": self.written},
-                {"data": self.summary.data.fingerprint, "batch_chain": trainer.chain},
-                self.config.trainer.keep,
-            )
             self.summary.write(self.folder)
-        else:
-            checkpoint.follow(trainer.tensors())
         self.saved = trainer.step
+
+    def save_branch(self, trainer: Trainer) -> None:
+        self._save(trainer, checkpoint.BRANCHES, keep=1)
+
+    def _save(self, trainer: Trainer, folder: str, keep: int) -> None:
+        if not self.metrics:
+            checkpoint.follow(trainer.tensors())
+            return
+        self.metrics.sync()  # its rows must outlive a crash that the checkpoint outlives
+        checkpoint.save(
+            self.folder / folder,
+            self.summary.identity,
+            trainer.step,
+            trainer.tensors(),
+            {**trainer.state(), "written": self.written},
+            {"data": self.summary.data.fingerprint, "batch_chain": trainer.chain},
+            keep,
+        )
 
     def summarize(self, trainer: Trainer, **changed: Any) -> None:
         """Rewrites the summary with the trainer's numbers and the `changed` fields."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ import torch
 
 from transformer_norms import processes
 from transformer_norms.config.building import build_batches, build_trainer
-from transformer_norms.config.tree import Config, check_config
+from transformer_norms.config.tree import Config, check_config, diff
 from transformer_norms.data.batches import windows
 from transformer_norms.errors import (
     BEGAN,
+    ConfigError,
     LostRank,
+    NoUsableCheckpoint,
     StorageError,
     describe_error,
     hide_secrets,
@@ -58,6 +61,7 @@ from transformer_norms.training.trainer import Trainer
 Follow = Callable[[Path], None]
 Finish = Callable[[], None]
 MakeLoss = Callable[..., ModelLoss]
+NEEDS = ("model", "optimizer")  # what training goes on from
 
 
 def train(
@@ -87,8 +91,8 @@ def train(
         for line in plan.remarks:
             say(line)
         folder = {"folder": str(plan.folder)}
-        for place in (plan.folder, plan.folder / "checkpoints"):
-            remove_leftovers(place)
+        for part in (".", "checkpoints", checkpoint.BRANCHES):
+            remove_leftovers(plan.folder / part)
         summary = plan.summary()
         if summary and summary.ended and processes.count() == 1:
             say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
@@ -150,12 +154,12 @@ class Run:
         """Trains in the folder that is locked. `before` is the summary of a run that goes on."""
         with Live(stays=True) as self.live:
             self.trainer = self._build_trainer()
-            saved = self._choose_checkpoint()
+            saved = self._choose_checkpoint(before)
             changes = {"weights_only": self.weights_only} if before is None else {}
             changes |= self._divided()
             summary = self.ranks.on_first(
                 lambda: write_beginning(
-                    self.plan, self.tokens, data, self.prepared, before, changes
+                    self.plan, self.tokens, data, self.prepared, before, saved, changes
                 )
             )
             compiles = self.trainer.loss.compilation.active and self.ranks.count == 1
@@ -197,22 +201,52 @@ class Run:
             yield window
             done += window[:, 1:].numel()
 
-    def _choose_checkpoint(self) -> checkpoint.Checkpoint | None:
-        """Returns the newest checkpoint of this run, or else of the run that `continue_from` names.
-        Rank 0 chooses it for all. Raises NoUsableCheckpoint."""
+    def _choose_checkpoint(self, before: Summary | None) -> checkpoint.Checkpoint | None:
+        """Returns the newest checkpoint of this run, or else of the run that `continue_from` names,
+        or else the branch of a shorter one. A run that began at step 0 takes no branch. Rank 0
+        chooses it for all. Raises NoUsableCheckpoint."""
         folder, origin = self.folder / "checkpoints", self.plan.origin
-        needs = ("model", "optimizer")
 
         def choose() -> checkpoint.Checkpoint | None:
-            saved = checkpoint.newest(folder, self.plan.hash, say, needs)
+            saved = checkpoint.newest(folder, self.plan.hash, say, NEEDS)
             if saved is not None:
                 checkpoint.prune(folder, saved.step, self.config.trainer.keep)
             elif origin is not None:
                 of_origin = self.plan.origin_identity
-                saved = checkpoint.newest(origin / "checkpoints", of_origin, say, needs)
+                saved = checkpoint.newest(origin / "checkpoints", of_origin, say, NEEDS)
+            elif before is None or before.branched_from:
+                saved = next(filter(None, starmap(self._branch, self.plan.shorter())), None)
             return saved
 
         return self.ranks.on_first(choose)
+
+    def _branch(self, shorter: Path, identity: str) -> checkpoint.Checkpoint | None:
+        """Returns the state that a shorter run has kept for longer ones, or None if this run would
+        not reach the same digits: it has other code or data, or divides its work in another way."""
+        now = {
+            "source": self.plan.code,
+            "versions": machine.versions(),
+            "device": machine.device(self.config.trainer.device),
+            "data": self.tokens.fingerprint,
+            **self._divided(),
+            "stacked": isinstance(self.trainer.loss, StackedLoss),
+        }
+        try:
+            saved = checkpoint.newest(shorter / checkpoint.BRANCHES, identity, say, NEEDS)
+            summary = saved and read_summary(shorter)
+            if not (saved and summary):
+                return None
+            read_metrics(shorter / "metrics.jsonl")  # refuses damaged ones
+        except (ConfigError, NoUsableCheckpoint) as error:
+            say(f"the first steps are trained again: {error}")
+            return None
+        then = {key: getattr(summary, key) for key in now}
+        then["data"], then["stacked"] = summary.data.fingerprint, bool(summary.stacked)
+        then["compile"] = (summary.compile or "").partition(";")[0]
+        if others := ", ".join(diff(then, now)):
+            say(f"the first steps are trained again: {path_text(shorter)} had another {others}")
+            return None
+        return saved
 
     def _divided(self) -> dict[str, Any]:
         """Returns how the work is divided, under the names of the summary."""
@@ -258,7 +292,9 @@ class Run:
             return
         with saved.open("model") as model, saved.open("optimizer") as optimizer:
             self.trainer.restore(saved.state, model, optimizer)
-        say(f"{path_text(self.folder)} goes on from step {saved.step}")
+        of = saved.path.parents[1]
+        after = "" if of == self.folder else f" of {of.name}"
+        say(f"{path_text(self.folder)} goes on from step {saved.step}{after}")
 
     def _train(self) -> Summary:
         """Trains and tests the model, and writes the summary of the end."""
@@ -286,6 +322,8 @@ class Run:
                     draw_curve(self.folder, record.summary)
             except Exception as error:  # a failed figure must not fail the run
                 say(f"curve.svg could not be drawn: {describe_error(error)}")
+            if self.ranks.writes:
+                self._forget_branch()
         record.summarize(self.trainer, **results)
         record.progress(self.trainer)
         if results["status"] == "finished" and not record.summary.trained:
@@ -305,7 +343,14 @@ class Run:
             torch.set_num_threads(self.prepared.division.threads)
             self.prepared.model = model_of(self.plan, self.tokens, self.ranks)
             self.trainer = self._build_trainer()
-            self._restore(self._choose_checkpoint())
+            self._restore(self._choose_checkpoint(self.record.summary))
+
+    def _forget_branch(self) -> None:
+        """Removes what the next shorter run has kept for this one, which has ended."""
+        shorter = list(self.plan.shorter())
+        for folder, run_hash in shorter:
+            if run_hash == shorter[0][1]:
+                checkpoint.remove_branch(folder)
 
     def _test(self) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""

@@ -22,11 +22,12 @@ _MIRROR = 8 << 20  # W&B's own files
 
 def space_left_to_write(folder: Path, config: Config, vocab_size: int) -> int:
     """Returns how many bytes more a run will write into its folder, which it may have begun: `keep`
-    checkpoints and the one that is being written, the metrics and their copy at a resume, and small
-    files."""
+    checkpoints, the one that is being written and that of a branch, the metrics and their copy at a
+    resume, and small files."""
     keys, metrics = config.trainer, _metrics_size(config)
     checkpoint = _checkpoint_size(config, vocab_size)
-    needed = (keys.keep + 1) * checkpoint + 2 * metrics + 2 * _WORD * vocab_size + _REST
+    branch = keys.steps < max(keys.horizons, default=0)
+    needed = (keys.keep + 1 + branch) * checkpoint + 2 * metrics + 2 * _WORD * vocab_size + _REST
     if config.tracking.type != "none":
         needed += _MIRROR + metrics + (checkpoint if config.tracking.model != "none" else 0)
     for file in folder.rglob("*"):

@@ -7,6 +7,7 @@ a schedule is built.
 """
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -52,6 +53,13 @@ def wsd(step: int, steps: int, *, warmup: Warmup, final: Share, decay: OpenShare
     Hu et al. 2024 (MiniCPM), arXiv:2404.06395"""
     start = round(steps * (1 - decay))
     return _rise(step, warmup) * (1 + (final - 1) * _progress(step, steps, start))
+
+
+def shared_steps(schedule: Callable[[int, int], float], shorter: int, longer: int) -> int:
+    """Returns how many first steps have the same rates with both horizons: as many steps of the two
+    runs are the same."""
+    steps = range(shorter)
+    return next((s for s in steps if schedule(s, shorter) != schedule(s, longer)), shorter)
 
 
 def _rise(step: int, warmup: float) -> float:

@@ -1,8 +1,9 @@
 """The settings of a trainer: their types and ranges. This module imports no torch."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from transformer_norms.kinds import (
     Auto,
@@ -29,6 +30,20 @@ def check_factor(factor: float) -> float:
     return factor
 
 
+Horizons = tuple[Positive, ...]
+
+
+def _check_horizons(value: Any) -> Any:
+    listed = value["tokens"] if isinstance(value, Mapping) and [*value] == ["tokens"] else value
+    several = isinstance(listed, (list, tuple)) and len(listed) > 1
+    if value != "none" and not (several and all(type(one) in (int, float) for one in listed)):
+        raise ValueError("it should be [300, 1200] (steps), {tokens: [1e8, 4e8]} or none")
+    return value
+
+
+Branches = Annotated[
+    Nothing | Horizons | Mapping[Literal["tokens"], Horizons], BeforeValidator(_check_horizons)
+]
 Clip = Nothing | Annotated[Number, Field(gt=0, le=1e6)]
 Precision = Literal["fp32", "bf16", "fp64"]
 Compile = Literal["auto", "none", "block", "whole"]
@@ -45,12 +60,13 @@ class ParallelSettings:
 @node
 class TrainerSettings:
     """`trainer.*`: `steps` optimizer steps of `batch_size` sequences over all devices, read in
-    `accumulation` micro-batches or a multiple of it, and the `tokens` that they read in all; the
-    `*_every` are in steps, 0 is never; `keep` is in checkpoints, and `keep_optimizer` is about
-    finished runs of a sweep."""
+    `accumulation` micro-batches or a multiple of it, and the `tokens` that they read in all;
+    `branches` are the horizons that share first steps; the `*_every` are in steps, 0 is never;
+    `keep` is in checkpoints, and `keep_optimizer` is about finished runs of a sweep."""
 
     steps: Positive
     tokens: Annotated[Integer, Field(ge=1, le=10**15), Mark.AUTO, Mark.NOT_IN_IDENTITY]
+    branches: Annotated[Branches, Mark.NOT_IN_IDENTITY]
     batch_size: Annotated[Positive, Field(le=2**20)]
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
@@ -67,6 +83,11 @@ class TrainerSettings:
     checkpoint_every: Annotated[Count, Mark.NOT_IN_IDENTITY]
     keep: Annotated[Positive, Field(le=10**6), Mark.NOT_IN_IDENTITY]
     keep_optimizer: Annotated[Flag, Mark.NOT_IN_IDENTITY]
+
+    @property
+    def horizons(self) -> Horizons:
+        """The steps of `branches`, from the shortest on."""
+        return self.branches if isinstance(self.branches, tuple) else ()
 
     def __post_init__(self) -> None:
         if self.batch_size % self.accumulation:

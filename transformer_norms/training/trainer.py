@@ -25,6 +25,7 @@ from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead, 
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.probes import Probe
+from transformer_norms.training.schedule import shared_steps
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import (
     OpenFile,
@@ -75,6 +76,9 @@ class Trainer:
         kept = stored_tensors(model)
         self.averages = [name for name, _ in model.named_buffers() if name in kept]
         self.divergence = Divergence(warmup)
+        longer = [steps for steps in settings.horizons if steps > settings.steps]
+        # The last step that this run shares with the next longer branch, which begins from there.
+        self.branch_at = shared_steps(schedule, settings.steps, longer[0]) if longer else 0
         self.ahead: StepsAhead | None = None  # on a GPU, in `fit`
         self.step, self.tokens = 0, 0
         self.seconds = self.evaluation_seconds = 0.0  # in training steps, and in evaluations
@@ -222,9 +226,13 @@ class Trainer:
             self.model.get_buffer(name).copy_(value)
 
     def measure(self, record: Any) -> bool:
-        """Writes the row of a step where one is due. Returns False where a signal cut it short."""
+        """Writes the row of a step where one is due, and before it the state from which a longer
+        branch begins. Returns False where a signal cut it short."""
         if self.step == 0 or record.written >= self.step:
             return True
+        if self.step == self.branch_at:  # before its row: the last one of this run has a loss
+            self._check_savable()
+            record.save_branch(self)
         evaluate = self._due(self.settings.eval_every) or self.step == self.settings.steps
         row: dict[str, Any] = {"step": self.step, "tokens": self.tokens}
         if not (evaluate or self._due(self.settings.log_every)):
@@ -273,7 +281,9 @@ class Trainer:
         """Returns whether this step is logged, evaluated, probed or saved."""
         keys = self.settings
         every = (keys.log_every, keys.eval_every, keys.probe_every, keys.checkpoint_every)
-        return step in (1, keys.steps) or any(number and step % number == 0 for number in every)
+        return step in (1, keys.steps, self.branch_at) or any(
+            number and step % number == 0 for number in every
+        )
 
     def _record_divergence(self, record: Any, reason: str) -> str:
         self._save(record)
@@ -282,10 +292,14 @@ class Trainer:
 
     def _save(self, record: Any) -> None:
         if record.saved != self.step:
-            self._check_finite()
-            if not sharded(self.parameters[0]):
-                self.ranks.check_equal(self.parameters)
+            self._check_savable()
             record.checkpoint(self)
+
+    def _check_savable(self) -> None:
+        """Checks that all numbers are finite, and equal on all ranks."""
+        self._check_finite()
+        if not sharded(self.parameters[0]):
+            self.ranks.check_equal(self.parameters)
 
     def _check_finite(self) -> None:
         """Raises Overflowed, on all ranks, where a number that is to be saved is not finite."""
