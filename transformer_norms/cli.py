@@ -99,8 +99,9 @@ def _run(arguments: Sequence[str]) -> int:
     if typed.cfg == "hydra":
         print_line(hydra_config(hydras).rstrip())
         return 0
-    named = any(text.startswith("sweep=") and text != "sweep=none" for text in overrides)
-    many = named or typed.multirun
+    from transformer_norms.config.overrides import are_many
+
+    many = typed.multirun or are_many(overrides)
     if typed.cfg == "job":
         if many:
             raise ConfigError("--cfg job: shows one config, and this is a sweep of many")

@@ -23,6 +23,7 @@ from transformer_norms.names import (
 )
 
 HORIZONS = ("trainer.steps", "trainer.tokens")  # one of them is typed
+BRANCHES = "trainer.branches"  # many of them
 SEPARATOR = "data.separator"  # whose value is text of any kind
 _CONTROL = str.maketrans({"\n": "\\n", "\t": "\\t", "\r": "\\r"})
 
@@ -174,6 +175,14 @@ def is_several(text: str) -> bool:
     key, _, value = text.partition("=")
     many = len(split(value)) > 1 or FUNCTION.fullmatch(value)
     return key != SEPARATOR and bool(many or re.fullmatch(r"seed=\d+\.\.\d+", text))
+
+
+def are_many(overrides: Iterable[str]) -> bool:
+    """Whether the texts ask for a sweep without several values: by its name, or by horizons that
+    share first steps, where none of them is typed."""
+    typed = dict(text.partition("=")[::2] for text in overrides)
+    named, branches = typed.get("sweep", "none"), typed.get(BRANCHES, "none")
+    return named != "none" or (branches != "none" and not typed.keys() & {*HORIZONS})
 
 
 def meant_setting(text: str) -> str:

@@ -7,6 +7,7 @@ from functools import partial
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, print_line, run_command
 from transformer_norms.config.finding import with_runs
+from transformer_norms.config.overrides import are_many
 from transformer_norms.errors import ConfigError
 from transformer_norms.training.accelerators import find_accelerator
 
@@ -41,9 +42,7 @@ def make_parser() -> Parser:
 def _print(arguments: Sequence[str] | None) -> int:
     typed = make_parser().parse_intermixed_args(arguments)
     typed.overrides = with_runs(typed.overrides)
-    many = typed.multirun or any(
-        text.startswith("sweep=") and text != "sweep=none" for text in typed.overrides
-    )
+    many = typed.multirun or are_many(typed.overrides)
     if typed.vocab is not None and not 1 <= typed.vocab <= 10**9:
         raise ConfigError(f"--vocab {typed.vocab}: at least 1 is wanted")
     gpu = find_accelerator(typed.accelerator) if typed.accelerator else None

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
+from operator import mul
 from typing import Any
 
 from transformer_norms.comparison.sweep_record import label
@@ -15,6 +16,7 @@ from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError
 from transformer_norms.plan.rehearsal import Bytes, Stage
 from transformer_norms.progress import Live, track
+from transformer_norms.sweep.planning import new_steps
 from transformer_norms.sweep.question import Request, read_request
 
 GIB = 2**30
@@ -164,9 +166,9 @@ def plan_sweep_of(arguments: Sequence[str], device: str, vocab: int | None) -> S
     seeds = {"results": question.most_seeds}
     if tuning := question.tune.budget * len(question.tune.seed):
         seeds = {"tuning": tuning, **seeds, "all": tuning + question.most_seeds}
-    tokens, flops = (
-        sum(run.numbers[name] for run in runs.values()) for name in ("tokens", "flops")
-    )
+    read = [run.numbers["tokens_per_step"] * new_steps(run.config) for run in runs.values()]
+    per_token = [run.numbers["flops_per_token"] for run in runs.values()]
+    tokens, flops = sum(read), sum(map(mul, read, per_token))
     stages = {
         stage: {"runs": n * len(runs), "tokens": n * tokens, "flops": n * flops}
         for stage, n in seeds.items()

@@ -17,13 +17,14 @@ from transformer_norms.comparison.sweep_record import FAILED_AT_START, Look, Val
 from transformer_norms.config.launchers import read_launcher
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.findings import Findings
+from transformer_norms.run.checkpoint import remove_branch
 from transformer_norms.signals import AGAIN, Preempted, Stopping
 from transformer_norms.sweep.board import Board
 from transformer_norms.sweep.ending import end_sweep
 from transformer_norms.sweep.launcher import JobEnd, Launcher
 from transformer_norms.sweep.launching import launch, look_at_ended, make_stacks, record_failure
 from transformer_norms.sweep.looks import SeedPlan, earlier_look, look_at, read_findings
-from transformer_norms.sweep.planning import Job, Jobs, Pair, Stage, at_each
+from transformer_norms.sweep.planning import Job, Jobs, Pair, Stage, at_each, by_horizon
 from transformer_norms.sweep.power_table import power_lines, read_noise
 from transformer_norms.sweep.question import Request, read_request
 from transformer_norms.sweep.record_file import RecordFile
@@ -102,6 +103,9 @@ class Sweep:
                 self._add_seeds(best)
             elif found := self._read_findings():  # a look at variants whose results have all ended
                 self._keep(look_at(found.study, verdicts(found.every)))
+            if self.goes_on:
+                for job in self.record.jobs:
+                    remove_branch(job.folder)
 
     def _tune(self) -> list[Pair]:
         """Runs the tuning, if something is tuned. Returns each variant with its best point."""
@@ -172,10 +176,11 @@ class Sweep:
         jobs = [job for job in jobs if job.run.place not in begun]
         self.record.jobs += jobs
         self._write_record()
-        waiting = jobs = distinct(jobs, lambda job: job.folder)  # two variants may be the same run
+        jobs = distinct(jobs, lambda job: job.folder)  # two variants may be the same run
         self.board.add(jobs)
-        while waiting and not self.stopped:
-            waiting = self._wait_for_others(self._launch(waiting))
+        for waiting in by_horizon(jobs):
+            while waiting and not self.stopped:
+                waiting = self._wait_for_others(self._launch(waiting))
         if not self.stopped:
             for job in jobs:
                 look_at_ended(job, self.board.say)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.sweep.design import MOST_RUNS, Tuning, seed_order
 from transformer_norms.sweep.question import Request
 from transformer_norms.text_tables import shorten
+from transformer_norms.training.schedule import SCHEDULES, shared_steps
 
 Stage = Literal["tune", "result"]
 Pair = tuple[Values, Values]  # a variant, and a point of its tuned keys
@@ -84,6 +86,24 @@ class Job:
 def at_each(seeds: Sequence[int], pairs: Sequence[Pair]) -> list[tuple[Values, Values, int]]:
     """Returns the pairs at each seed, seed by seed: early runs compare all variants."""
     return [(*pair, seed) for seed in seeds for pair in pairs]
+
+
+def by_horizon(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Returns jobs with `trainer.branches` by their steps, since a longer one begins from a shorter
+    one. All other jobs are one list."""
+
+    def steps(job: Job) -> int:
+        trainer = job.config.trainer
+        return trainer.steps if trainer.horizons else 0
+
+    return [[*alike] for _, alike in groupby(sorted(jobs, key=steps), steps)]
+
+
+def new_steps(config: Config) -> int:
+    """Returns how many steps a run trains where it begins from the next shorter branch."""
+    steps, schedule = config.trainer.steps, SCHEDULES.maker(config.schedule)
+    shorter = [horizon for horizon in config.trainer.horizons if horizon < steps]
+    return steps - (shared_steps(schedule, shorter[-1], steps) if shorter else 0)
 
 
 class Jobs:
@@ -196,7 +216,7 @@ class Jobs:
         elif question.until_decided:
             lines += [str(question.until_decided)]
             sizes += " to begin with"
-        lines += [sizes, *request.remarks]
+        lines += [sizes, *_shared_steps(jobs), *request.remarks]
         lines += [f"{number} of them {remark}" for remark, number in remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in warnings.items()]
         return [line for line in [*lines, _one_start(first)] if line]
@@ -211,6 +231,14 @@ class Jobs:
             f"warning: {question.most_seeds} seeds decide and 1 tunes, but the best value moves "
             f"from seed to seed; write seed: {two} under tune in the sweep's file"
         )
+
+
+def _shared_steps(jobs: Sequence[Job]) -> list[str]:
+    """Says how many steps branches save."""
+    steps = sum(job.config.trainer.steps for job in jobs)
+    if (new := sum(new_steps(job.config) for job in jobs)) == steps:
+        return []
+    return [f"branches: {new:,} steps are trained, and separate runs would train {steps:,}"]
 
 
 def _one_start(jobs: Sequence[Job]) -> str:

@@ -18,6 +18,7 @@ from transformer_norms.comparison.sweep_record import (
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.chosen_files import option_content
 from transformer_norms.config.overrides import (
+    BRANCHES,
     HORIZONS,
     as_typed,
     is_several,
@@ -156,7 +157,7 @@ def read_question(name: str, plugins: str = "none") -> Question:
         raise ConfigError(f"sweep={name}: a sweep's name has letters, digits, _ . and - only")
     keys = option_content("sweep", name, folder)
     try:
-        question = build(Question, "", cross(keys))
+        question = branch(build(Question, "", cross(keys)))
     except ValueError as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
     check_question(f"sweep={name}", question)
@@ -187,6 +188,8 @@ def _replace_typed(
     axis."""
     remarks = []
     vary, fixed = dict(question.vary), dict(question.fixed)
+    if BRANCHES in typed:
+        vary = {key: values for key, values in vary.items() if key not in HORIZONS}
     tune = dict(question.tune.grid)
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
     if typed.keys() & set(HORIZONS):
@@ -219,7 +222,23 @@ def _replace_typed(
         question, vary=vary, fixed=fixed, baseline=baseline, seeds=seeds, together=together,
         tune=replace(question.tune, grid=tune) if tune else NO_TUNING,
     )  # fmt: skip
-    return question, remarks
+    return branch(question), remarks
+
+
+def branch(question: Question) -> Question:
+    """Makes an axis of the horizons in `trainer.branches`, unless the question sets horizons."""
+    branches = question.fixed.get(BRANCHES, "none")
+    if branches == "none" or {*HORIZONS} & {*question.axes, *question.fixed}:
+        return question
+    steps, tokens = HORIZONS
+    key, values = steps, branches
+    if isinstance(branches, Mapping):
+        key, values = tokens, branches.get("tokens")
+    if not isinstance(values, list):  # it is refused where a run is composed
+        return question
+    vary = {key: values, **question.vary} if question.vary or not question.together else {}
+    together = [{key: value, **one} for value in values for one in question.together]
+    return replace(question, vary=vary, together=together)
 
 
 def named_variants(question: Question) -> dict[str, Values]:
