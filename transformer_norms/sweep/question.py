@@ -27,7 +27,7 @@ from transformer_norms.config.overrides import (
 )
 from transformer_norms.config.plugins import check_plugins
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Number
+from transformer_norms.kinds import Number, as_number
 from transformer_norms.names import option_files, unknown
 from transformer_norms.sweep.design import (
     MOST_RUNS,
@@ -133,7 +133,8 @@ def read_request(arguments: Iterable[str]) -> Request:
     typed = {key: values for key, values in typed.items() if key.split(".")[0] not in COMMANDS}
     if names == ["none"]:
         question, _ = _replace_typed(Question("", {}), typed)
-        first = {key: values[0] for key, values in question.vary.items() if key != ORDER}
+        own = (ORDER, *HORIZONS)  # which each have a baseline
+        first = {key: values[0] for key, values in question.vary.items() if key not in own}
         question = replace(question, baseline=first)
         # Never the study's name: the record of a sweep of that name may lie in the study.
         return Request("main", question, named=False)
@@ -236,6 +237,7 @@ def branch(question: Question) -> Question:
         key, values = tokens, branches.get("tokens")
     if not isinstance(values, list):  # it is refused where a run is composed
         return question
+    values = as_number(values)
     vary = {key: values, **question.vary} if question.vary or not question.together else {}
     together = [{key: value, **one} for value in values for one in question.together]
     return replace(question, vary=vary, together=together)
