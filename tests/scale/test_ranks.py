@@ -18,7 +18,7 @@ from rank_workers import (
     train_some,
     trainer_of,
 )
-from short_runs import BASE, go, here, rows, state  # noqa: F401
+from short_runs import BASE, go, here, rows, same, state  # noqa: F401
 from warm import Command
 
 from transformer_norms import ConfigError, cli, compose
@@ -298,3 +298,23 @@ def test_a_run_of_two_ranks_is_the_run_of_one(agent, here):  # noqa: F811
     summary = json.loads((here / answer["run"] / "summary.json").read_text())
     assert (summary["ranks"], summary["parallel"], summary["micro_batches"]) == (2, "ddp", 2)
     assert summary["identity"] == alone["identity"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_branch_on_two_ranks_is_the_separate_run(parallel, here):  # noqa: F811
+    typed = [*(one for one in BASE if "steps" not in one and "warmup" not in one), "schedule=wsd"]
+    typed += [f"parallel={parallel}", "trainer.accumulation=2", "schedule.warmup=4"]
+    both = ["trainer.branches=[10,20]"]
+    jobs = [
+        [*both, "trainer.steps=10"],
+        [*both, "trainer.steps=20"],
+        ["trainer.steps=20", "study=s"],
+    ]
+    answers = []
+    for job in jobs:
+        out, err = torchrun(2, *typed, "data.val_tokens=500", *job).communicate()
+        answers.append(json.loads(out or err))
+    _, branch, separate = (answer["run"] for answer in answers)
+    assert json.loads((here / branch / "summary.json").read_text())["branch_step"] == 9
+    assert same(branch, separate)

@@ -12,7 +12,7 @@ from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import Variant
+from transformer_norms.report.study import Study, Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
 
 Groups = dict[Verdict, list[Variant]]
@@ -42,8 +42,20 @@ def answer(findings: Findings) -> Answer:
         findings.study.unasked,
         "Each variant is compared with its baseline, and not with the others." * others,
         same_data_note(findings.study),
+        _branch_note(findings.study),
     ]
     return Answer(_lead(findings, groups), groups, [*filter(None, notes)])
+
+
+def _branch_note(study: Study) -> str:
+    """Says that horizons share first steps, and what follows from it."""
+    branches = sum(run.summary.branched_from is not None for run in study.results)
+    results = plural(len(study.results), "result")
+    line = (
+        f"{branches} of {results} began from the last step that they share with a shorter horizon, "
+        "so losses of two horizons at one seed are not independent."
+    )
+    return line if branches else ""
 
 
 def sentence(findings: Findings, variant: Variant) -> str:

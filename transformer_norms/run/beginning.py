@@ -119,7 +119,8 @@ def write_beginning(
     if of != plan.folder:
         write_bytes(plan.folder / "metrics.jsonl", read_bytes(of / "metrics.jsonl", LONGEST))
     if saved is None or of not in (plan.folder, plan.origin):
-        changes["branched_from"] = {"run": of.name, "step": saved.step} if saved else None
+        changes["branched_from"] = of.name if saved else None
+        changes["branch_step"] = saved.step if saved else None
     if before is None:
         summary = Summary(
             steps=plan.config.trainer.steps,

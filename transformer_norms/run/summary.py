@@ -95,7 +95,8 @@ class Summary:
     choices: dict[str, str] = field(default_factory=dict)
     identity: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     continued_from: str | None = None
-    branched_from: dict[str, Any] | None = None  # the run whose first steps it shares, and how many
+    branched_from: str | None = None  # a run of a shorter horizon, whose first steps it shares
+    branch_step: Whole | None = None  # how many
     batch_chain: str | None = None  # a hash of every batch that was read, in order
     data: Data
     versions: dict[str, str] = field(default_factory=dict)
