@@ -168,7 +168,8 @@ def _of_trainer(config: Config) -> Iterator[str]:
     kind, trainer = config.attention.type, config.trainer
     if trainer.horizons and trainer.steps not in trainer.horizons:
         which = ", ".join(map(str, trainer.horizons))
-        yield f"trainer.steps: {trainer.steps} is not one of trainer.branches, {which}"
+        line = f"trainer.steps: {trainer.steps} is not one of trainer.branches, {which}"
+        yield f"{line}; trainer.branches=none trains any horizon"
     if trainer.qk_clip != "none" and not hasattr(ATTENTIONS[kind], "largest"):
         yield f"trainer.qk_clip: {trainer.qk_clip:g} is not allowed; attention={kind} has no logits"
     cut = {
