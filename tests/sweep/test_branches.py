@@ -14,6 +14,7 @@ from short_runs import here, same, stop_at  # noqa: F401
 from transformer_norms import cli, compose
 from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.config.building import build_schedulers
+from transformer_norms.sweep.question import read_request
 from transformer_norms.training.schedule import SCHEDULES, shared_steps
 from transformer_norms.training.trainer import Trainer
 
@@ -244,3 +245,13 @@ def test_branches_in_tokens_are_the_steps_that_read_them():
     typed = [*short_runs.BASE[:5], "schedule=wsd", "trainer.batch_size=4", "trainer.tokens=640"]
     config = compose([*typed, "trainer.branches={tokens:[640,1281]}"])  # 64 tokens in a step
     assert (config.trainer.steps, config.trainer.branches) == (10, (10, 21))
+
+
+def test_typed_branches_are_in_the_place_of_the_horizons_of_a_file():
+    typed = ["sweep=horizon", "schedule=wsd", "trainer.branches=[20,10]"]
+    for name in ("horizon", "quick"):  # a file that varies trainer.steps, one that fixes them
+        question = read_request([f"sweep={name}", *typed[1:]]).question
+        assert question.vary["trainer.steps"] == [20, 10]
+        assert "trainer.steps" not in {*question.fixed, *question.baseline}
+    one = read_request([*typed, "trainer.steps=10"]).question
+    assert one.fixed["trainer.steps"] == 10

@@ -105,7 +105,8 @@ class Sweep:
                 self._keep(look_at(found.study, verdicts(found.every)))
             if self.goes_on:
                 for job in self.record.jobs:
-                    remove_branch(job.folder)
+                    if job.config.trainer.horizons:
+                        remove_branch(job.folder)
 
     def _tune(self) -> list[Pair]:
         """Runs the tuning, if something is tuned. Returns each variant with its best point."""

@@ -189,12 +189,12 @@ def _replace_typed(
     axis."""
     remarks = []
     vary, fixed = dict(question.vary), dict(question.fixed)
-    if BRANCHES in typed:
-        vary = {key: values for key, values in vary.items() if key not in HORIZONS}
     tune = dict(question.tune.grid)
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
-    if typed.keys() & set(HORIZONS):
+    if typed.keys() & {BRANCHES, *HORIZONS}:
         fixed = {key: value for key, value in fixed.items() if key not in HORIZONS}
+    if BRANCHES in typed:
+        vary = {key: values for key, values in vary.items() if key not in HORIZONS}
     # The file's own sizes would override the typed model.
     own_sizes = [key for key in fixed if key.startswith("model.") and key not in typed]
     if "model" in typed and own_sizes:
