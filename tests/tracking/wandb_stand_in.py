@@ -77,6 +77,7 @@ def study(tmp_path):
 def stand_in(study, monkeypatch):
     stand_in = StandIn(study)
     monkeypatch.setattr(view.wandb, "init", stand_in.init)
+    monkeypatch.setenv("WANDB_MODE", "offline")  # which a view sets for its process
     monkeypatch.setattr(view, "_failures", [])
     return stand_in
 

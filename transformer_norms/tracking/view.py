@@ -199,6 +199,7 @@ def _wandb_run(
     if _OWN_DATA_DIR:  # W&B keeps tables there until they are uploaded; the default is ~
         os.environ["WANDB_DATA_DIR"] = str(home)
     os.environ.pop("WANDB_RESUME", None)  # which would go on where the old run ends
+    os.environ["WANDB_MODE"] = mode  # else W&B's telemetry connects when `init` is told offline
     ours, sys.argv = sys.argv, [*command] or sys.argv  # W&B shows the words of sys.argv
     try:
         run = wandb.init(
