@@ -187,9 +187,8 @@ def _wandb_run(
     settings: Mapping[str, Any] = _NO_MACHINE,
     **fields: Any,
 ) -> Iterator[Any]:
-    """Begins a W&B run, which replaces all that W&B holds under its id: `resume` is unset. An error
-    during the `with` ends it. `command` has the words of the command, and `settings` are W&B's of
-    the machine and the code."""
+    """Begins a W&B run, which replaces all that W&B holds under its id. An error during the `with`
+    ends it. `command` has the words of the command; `settings` are W&B's of machine and code."""
     if _failures and mode == "online":  # nothing waits for W&B's server again
         raise ConnectionError("W&B was not reached before")
     home = study / "wandb"
