@@ -143,7 +143,7 @@ def _check_rows(settings: TrainerSettings, model: Transformer, ranks: int, count
     if rows.counted:
         raise ConfigError(
             "the model keeps running averages (as norm=batchnorm does), which several processes "
-            "would each keep of their own share; train it in one process"
+            "would each keep over a separate share; train it in one process"
         )
     if not rows.rows_are_independent and count > settings.accumulation:
         raise ConfigError(
