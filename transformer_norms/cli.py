@@ -61,7 +61,7 @@ What may follow `transformer-norms train`:
   -m norm=layernorm,rmsnorm seed=0,1,2  every combination; the first values are
                                         the baseline
   sweep=quick trainer.steps=200         a question of configs/sweep, with typed
-                                        values in the place of its own
+                                        values instead of the file's
   sweep=quick seed=3..20                3 to 20 seeds, until each comparison is
                                         decided
   sweep=quick --power                   what its seeds can find

@@ -1,7 +1,7 @@
 """The signals that ask a command to stop, answered from its first line on, and the work that stops:
 after the micro-batch that is being computed, with a checkpoint of the last whole step.
 
-Python calls a signal's handler in the main thread, between two of its own operations: late, where
+Python calls a signal's handler in the main thread, between two of Python's operations: late, where
 that thread imports a library, fits a tokenizer, compiles or waits for another rank, and in the
 middle of an import, where an exception would leave half a module and a traceback. So a thread
 answers. It prints a line at once. It ends a process that has nothing to save, which leaves no more

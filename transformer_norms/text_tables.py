@@ -1,6 +1,6 @@
 """Tables as text, Markdown, LaTeX and CSV, in which anybody's text is inert.
 
-What a table or a page shows may come from folders that somebody else made. Everywhere a newline or
+The words of a table or page may come from folders that somebody else made. Everywhere a newline or
 tab becomes a space, and what does not print (controls, lone surrogates, reversed writing) `?`.
 """
 

@@ -50,12 +50,9 @@ class StandIn:
             shown = {step: {k: _plain(v) for k, v in row.items()} for step, row in rows.items()}
             (part / "rows.json").write_text(json.dumps(shown))
 
-        def accept(*values, **options):
-            """Keeps nothing: tests with W&B itself look at these."""
-
-        return SimpleNamespace(
-            log=log, finish=finish, summary={}, define_metric=accept, write_logs=accept
-        )
+        # Tests with W&B itself look at these.
+        ignored = dict.fromkeys(("define_metric", "write_logs"), lambda *values, **options: None)
+        return SimpleNamespace(log=log, finish=finish, summary={}, **ignored)
 
     def rows(self):
         """The rows of the only part there is."""
@@ -64,7 +61,7 @@ class StandIn:
 
 
 def _plain(value):
-    """The name of its class stands for what W&B makes a file of."""
+    """A number, or the name of its class for what W&B makes a file of."""
     return value if isinstance(value, (int, float)) else type(value).__name__
 
 
@@ -77,6 +74,7 @@ def study(tmp_path):
 def stand_in(study, monkeypatch):
     stand_in = StandIn(study)
     monkeypatch.setattr(view.wandb, "init", stand_in.init)
+    monkeypatch.setenv("WANDB_MODE", "offline")  # which a view sets for its process
     monkeypatch.setattr(view, "_failures", [])
     return stand_in
 

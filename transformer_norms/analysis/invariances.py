@@ -28,7 +28,7 @@ SETTING = (
     f"y = norm(z), z = W x; {BATCH} x {TIME} tokens of {INPUTS} numbers, width {WIDTH}, seed "
     f"{SEED}, float64, in training, gains and biases random."
 )
-ROUNDING = 1e-12  # a smaller change comes of float64's arithmetic alone
+ROUNDING = 1e-12  # float64's arithmetic alone makes a smaller change
 CAUSAL = ("later_training", "later_evaluation")
 OF_A_TOKEN = ("odd", "size", *CAUSAL)
 MEASURED = ("change_without_eps", "change_with_eps", "mean_square")
@@ -152,7 +152,7 @@ VIEWS = (
 
 LOW, HIGH = -16, 1  # powers of ten that the shades are of
 DARKEST = 0.85  # of the colour map: the rest would hide what is written
-BEND = 2.5  # makes what eps leaves of a law lighter than what was no law
+BEND = 2.5  # makes a law that eps bends lighter than what was not a law
 ACROSS, DOWN = 0.58, 0.32  # inches of a cell
 LETTERS = 10  # in a line above a column
 

@@ -97,7 +97,7 @@ def _inputs(model: Transformer, i: int, kind: str) -> list[str]:
     """The matrices that read the input of a sub-layer."""
     f: Any = model.get_submodule(f"blocks.{i}.{kind}.f")
     if kind == "mlp" and type(f) not in (MLP, GatedMLP):
-        raise CannotFold(f"{type(f).__name__} reads it, which may be no matrix")
+        raise CannotFold(f"{type(f).__name__} reads it, which may not be a matrix")
     if kind == "attention" and type(f.attend).forward not in (Softmax.forward, Sinks.forward):
         raise CannotFold(f"{type(f.attend).__name__} may read it, too")
     linear = (name for name in READERS[kind] if isinstance(getattr(f, name, None), nn.Linear))

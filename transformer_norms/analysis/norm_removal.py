@@ -1,7 +1,7 @@
 """From a trained model to one without norms: what each stage costs."""
 
 # A norm's division by each token's own length becomes a division by one number, one norm after the
-# other while the model is tuned on. What is then left of a norm is a matrix, which the weights that
+# other while the model is tuned on. The rest of a norm is then a matrix, which the weights that
 # read it take in. Baroni et al. 2025, arXiv:2507.02559, after Heimersheim 2024, arXiv:2409.13710,
 # who did it to GPT-2.
 #

@@ -39,7 +39,7 @@ DIFFERENCES = (
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ConfigError if `folder` can be no folder, StorageError if it may not be written."""
+    """Raises ConfigError if `folder` cannot be a folder, StorageError if it may not be written."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise ConfigError(f"{folder}: {nearest} is a file; name a folder")

@@ -81,7 +81,7 @@ class Seen:
 
 @dataclass(frozen=True, config=_STRICT)
 class Look:
-    """What was seen when results were looked at, and what was decided: the verdict, or `hopeless`,
+    """A look at the results: what was seen, and what was decided, the verdict or `hopeless`,
     of each comparison by its name, without those that were left open. `identities` are those of the
     runs that were seen."""
 
@@ -92,7 +92,7 @@ class Look:
 
 @dataclass(frozen=True, config=_STRICT)
 class Asked:
-    """What the newest command of a sweep asked for. Without `seeds` it was to add seeds."""
+    """The request of the newest command of a sweep. Without `seeds` it was to add seeds."""
 
     variants: list[Values]
     seeds: list[int]

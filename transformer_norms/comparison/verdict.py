@@ -10,8 +10,8 @@
    `better` below zero, `worse` above zero, or `not told apart`. Failed runs, a best rate at the
    edge of what was tried, and missing pairs come first: then no word on the loss is given.
 
-A plan with a fixed number of seeds is tested once, when all of its pairs have ended. A test before
-that, in addition to the planned one, would be a second chance to be wrong in 5 % of studies.
+A plan with a fixed number of seeds is tested once, when all of its pairs have ended. An earlier
+test in addition would be a second chance to be wrong in 5 % of studies.
 """
 
 import math
@@ -103,7 +103,7 @@ class Comparison:
     spread: Spread | None = None  # their variance, shrunk
     interval: Interval | None = None  # 95 %, of this difference alone, without tuning
     bounds: Interval | None = None  # 95 %, of all comparisons at once, with tuning: they decide
-    p: float | None = None  # of: the true difference lies within the slack; times the comparisons
+    p: float | None = None  # p of a true difference within the slack, times the comparisons
     detectable: float | None = None  # the smallest true difference detected with 90 % power
     fisher: float | None = None  # exact p of the failures, times the pairs with failures
     verdict: Verdict = "not decided yet"
@@ -157,7 +157,7 @@ def _usual(sides: Sides, rules: Rules) -> Spread | None:
 def _measure(sides: Sides, rules: Rules) -> Comparison:
     """One comparison by itself, before it is judged as one of the study's."""
     common = set.intersection(*(set(side.outcomes.losses) for side in sides))
-    # A sequence of looks is one only in the order in which seeds were added.
+    # An interval that holds at every look reads seeds in the order in which they were added.
     first = [seed for seed in rules.order if seed in common]
     seeds = (*first, *sorted(common - set(first)))
     differences = tuple(

@@ -95,7 +95,7 @@ def compose_files(
     typed: Mapping[str, str], folder: Path | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the content of train.yaml with the files that are chosen, and the name chosen on each
-    axis. What is typed wins over what a recipe chooses, and that over what its preset chooses."""
+    axis. A typed word wins over the choice of a recipe, and that over the choice of its preset."""
     listed = default_axes()
     chosen, held = dict(typed), {}
     for axis in reversed(listed):  # preset and recipe, which choose for other axes, are the last

@@ -75,8 +75,8 @@ def _saved_file(keys: dict[str, Typed]) -> Typed | None:
 def complete(
     choices: Choices, typed: Collection[Typed], folder: Path | None = None, device: str = "auto"
 ) -> Config:
-    """Checks and resolves the choices. Resolving needs the registered classes, which import
-    torch. `device` is used where the config says auto."""
+    """Checks and resolves the choices. `folder` is that of the plugins. `device` is used where the
+    config says auto. Resolving needs the registered classes, which import torch."""
     spelled = {pair.key: pair.text for pair in typed if isinstance(pair.value, (int, float))}
     checked = replace(choices, values=check_chosen(choices.values, spelled))
     from transformer_norms.config.resolution import resolve

@@ -94,7 +94,7 @@ def runs_below() -> list[Path]:
 
 def _existing(text: str | Path) -> Path | None:
     name = os.path.expanduser(text)
-    if not os.path.lexists(name):  # also what can be no path
+    if not os.path.lexists(name):  # also what cannot be a path
         return None
     path = Path(name)
     # A link to a folder that the user has named is followed, and none within that folder.

@@ -140,8 +140,8 @@ class _Resolving:
             nodes["data"] = {**nodes["data"], "val_tokens": val_tokens}
 
     def resolve_norms(self) -> None:
-        """Chooses the norms at embed, final, q, k and v. The content of every norm that is named
-        goes into `norms`."""
+        """Chooses the norms at embed, final, q, k and v. A final_norm of `always` follows also a
+        last block that ends with a norm. The content of every named norm goes into `norms`."""
         nodes = self.nodes
         if nodes["embed"] == "auto":
             nodes["embed"] = self.brings.get("embed", "none")
@@ -201,8 +201,8 @@ class _Resolving:
         return check_norm(f"norms.{name}", norm)
 
     def resolve_init(self, name: str) -> str:
-        """Replaces `init=auto` by the content of a rule, keeps typed keys, and returns the rule's
-        name. All other choices win over what the rule brings."""
+        """Replaces `init=auto` by the rule that is brought, or else by `otherwise` of its file.
+        Keeps typed keys. Returns the rule's name. All other choices win over what it brings."""
         init = dict(self.nodes["init"])
         otherwise = init.pop("otherwise", "")
         if name == "auto":

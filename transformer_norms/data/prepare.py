@@ -106,7 +106,7 @@ def prepare(
 def own_code(*makers: object) -> dict[str, dict[str, str]]:
     """Returns the hashes of the files of classes that are not this package's, or nothing: a corpus
     that reads otherwise after an edit of its file has other tokens, also where its identity is the
-    same. What the file imports does not count."""
+    same. Imports of the file do not count."""
     files = {}
     for own in map(type, makers):
         if own.__module__.partition(".")[0] != PACKAGE:

@@ -84,7 +84,7 @@ def entropy_and_length() -> tuple[float, float]:
 
     Scenes are a Markov chain that ends: with P its transitions, the expected visits v solve
     v = first + P^T v. Choices within a scene are independent of the path, so that both sums are
-    linear in v. What a story remembers is drawn once.
+    linear in v. A story's memory is drawn once.
     """
     names = list(grammar()["scenes"])
     transitions = np.array([[dict(following(a)).get(b, 0.0) for b in names] for a in names])

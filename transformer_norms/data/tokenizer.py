@@ -158,7 +158,7 @@ class FileTokenizer(Tokenizer):
     Byte-level BPE gives each id its bytes (GPT-2, Llama 3, Qwen), and so do the pieces of
     SentencePiece (Llama 2, Gemma). A normalizer may change a text before it is encoded; then the
     tokens spell another text, which the preparation of a corpus says. Only documents have an end; a
-    beginning is never put before a text. What a text spells is never special to it. A model
+    beginning is never put before a text. A special token in a text is plain text. A model
     may have a larger `vocab_size`: no text has the ids after those of the file."""
 
     threaded = True
@@ -241,7 +241,7 @@ def byte_letters() -> dict[str, int]:
 def load_tokenizer(saved: Any) -> Tokenizer:
     """Returns the tokenizer that `save` described. Raises InputError for anything else.
 
-    The file may come from anybody. What does not fit is refused; nothing in it is run or imported.
+    The file may come from anybody. Nothing in it is run or imported.
     """
     try:
         if saved["schema"] != SCHEMA:

@@ -28,8 +28,8 @@ from transformer_norms.storage.reading import parse_json, read_text, real_path
 
 TOKENIZERS = Registry("tokenizer")
 FEWEST_IDS = 257  # the bytes, and the end of a document
-# The end of a document, where a file has none and in an export of ours. Its blank is no letter of a
-# byte: no text spells it.
+# The end of a document, where a file has none and in an export of ours. Its blank is not a letter
+# of a byte, so no text spells it.
 END = "<| end |>"
 ENDS = (
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>",

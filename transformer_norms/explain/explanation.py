@@ -90,7 +90,7 @@ def equations(anatomy: Anatomy) -> Section:
     facts.append(Fact("end", (ends["end"],)))
     tied = ", which is the head as well" if config.architecture.tied else ", W the head"
     name = anatomy.known_name("norm")
-    own = "norm(x) is x" if name == "none" else "each time with parameters of its own"
+    own = "norm(x) is x" if name == "none" else "each time with separate parameters"
     remarks = [f"norm is {name}, {own}; f the sub-layer; E the embedding{tied}"]
     if anatomy.placement.topology == "dual":
         remarks.append("x and r are two streams, to which attention adds and then the mlp")

@@ -233,7 +233,7 @@ class _Rows:
         return (Box("layer", "  ".join(weights)), *abreast(chains, always=True))
 
     def gate(self) -> Chain:
-        """What multiplies the heads, where attention has a gate."""
+        """The factor of the heads, where attention has a gate."""
         kind = self.anatomy.config.architecture.attention_gate
         label = {"elementwise": "sigmoid(W_g x)", "per_head": "sigmoid(W_g x) by head"}
         return () if kind == "none" else (Box("factor", f"* {label[kind]}"),)

@@ -63,7 +63,7 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
         raise
     if words.end is None:
         print(
-            "tokenizer: the text was one stretch, so eos and pad are no end of a document",
+            "tokenizer: the text was one stretch, so eos and pad do not end a document",
             file=sys.stderr,
         )
     if isinstance(words, RankTokenizer) and (count := uncertain(words.ranks)):

@@ -49,7 +49,8 @@ assert set(BLOCKS) == set(PARTS)
 
 class Assembly:
     """assembly(i) is block i of the model that a composed config describes. `norm`, if
-    given, replaces the run's norm: anything that is called as norm(width)."""
+    given, replaces the run's norm: anything that is called as norm(width). In the methods, `kind`
+    is attention, mlp or block, and `own` has the choices of one block."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Assembly:
         norm: Callable[[int], nn.Module] | None = None,
         vocab_size: int = 0,
     ) -> None:
-        self.config, self.position, self.own_norm = config, position, norm
+        self.config, self.position, self.run_norm = config, position, norm
         self.vocab_size = vocab_size
         self.placement = read_placement(config.placement)
         self.sizes, self.blocks = config.model, config.blocks
@@ -134,8 +135,7 @@ class Assembly:
         )
 
     def sites(self, plan: SubLayerPlan, own: BlockChoices) -> dict[str, Site]:
-        """The norms inside the attention of a block. Only the block that makes keys
-        and values norms them."""
+        """The norms inside an attention. Only the block that makes keys and values norms them."""
         sites = attention_sites(plan, self.config)
         absent = () if own.source is None else KV_SITES
         return {name: site for name, site in sites.items() if name not in absent}
@@ -187,8 +187,8 @@ class Assembly:
 
     def norm(self, word: Place, at: NormPlace) -> Callable[[int], Module]:
         """Returns a function of the width that builds the norm and stores its place. A class that
-        takes `place` gets the `word`."""
-        make = (self.own_norm if at.norm == "norm" else None) or norm_of(self.config, at.norm, word)
+        takes `place` gets the `word`: embed, attention, mlp, block or final."""
+        make = (self.run_norm if at.norm == "norm" else None) or norm_of(self.config, at.norm, word)
         return lambda width: put(make(width), replace(at, width=width))
 
     # ----------------------------------------------------------- what is around blocks: connections
@@ -244,7 +244,7 @@ def norm_of(config: ModelConfig, name: str, place: Place) -> Callable[[int], Mod
 
 
 def put(norm: Module, place: NormPlace) -> Module:
-    """Stores the place of a norm, where there is one."""
+    """Stores its place on a norm. `nothing` is a function, and has none."""
     if isinstance(norm, nn.Module):
         norm.norm_place = place  # type: ignore[assignment]
     return norm
@@ -261,7 +261,7 @@ def place_fixed_norms(part: Module, place: NormPlace) -> None:
 
 
 def _sum(x: Module | None, others: Mapping[str, Module]) -> Module:
-    """Returns the module that computes x(x) + the other terms, or that of x alone."""
+    """Returns the module that adds x's term and the others, or x's term alone."""
     return WeightedSum(x, others) if others else x
 
 

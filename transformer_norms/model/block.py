@@ -18,11 +18,11 @@ Stream = Float[Tensor, "batch time width"]
 class SubLayer(nn.Module):
     """y = post(a * h + c * start + c0 * x0 + b * out(f(pre(h))))      f is attention or mlp
 
-    A placement chooses a norm or nothing at `pre`, `out` and `post` and at the sites inside f, and
-    the coefficients a, c and c0 (`skip`) and b (`branch`). `start` is the stream as it entered the
-    block, `x0` the embedded tokens. h is x, or the sum of x, start and x0 that `enter` computes.
-    `skip` can also add a multiple of pre(h). Dropout acts before b. `connect` builds the connection
-    of a block with several streams. It is read before the sub-layer, and written to after it.
+    A placement chooses a norm or `nothing`, which returns its input, at `pre`, `out`, `post` and
+    the sites inside f. It chooses a, c and c0 (`skip`) and b (`branch`). `start` is the stream as
+    it entered the block, `x0` the embedded tokens. h is x, or the sum of x, start and x0 that
+    `enter` computes. `skip` can also add a multiple of pre(h). Dropout acts before b. `connect`
+    builds the connection to several streams, which is read before f and written to after it.
     """
 
     def __init__(

@@ -376,7 +376,7 @@ class Reader:
         return name_of(node) in ("f", *INSIDE)
 
     def is_branch(self, node: ast.expr) -> bool:
-        """Returns whether the node is f(x) inside norms only: its norm is `out`, without a skip."""
+        """Returns whether the node is f(x), alone or in norms, which are at `out`, not `post`."""
         while isinstance(node, ast.Call) and self.is_norm(node):
             node = node.args[0] if node.args else node.func
         return self.is_sub_layer(node)

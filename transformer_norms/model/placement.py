@@ -150,8 +150,8 @@ class Placement:
         return replace(own, text={**first.text, **own.text}, plans={**first.plans, **own.plans})
 
     def _read(self, prefix: str, equation: Any, blocks: Formula | None = None) -> "Equations":
-        """Raises ValueError, which begins with the key, where the block cannot compute the
-        equation."""
+        """Returns what the texts of a placement, or of an entry of `where`, say. Raises ValueError,
+        which begins with the key, where the block cannot compute an equation."""
         text = _parts(f"{prefix}equation", equation, self.topology, everywhere=blocks is None)
         end, plans = None, dict[str, SubLayerPlan]()
         try:

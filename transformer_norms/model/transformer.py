@@ -47,8 +47,8 @@ class Transformer(nn.Module):
     head reads the embedding's rows, and has no `bias`. `embed` and `final` hold a norm or nothing,
     and so does `rows`, for each row of E and of the head as they are read (fixnorm). `enter` is
     the start of several streams, before the first block; `constrain` is applied to the model at the
-    start and after every optimizer step. `through` calls a block. The last
-    of its inputs is a `ForwardState` if the model `gives` it.
+    start and after every optimizer step. `through` calls a block: plainly, compiled, or with
+    activation checkpointing. The last of its inputs is a `ForwardState` if the model `gives` it.
     """
 
     config: Any = None  # what `build_model` built it from

@@ -71,7 +71,7 @@ def _checked(norm: Any) -> Any:
 
 _SUPPLIED = ("width", "place")  # by the builder of a model
 NORMS = Norms("norm")
-# Keys of a norm's YAML that are no arguments of its class. `formula` is compared with the class.
+# Keys of a norm's YAML that are not arguments of its class. `formula` is compared with the class.
 NOT_ARGUMENTS = ("type", "formula", "source", "unverified", "brings")
 
 

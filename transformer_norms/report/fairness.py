@@ -158,8 +158,8 @@ def obstacles(first: SavedRun, second: SavedRun) -> list[str]:
 
 
 def notes_beside(first: SavedRun, second: SavedRun) -> list[str]:
-    """What else differs between two runs, in words: costs and starts of the second, with those of
-    the first in brackets, machine, libraries and code."""
+    """All else that differs between two runs, in words: costs and starts of the second, with those
+    of the first in brackets, machine, libraries and code."""
     return _different_costs(second, first) + mixture_notes([first, second])
 
 

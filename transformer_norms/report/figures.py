@@ -1,4 +1,4 @@
-"""What figures share: styles that read in grey, names that do not overlap, the lines of n-grams,
+"""Shared parts of figures: styles that read in grey, names that do not overlap, lines of n-grams,
 the marks of failed runs, and stable bytes."""
 
 import re

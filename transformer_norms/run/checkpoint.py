@@ -199,7 +199,7 @@ def stream_size(tensors: Tensors) -> int:
 def stream(tensors: Tensors) -> Iterator[bytes | memoryview]:
     """Yields the bytes of the file, with one whole tensor in memory at a time.
 
-    Raises NonFiniteError when it comes to a tensor that holds NaN or an infinity.
+    Raises NonFiniteError at a tensor that holds NaN or an infinity.
     """
     yield _header(tensors)
     for name, tensor in _in_order(tensors):

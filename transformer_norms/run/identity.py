@@ -3,8 +3,8 @@
 Two commands mean one run if `result_settings` are equal for both. These are all settings of the
 resolved config but those that change a result by rounding at most: how often something is logged,
 how many threads compute, the name of the study. The content of the data's files counts, and their
-names do not. The code is not a part of the identity. Its hashes are recorded: a command says so
-where other code has ended its run, and is refused where other code has begun it (folder.py).
+names do not. Versions of packages do not count, nor does the code. Its hashes are recorded: a
+command says so where other code ended a run, and is refused where other code began it (folder.py).
 """
 
 import hashlib

@@ -20,7 +20,7 @@ from transformer_norms.training.tensors import load_weights
 def load(folder: str | Path, plugins: str = "none") -> Transformer:
     """Returns the model of a run folder as it was last saved, on the CPU, every file verified.
 
-    Raises ConfigError if the folder is no run, or if it needs plugins that are not named here.
+    Raises ConfigError if the folder is not a run, or if it needs plugins that are not named here.
     Raises NoUsableCheckpoint if it has no checkpoint.
     """
     folder = _check_run_folder(folder)
@@ -46,7 +46,7 @@ def saved_on_cpu(folder: Path, plugins: str) -> list[str]:
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:
-    """Returns the tokenizer of a run folder. Raises ConfigError if the folder is no run."""
+    """Returns the tokenizer of a run folder. Raises ConfigError if the folder is not a run."""
     return load_tokenizer(read_json(_check_run_folder(folder) / "tokenizer.json"))
 
 

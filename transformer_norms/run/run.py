@@ -301,7 +301,7 @@ class Run:
         keys, record = self.config.trainer, self.record
         for line in self.prepared.warnings:
             say(f"warning: {line}")
-        self.stopping.deferring = True
+        self.stopping.deferring = True  # from here a signal ends training with a checkpoint
         if self.ranks.stop(self.stopping.stop_requested):
             raise Preempted
         results: dict[str, Any] = {"status": self._fit(), "diverged": record.diverged}

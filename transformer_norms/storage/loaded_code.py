@@ -10,8 +10,8 @@ _first: dict[Path, tuple[object, str]] = {}  # of a file: its module's spec, and
 
 
 def hash_loaded(files: Mapping[str, Path]) -> dict[str, str]:
-    """Returns the SHA-256 of each file at the first call since its module was loaded. What is
-    edited later does not run before the module is loaded again, which gives it another spec."""
+    """Returns the SHA-256 of each file at the first call since its module was loaded. A
+    later edit does not run before the module is loaded again, which gives it another spec."""
     specs: dict[object, object] = {}
     for module in list(sys.modules.values()):
         spec = getattr(module, "__spec__", None)

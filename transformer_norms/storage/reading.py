@@ -30,7 +30,7 @@ T = TypeVar("T")
 def open_file(path: Path, limit: int | None = None) -> BufferedReader:
     """Opens a plain file for reading, at most `limit` bytes long.
 
-    `path` may lead through links that the user has named. Its last part must be no link.
+    `path` may lead through links that the user has named. Its last part must not be a link.
     """
     # A pipe without a writer would block, and a terminal could become that of this process.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

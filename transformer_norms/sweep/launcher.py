@@ -1,4 +1,4 @@
-"""What a launcher of a sweep is given and returns. A worker imports this file first: nothing here
+"""The input and output of a launcher of a sweep. A worker imports this file first: nothing here
 imports torch.
 """
 

@@ -125,7 +125,7 @@ class Pilots(Launcher):
 
 @dataclass
 class Pilot:
-    """What a job of Slurm runs: the sweep, with a pool, in the folder where it was typed."""
+    """The work of a job of Slurm: the sweep, with a pool, in the folder where it was typed."""
 
     folder: str
     command: tuple[str, ...]

@@ -54,7 +54,7 @@ class Job:
 
     @property
     def summary(self) -> Summary | None:
-        """What the run's folder says of it. None if there is nothing, or nothing that can be read,
+        """The summary in the run's folder. None if there is nothing, or nothing that can be read,
         or what another run has left there: whoever trains the run says why it cannot."""
         with suppress(ConfigError):
             summary = read_summary(self.folder)

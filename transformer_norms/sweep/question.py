@@ -47,7 +47,7 @@ from transformer_norms.validation import build
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 _HOMES = {"seed": "under seeds"} | dict.fromkeys(("sweep", *COMMANDS), "on the command line")
 _INSTEAD = {"seeds": "did you mean seed=0,1,2? ", "margin": "the report takes --margin NATS; "}
-ONE_VALUE = ("study", "config", "plugins", "tracking", "continue_from")  # with their own keys
+ONE_VALUE = ("study", "config", "plugins", "tracking", "continue_from")  # and so each of their keys
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))

@@ -1,9 +1,9 @@
 """How a variant's learning rate is chosen: which points its search tries, and which one is best.
 
-A point has a value for each tuned key. A search tries the whole grid. While the best point is at an
-edge, it steps outward. Then it refines the best point, and tries a point between it and one above
-that failed (tuning.py). Nothing here reads a file or draws a random number. So the same losses
-always lead to the same points, and a sweep that was stopped repeats them.
+A point has a value for each tuned key. A search tries the whole grid, and steps outward while the
+best point is at an edge. It refines the best point, may step outward again, and tries a point
+between the best and one above it that failed (tuning.py). Nothing here reads a file or draws a
+random number: the same losses lead to the same points, and a sweep that was stopped repeats them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,9 +54,9 @@ class Search:
     def best(self) -> Values | None:
         """The best point; None if every run failed.
 
-        A point where a run failed comes after every point where none failed: a failed run has no
-        loss, and a mean without it would be over easier seeds. Among such points, the fewest
-        failures and then the lowest mean count. Where none failed, a fitted curve chooses.
+        A failed run has no loss, and a mean without it would be over easier seeds. So points where
+        none failed come first: the best is the one where curves fitted to the losses are lowest
+        (tuning_error.py). Among the others, the fewest failures and then the lowest mean count.
         """
         trained = [attempt for attempt in self.attempts if attempt.losses]
         whole = [attempt for attempt in trained if not attempt.failed]

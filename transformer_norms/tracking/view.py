@@ -187,9 +187,8 @@ def _wandb_run(
     settings: Mapping[str, Any] = _NO_MACHINE,
     **fields: Any,
 ) -> Iterator[Any]:
-    """Begins a W&B run, which replaces all that W&B holds under its id: `resume` is unset. An error
-    during the `with` ends it. `command` has the words of the command, and `settings` are W&B's of
-    the machine and the code."""
+    """Begins a W&B run, which replaces all that W&B holds under its id. An error during the `with`
+    ends it. `command` has the words of the command; `settings` are W&B's of machine and code."""
     if _failures and mode == "online":  # nothing waits for W&B's server again
         raise ConnectionError("W&B was not reached before")
     home = study / "wandb"
@@ -199,6 +198,7 @@ def _wandb_run(
     if _OWN_DATA_DIR:  # W&B keeps tables there until they are uploaded; the default is ~
         os.environ["WANDB_DATA_DIR"] = str(home)
     os.environ.pop("WANDB_RESUME", None)  # which would go on where the old run ends
+    os.environ["WANDB_MODE"] = mode  # else W&B's telemetry connects when `init` is told offline
     ours, sys.argv = sys.argv, [*command] or sys.argv  # W&B shows the words of sys.argv
     try:
         run = wandb.init(

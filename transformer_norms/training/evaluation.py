@@ -43,8 +43,8 @@ def evaluate(
 
 
 def _blocks(sums: Sequence[Tensor], counts: Sequence[int]) -> list[float]:
-    """Returns the losses of at most MOST_BLOCKS blocks, of as many windows each. What is left at
-    the end belongs to the last block."""
+    """Returns the losses of at most MOST_BLOCKS blocks, of as many windows each. The rest at the
+    end belongs to the last block."""
     whole = sum(count == counts[0] for count in counts)
     size = -(-whole // MOST_BLOCKS) or 1
     starts = [*range(0, whole - size + 1, size)]

@@ -59,7 +59,7 @@ def muon(
     decay_embeddings: Flag,
     lr_factor: LearningRateFactors,
 ) -> list[torch.optim.Optimizer]:
-    """Muon for every matrix but tables and head, AdamW with the same rate for all else."""
+    """Muon for every matrix but embeddings and head, AdamW with the same rate for all else."""
     decays = decay_by_group(model, decay_norms, decay_embeddings)
     matrices = divide_parameters(model, GROUPS[:1], decays, lr, weight_decay, lr_factor)
     rest = divide_parameters(model, GROUPS[1:], decays, lr, weight_decay, lr_factor)
@@ -68,7 +68,7 @@ def muon(
 
 @contextmanager
 def keep_where(skip: Tensor | None, tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restores the tensors after the block if `skip` is 1, without waiting for a GPU."""
+    """Restores the tensors after the `with` if `skip` is 1, without waiting for a GPU."""
     before = [] if skip is None else [tensor.clone() for tensor in tensors]
     yield
     with torch.no_grad():
@@ -90,7 +90,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     _step_supports_amp_scaling = True  # as torch's fused optimizers, which read `found_inf`
-    found_inf: Tensor | None = None
+    found_inf: Tensor | None = None  # 1 makes the step leave everything as it is (graphs/ahead.py)
 
     def __init__(
         self,

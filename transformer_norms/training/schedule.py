@@ -1,9 +1,9 @@
 """The learning rate at a step, as a share of its peak: pure functions, so resuming needs no state.
 
 A schedule is a function of the step, which counts from 0, and of the horizon, registered in
-SCHEDULES. The schedules here rise linearly over `warmup` steps; a schedule without a warm-up has no
-such argument. A config may give the warm-up as a share of the steps, and makes steps of it before
-a schedule is built.
+SCHEDULES. The schedules here rise linearly over `warmup` steps. The step after these is the first
+at the peak. A schedule without a warm-up has no such argument. A config may give the warm-up as a
+share of the steps, which becomes steps before a schedule is built.
 """
 
 import math

@@ -45,8 +45,8 @@ SAVED = (
 
 
 class Trainer:
-    """Trains `model` for `settings.steps` optimizer steps, each on the batch that `batches(step)`
-    gives.
+    """Trains `model` for `settings.steps` optimizer steps. Step i, from 0, has the batch
+    `batches(i)`, and rates of `schedule(i, steps)` times the peak of each group of parameters.
 
     What happens in a step depends on the weights, the optimizer's state and the step's number
     alone. So a run that was stopped and resumed gives the same result.
@@ -74,12 +74,12 @@ class Trainer:
         self.loss, self.ranks = micro_batches.loss, micro_batches.ranks
         self.parameters = list(model.parameters())
         kept = stored_tensors(model)
-        self.averages = [name for name, _ in model.named_buffers() if name in kept]
+        self.averages = [name for name, _ in model.named_buffers() if name in kept]  # of norms
         self.divergence = Divergence(warmup)
         longer = [steps for steps in settings.horizons if steps > settings.steps]
         # The last step that this run shares with the next longer branch, which begins from there.
         self.branch_at = shared_steps(schedule, settings.steps, longer[0]) if longer else 0
-        self.ahead: StepsAhead | None = None  # on a GPU, in `fit`
+        self.ahead: StepsAhead | None = None  # on a GPU: a step begins before the last is read
         self.step, self.tokens = 0, 0
         self.seconds = self.evaluation_seconds = 0.0  # in training steps, and in evaluations
         self.losses: list[float] = []  # since the last row of the record
@@ -145,7 +145,7 @@ class Trainer:
         loss, nats, norm = numbers.tolist()
         reason = self.reason_to_stop(self.step + 1, loss, nats, norm)
         if reason is None:
-            # Below that, clipping changes nothing.
+            # A norm below the bound is not clipped, and none is where the bound is 0.
             if 0 < self.settings.clip < 1.001 * norm + 1e-6:
                 nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, numbers[2])
             with probe.update():

@@ -25,7 +25,7 @@ def cautions(config: Config) -> Iterator[str]:
     if zeros and ("out" in sites or convex):
         yield (
             f"init: {' and '.join(zeros)} start at zero under a norm of the branch, which scales "
-            "what little comes to full size"
+            "even a tiny output to full size"
         )
     warmup, steps = config.schedule.get("warmup", 0), config.trainer.steps
     if warmup >= steps:

@@ -45,8 +45,8 @@ class Temperature:
 
 
 class ForwardState:
-    """What attention has besides the stream in one pass: tokens, the first block's values, and the
-    keys and values of blocks that others use, by their index."""
+    """The inputs of attention besides the stream in a pass: tokens, the first block's values, and
+    the keys and values of blocks that others use, by their index."""
 
     def __init__(self, tokens: Tensor) -> None:
         self.tokens = tokens

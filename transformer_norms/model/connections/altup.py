@@ -29,7 +29,7 @@ class AltUp(Connection):
     """P_i = sum_j p_ij X_j, a = k mod n, p = 1 and g = (1, .. 1) at the start, all learned; k is
     the number of the block      AltUp, Baykal et al. 2023, arXiv:2301.13310
 
-    The block k reads the stream a. What it makes of it corrects all streams, by the
+    The block k reads the stream a. Its output corrects all streams, by the
     difference to what was predicted for a. Copies enter and their sum leaves, as in Recycled-AltUp.
     """
 

@@ -1,1 +1,1 @@
-"""What norms are made of: their gains, a division by a length, a matrix, gradients written out."""
+"""The parts of norms: their gains, a division by a length, a matrix, gradients written out."""

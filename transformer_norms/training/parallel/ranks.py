@@ -104,7 +104,7 @@ class Ranks:
         return cast(list[T], values)
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Returns what `work` returns on rank 0, the only one that calls it. What it raises there
+        """Returns what `work` returns on rank 0, the only one that calls it. Its error there
         is raised on all."""
         if self.count == 1:
             return work()

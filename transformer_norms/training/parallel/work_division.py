@@ -67,7 +67,7 @@ def resume_division(
 ) -> Division:
     """Returns the division of a run that goes on, with so many cores for each process. It keeps the
     micro-batches, and the threads of an operator, so that the digits are those of one number of
-    ranks. What other ranks and their replicas shared is shared by today's, as far as cores go."""
+    ranks. Today's ranks and replicas share the work of the earlier ones, as far as cores go."""
     count = lcm(before.micro_batches, ranks)
     replicas, each = before.replicas, before.threads_each
     if sharded(model.embedding.weight) or settings.device != "cpu":
@@ -143,7 +143,7 @@ def _check_rows(settings: TrainerSettings, model: Transformer, ranks: int, count
     if rows.counted:
         raise ConfigError(
             "the model keeps running averages (as norm=batchnorm does), which several processes "
-            "would each keep of their own share; train it in one process"
+            "would each keep over a separate share; train it in one process"
         )
     if not rows.rows_are_independent and count > settings.accumulation:
         raise ConfigError(
