@@ -91,8 +91,9 @@ def train(
         for line in plan.remarks:
             say(line)
         folder = {"folder": str(plan.folder)}
-        for part in (".", "checkpoints", checkpoint.BRANCHES):
-            remove_leftovers(plan.folder / part)
+        parts = plan.folder / "checkpoints", plan.folder / checkpoint.BRANCHES
+        for place in (plan.folder, *parts):
+            remove_leftovers(place)
         summary = plan.summary()
         if summary and summary.ended and processes.count() == 1:
             say(f"{path_text(plan.folder)} has {summary.status} already; nothing to do")
@@ -322,10 +323,10 @@ class Run:
                     draw_curve(self.folder, record.summary)
             except Exception as error:  # a failed figure must not fail the run
                 say(f"curve.svg could not be drawn: {describe_error(error)}")
-            if self.ranks.writes:
-                self._forget_branch()
         record.summarize(self.trainer, **results)
         record.progress(self.trainer)
+        if record.summary.ended and self.ranks.writes:
+            self._forget_branch()
         if results["status"] == "finished" and not record.summary.trained:
             say(f"failed to train: {failure(record.summary, 'val_loss')}")
         return record.summary
