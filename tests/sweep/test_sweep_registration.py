@@ -144,12 +144,15 @@ def test_a_file_that_was_changed_is_said_to_be_and_one_that_is_none_starts_nothi
 ):
     named = write_sweep(MINE)
     register(capsys)
+    git("init", "--quiet")
+    commit(FILE)
     FILE.write_text(FILE.read_text().replace("margin 0.02", "margin 0.03"))
     code, _, line = register(capsys)
     assert code == 2
     assert "Registered and not asked: margin 0.03." in line
     made_up_sweep(capsys, *named)
     assert "It was changed after that: the hash does not fit the content." in registered()
+    assert "no commit had the file then" in registered()
     FILE.write_text("sha256: 0\n- a list\n")
     trained = len(trainings.runs)
     with pytest.raises(ConfigError, match=r"registered/mine\.yaml: is not a file that"):
