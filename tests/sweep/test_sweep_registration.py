@@ -75,7 +75,7 @@ def test_a_question_is_written_with_its_hash_and_its_budget_and_nothing_else_is(
     assert tuned()[0] == 0
     code, _, line = tuned("seed=0,1,2,3")
     assert (code, line.count("\n")) == (2, 1)
-    assert "registered/mine.yaml: is there, " in line
+    assert "registered/mine.yaml: is there, for sweep=mine. " in line
     assert "Asked and not registered: seed 3. study=NAME" in line
     assert FILE.read_bytes() == there
     assert main(["-m", "norm=rmsnorm,dyt", "--register"]) == 2
@@ -134,7 +134,7 @@ def test_runs_that_began_without_the_registration_are_counted(trainings, capsys,
         file.write_text(json.dumps({**json.loads(file.read_text()), "commit": commits[begun_at]}))
     made_up_sweep(capsys, *named)
     after = begun_at != "a later commit"
-    assert ("AFTER runs had begun (9)" in registered()) == after
+    assert ("AFTER 9 runs had begun" in registered()) == after
     assert ("before the first run began" in registered()) != after
     assert SAME in registered()
 
@@ -151,7 +151,7 @@ def test_a_file_that_was_changed_is_said_to_be_and_one_that_is_none_starts_nothi
     assert code == 2
     assert "Registered and not asked: margin 0.03." in line
     made_up_sweep(capsys, *named)
-    assert "It was changed after that: the hash does not fit the content." in registered()
+    assert "The file was changed by then: its hash does not fit." in registered()
     assert "no commit had the file then" in registered()
     FILE.write_text("sha256: 0\n- a list\n")
     trained = len(trainings.runs)

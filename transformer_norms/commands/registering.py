@@ -29,11 +29,12 @@ def register(arguments: Sequence[str]) -> str:
     if is_there(path):
         before, intact = read_registration(read_text(path), str(path))
         if before.sweep == request.name and {*before.terms} == {*terms} and intact:
-            return f"{path} has registered this question on {before.date}"
-        why = " ".join(difference_lines(before.terms, terms))
+            return f"{path}: registered this question on {before.date}, and stays as it is"
+        changed = "" if intact else ", and its hash does not fit"
         raise ConfigError(
-            f"{path}: is there, and is another one or was changed. {why} study=NAME registers "
-            "under another name; to replace the file, delete it"
+            f"{path}: is there, for sweep={before.sweep}{changed}. "
+            f"{' '.join(difference_lines(before.terms, terms))} study=NAME registers under another "
+            "name; to replace the file, delete it"
         )
     plan = plan_sweep_of(arguments, "auto", None)
     total = plan.stages.get("all", plan.stages["results"])

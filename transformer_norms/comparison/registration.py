@@ -100,11 +100,11 @@ def registration_lines(found: Iterable[tuple[str, Registered]], reported: list[s
             continue
         terms, asked = terms + file.terms, asked + one.terms
         code = f" at commit {file.commit[:12]}" if file.commit else ""
-        when = f"AFTER runs had begun ({one.earlier})"
+        when = f"AFTER {one.earlier} run{'s' * (one.earlier > 1)} had begun"
         lines.append(
             f"{name} was registered on {file.date[:40]}{code}{' with changes' * bool(file.dirty)} "
             f"(SHA-256 {one.text[8:20]}), {when if one.earlier else 'before the first run began'}; "
             f"{f'commit {one.commit[:12]}' if one.commit else 'no commit'} had the file then."
         )
-        lines += [] if intact else ["It was changed after that: the hash does not fit the content."]
+        lines += [] if intact else ["The file was changed by then: its hash does not fit."]
     return lines + (difference_lines(terms, asked) if terms else [])
