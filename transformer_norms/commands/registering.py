@@ -49,5 +49,6 @@ def register(arguments: Sequence[str]) -> str:
         "budget": {"steps": steps, **total},
     }
     make_folder(path.parent)
-    write_bytes(path, sealed(yaml.safe_dump(content, sort_keys=False)).encode())
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    write_bytes(path, sealed(text).encode())
     return f"{path}: commit it before the first run; {total['runs']:,} runs, {steps:,} steps in all"

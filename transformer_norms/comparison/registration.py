@@ -79,8 +79,11 @@ def read_registration(text: str, name: str) -> tuple[Registration, bool]:
 
 def difference_lines(registered: Iterable[str], asked: Iterable[str]) -> list[str]:
     """Returns whether the terms are the same, and those that are not."""
-    later = "; ".join(one for one in dict.fromkeys(asked) if one not in {*registered})
-    never = "; ".join(one for one in dict.fromkeys(registered) if one not in {*asked})
+    before, now = dict.fromkeys(registered), dict.fromkeys(asked)
+    later, never = (
+        "; ".join(one for one in some if one not in others)
+        for some, others in ((now, before), (before, now))
+    )
     lines = {"Asked and not registered": later, "Registered and not asked": never}
     differences = [f"{words}: {terms}." for words, terms in lines.items() if terms]
     return differences or ["What was asked is what was registered."]
