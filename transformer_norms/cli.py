@@ -27,7 +27,7 @@ from transformer_norms.commands.terminal import (
 )
 from transformer_norms.errors import ConfigError
 
-POWER = "--power"
+POWER, REGISTER = "--power", "--register"
 ENDED = ("finished", "diverged")
 CODES = {"finished": 0, "diverged": 5, "preempted": 75}
 
@@ -44,8 +44,10 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("overrides", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
     add("-m", "--multirun", action="store_true", help="trains every combination of KEY=A,B")
-    add(POWER, action="store_true", help="says what a sweep's seeds can find; starts nothing")
-    add("-c", "--cfg", choices=("job", "hydra"), help="prints the config; starts nothing")
+    alone = parser.add_mutually_exclusive_group().add_argument
+    alone(POWER, action="store_true", help="says what a sweep's seeds can find; starts nothing")
+    alone(REGISTER, action="store_true", help="writes a sweep's question down; starts nothing")
+    alone("-c", "--cfg", choices=("job", "hydra"), help="prints the config; starts nothing")
     add("-p", "--package", metavar="NODE", help="the part to print, such as resolved.model")
     add("--version", action="version", version=version_text(), help="our version and torch's")
     return parser
@@ -65,6 +67,8 @@ What may follow `transformer-norms train`:
   sweep=quick seed=3..20                3 to 20 seeds, until each comparison is
                                         decided
   sweep=quick --power                   what its seeds can find
+  sweep=quick --register                its question in a file, to be committed
+                                        before the first run
   config=RUN trainer.steps=900          a saved run again, changed
   continue_from=RUN trainer.steps=5000  a finished run, trained on
   plugins=FOLDER norm=mine              your own norms and configs
@@ -112,6 +116,11 @@ def _run(arguments: Sequence[str]) -> int:
         raise ConfigError("an agent of a W&B sweep starts single runs, and this is a sweep of ours")
     if typed.power:
         return _print_power(overrides, many)
+    if typed.register:
+        from transformer_norms.commands.registering import register
+
+        print_line(register(overrides))
+        return 0
     if many:
         return _run_sweep(hydras, overrides)
     summary = _train(typed.overrides)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from transformer_norms.comparison.registration import Registered
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import AXES
 from transformer_norms.run.folder import Attempts
@@ -107,7 +108,7 @@ class SweepRecord:
     where seeds are added until it is decided. `looks` are kept with any later command: those at
     other runs count where these are asked for again. `asked` tells what an earlier, wider command
     planned from what is asked now. `unbegun` are the folders of runs that failed before their
-    first step, and so left none.
+    first step, and so left none. `registered` is a question that was written down before its runs.
     """
 
     name: FolderName
@@ -126,6 +127,7 @@ class SweepRecord:
     looks: list[Look] = field(default_factory=list)
     asked: Asked | None = None
     unbegun: list[FolderName] = field(default_factory=list)
+    registered: Registered | None = None
     schema: Literal[1] = 1
 
     @property

@@ -43,6 +43,7 @@ def answer(findings: Findings) -> Answer:
         "Each variant is compared with its baseline, and not with the others." * others,
         same_data_note(findings.study),
         _branch_note(findings.study),
+        *findings.study.registered,
     ]
     return Answer(_lead(findings, groups), groups, [*filter(None, notes)])
 

@@ -141,6 +141,7 @@ def summary_lines(findings: Findings) -> list[str]:
     told += [
         *left_out_lines(findings.study, by_name=False),
         *unasked,
+        *findings.study.registered,
         *warnings,
         *regime_notes(findings),
     ]

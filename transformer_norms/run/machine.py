@@ -32,23 +32,24 @@ def device(kind: str) -> str:
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
 
 
+def git(folder: Path, *words: str) -> str | None:
+    """Returns what git says in a folder, or None where it fails or is not installed."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
 def commit() -> dict[str, Any]:
     """Returns the commit of the package's own clone, and whether its files were changed since.
     Both are None outside of git."""
     here = Path(__file__).parent
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    head = git("rev-parse", "HEAD")
+    head = git(here, "rev-parse", "HEAD")
     # Only what is tracked: a run's own folder must not make the code look changed.
-    changed = git("status", "--porcelain", "--untracked-files=no") if head else None
+    changed = git(here, "status", "--porcelain", "--untracked-files=no") if head else None
     return {"commit": head, "dirty": None if changed is None else bool(changed)}
 
 

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.comparison.registration import terms_of
 from transformer_norms.comparison.sweep_record import (
     ORDER,
     Values,
@@ -26,8 +27,9 @@ from transformer_norms.config.overrides import (
     read_several,
 )
 from transformer_norms.config.plugins import check_plugins
+from transformer_norms.config.tree import marked, within
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Number, as_number
+from transformer_norms.kinds import Mark, Number, as_number
 from transformer_norms.names import option_files, unknown
 from transformer_norms.sweep.design import (
     MOST_RUNS,
@@ -48,6 +50,8 @@ COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 _HOMES = {"seed": "under seeds"} | dict.fromkeys(("sweep", *COMMANDS), "on the command line")
 _INSTEAD = {"seeds": "did you mean seed=0,1,2? ", "margin": "the report takes --margin NATS; "}
 ONE_VALUE = ("study", "config", "plugins", "tracking", "continue_from")  # and so each of their keys
+# Keys that change no result, and so are not a part of what is asked. These two do change it.
+_NOT_ASKED = {*marked(Mark.NOT_IN_IDENTITY)} - {"plugins", "continue_from"}
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
@@ -95,6 +99,18 @@ class Question:
     @property
     def axes(self) -> list[str]:
         return list(dict.fromkeys([*self.vary, *(key for one in self.together for key in one)]))
+
+    @property
+    def terms(self) -> list[str]:
+        """The parts of what is asked, as they are registered."""
+        tune = {**self.tune.grid, "seed": self.tune.seed, "refine": self.tune.refine}
+        seeds: list[Any] = [self.seeds] if self.until_decided else self.first_seeds
+        return terms_of(
+            question=[self.question], baseline=[self.baseline], variant=self.variants,
+            tune=[{key: value} for key, value in tune.items() if self.tune.grid], seed=seeds,
+            contrast=self.contrasts, margin=[self.margin],
+            fixed=[{k: v} for k, v in self.fixed.items() if not within(k, _NOT_ASKED)],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

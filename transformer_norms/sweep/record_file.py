@@ -6,11 +6,17 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from transformer_norms.comparison.registration import (
+    Registered,
+    path_of_registration,
+    read_registration,
+)
 from transformer_norms.comparison.sweep_record import (
     Asked,
     Look,
     SweepRecord,
     Tuned,
+    distinct,
     distinct_looks,
     merge_records,
     path_of,
@@ -18,9 +24,10 @@ from transformer_norms.comparison.sweep_record import (
 )
 from transformer_norms.errors import Busy, ConfigError
 from transformer_norms.run.folder import hold_run
+from transformer_norms.run.summary import read_summary
 from transformer_norms.storage.files import make_folder
 from transformer_norms.storage.locks import wait_for_lock
-from transformer_norms.storage.reading import is_there
+from transformer_norms.storage.reading import is_there, read_text
 from transformer_norms.sweep.planning import Job
 from transformer_norms.sweep.question import Request
 
@@ -35,6 +42,10 @@ class RecordFile:
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
         self.looks: list[Look] = []
+        path = path_of_registration(request.study)
+        text = read_text(path) if request.named and is_there(path) else ""
+        own = text and read_registration(text, str(path))[0].sweep == request.name
+        self.registration = text if own else ""
 
     def read(self) -> SweepRecord | None:
         """Returns what earlier commands of this sweep have planned; None if there is nothing."""
@@ -109,8 +120,28 @@ class RecordFile:
                 if self.request.named or (adds and self._asks_the_same(before, self.jobs)):
                     record = merge_records(before, record)
                 looks = [*before.looks, *looks]
+            record = replace(record, registered=self._registered(before))
             still = [name for name in record.unbegun if not (self.study / name).is_dir()]
             replace(record, looks=distinct_looks(looks), unbegun=still).write(self.study)
+
+    def _registered(self, before: SweepRecord | None) -> Registered | None:
+        """Returns the registration as it was first found, with what this command asks."""
+        found = before.registered if before else None
+        if not found and self.registration:
+            from transformer_norms.run.machine import git  # imports torch
+
+            file = str(path_of_registration(self.request.study))
+            clean = git(Path(), "status", "--porcelain", "--", file) == ""
+            commit = clean and git(Path(), "log", "-1", "--format=%H", "--", file) or None
+            earlier = 0
+            for run in self.study.glob("*/summary.json"):
+                own = None
+                with suppress(ConfigError):
+                    own = (summary := read_summary(run.parent)) and summary.commit
+                earlier += git(Path(), "merge-base", "--is-ancestor", f"{commit}", f"{own}") is None
+            found = Registered(self.registration, commit, earlier, [])
+        terms = [*found.terms, *self.request.question.terms] if found else []
+        return replace(found, terms=distinct(terms)) if found else None
 
     def _asks_the_same(self, record: SweepRecord, jobs: Sequence[Job]) -> bool:
         """Whether the newest command of a record asked for these variants and settings."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.comparison.registration import registration_lines, terms_of
 from transformer_norms.comparison.sweep_record import Look, SweepRecord, Values, baseline_of, label
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.tree import diff, within
@@ -63,7 +64,11 @@ def read_study(
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
     study = _with_contrasts(study, sources, contrasts)
-    return replace(study, damaged=sources.damage_lines())
+    found = [(one.name, one.registered) for one in sources.records.values() if one.registered]
+    variants, contrasts = [v.values for v in study.variants], [c.text for c in study.contrasts]
+    reported = terms_of(variant=variants, contrast=contrasts, margin=[study.margin])
+    lines = registration_lines(found, reported)
+    return replace(study, damaged=sources.damage_lines(), registered=lines)
 
 
 def _study_of(sources: Sources, home: Path, typed: Values | None, margin: float | None) -> Study:

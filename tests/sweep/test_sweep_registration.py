@@ -1,0 +1,160 @@
+"""--register: a question is written down before its runs, and the report holds the study to it."""
+
+import hashlib
+import json
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+from run_folders import tree
+from sweeps import MADE_UP, made_up_sweep, trainings, write_sweep
+
+from transformer_norms import ConfigError, compose
+from transformer_norms.cli import main
+from transformer_norms.report.writing import write_report
+
+FILE = Path("registered/mine.yaml")
+TABLE, RECORD = Path("runs/mine/table.md"), Path("runs/mine/sweep-mine.json")
+MINE = """
+baseline: {norm: rmsnorm}
+vary: {norm: [rmsnorm, layernorm, scalenorm]}
+seeds: [0, 1, 2]
+contrasts: [layernorm - rmsnorm]
+"""
+TUNED = "tune: {optimizer.lr: [1e-3, 2e-3], seed: [9], refine: 0}"
+SAME = "What was asked is what was registered."
+
+
+def register(capsys, *typed, content=MINE):
+    code = main([*MADE_UP, *write_sweep(content), *typed, "--register"])
+    return (code, *capsys.readouterr())
+
+
+def git(*words):
+    own = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    return subprocess.check_output(["git", *own, *words], text=True).strip()
+
+
+def commit(name):
+    git("add", "--force", name)
+    git("commit", "--quiet", "--message", name)
+    return git("rev-parse", "HEAD")
+
+
+def registered():
+    """What the table says below the heading."""
+    return TABLE.read_text().partition("## Registered\n")[2].partition("\n## ")[0].strip()
+
+
+def test_a_question_is_written_with_its_hash_and_its_budget_and_nothing_else_is(trainings, capsys):
+    write_sweep(MINE)
+    before = tree(".")
+    tuned = partial(register, capsys, content=MINE + TUNED)
+    assert tuned("study=mine", "launcher=pool")[0] == 0
+    assert {*tree(".")} - {*before} == {"registered", str(FILE)}
+    first, _, content = FILE.read_bytes().partition(b"\n")
+    assert first.decode() == f"sha256: {hashlib.sha256(content).hexdigest()}"
+    held, config = yaml.safe_load(content), compose(MADE_UP)
+    assert held["terms"] == [  # without threads, tracking, the launcher and the study
+        "question Which?",
+        "baseline norm=rmsnorm",
+        *(f"variant norm={norm}" for norm in ("rmsnorm", "layernorm", "scalenorm")),
+        *("tune optimizer.lr=[0.001, 0.002]", "tune seed=[9]", "tune refine=0"),
+        *("seed 0", "seed 1", "seed 2"),
+        "contrast layernorm - rmsnorm",
+        "margin 0.02",
+        *("fixed model=nano", "fixed data=stories", "fixed trainer.steps=4", "fixed plugins=mine"),
+    ]
+    runs = 3 * (2 * 1 + 3)
+    tokens = runs * 4 * config.trainer.batch_size * config.model.context
+    assert [held["budget"][key] for key in ("runs", "steps", "tokens")] == [runs, runs * 4, tokens]
+    assert {"better", "equivalent", "not told apart"} < {*held["words"]}
+    there = FILE.read_bytes()
+    assert tuned()[0] == 0
+    code, _, line = tuned("seed=0,1,2,3")
+    assert (code, line.count("\n")) == (2, 1)
+    assert "registered/mine.yaml: is there, for sweep=mine. " in line
+    assert "Asked and not registered: seed 3. study=NAME" in line
+    assert FILE.read_bytes() == there
+    assert main(["-m", "norm=rmsnorm,dyt", "--register"]) == 2
+    assert not Path("runs").exists()
+
+
+def test_the_report_says_what_was_registered_before_the_runs_and_what_was_asked_afterwards(
+    trainings, capsys
+):
+    named = write_sweep(MINE)
+    git("init", "--quiet")
+    register(capsys)
+    holder = commit(FILE)
+    made_up_sweep(capsys, *named, "trainer.log_every=2")  # a key that changes no result
+    assert SAME in registered()
+    line = f"before the first run began; commit {holder[:12]} had the file then."
+    assert line in registered()
+    assert registered().count("\n") == 1
+    # A part is not a difference while the rest is asked by another command; more is.
+    made_up_sweep(capsys, *named, "norm=rmsnorm,layernorm,dyt", "seed=0,1,2,5")
+    FILE.unlink()
+    write_report([RECORD], margin=0.05, contrasts=["scalenorm - rmsnorm"])
+    lines = registered().replace("\\", "").split("\n")
+    assert line in lines[0]
+    assert lines[1:] == [
+        "- Asked and not registered: variant norm=dyt; contrast scalenorm - rmsnorm; margin 0.05; "
+        "seed 5.",
+    ]
+
+
+def test_a_narrower_question_names_what_no_command_asked(trainings, capsys):
+    register(capsys)
+    named = write_sweep(MINE.replace("[0, 1, 2]", "{first: 3, until: decided, most: 4}"))
+    made_up_sweep(capsys, *named, "norm=rmsnorm,layernorm", "optimizer.lr=1e-3")
+    assert "before the first run began; no commit had the file then." in registered()
+    assert registered().split("\n")[1:] == [
+        "- Asked and not registered: seed 3 to 4 seeds each, until decided; "
+        "fixed optimizer.lr=0.001.",
+        "- Registered and not asked: variant norm=scalenorm; seed 0; seed 1; seed 2.",
+    ]
+
+
+@pytest.mark.parametrize("begun_at", ["nowhere", "the root", "a later commit"])
+def test_runs_that_began_without_the_registration_are_counted(trainings, capsys, begun_at):
+    named = write_sweep(MINE)
+    made_up_sweep(capsys, *named)
+    assert "registered" not in TABLE.read_text().lower()
+    assert json.loads(RECORD.read_text())["registered"] is None
+    git("init", "--quiet")
+    root = commit("mine/configs/sweep/mine.yaml")
+    register(capsys)
+    commit(FILE)
+    Path("later.txt").touch()
+    commits = {"nowhere": None, "the root": root, "a later commit": commit("later.txt")}
+    for file in Path("runs/mine").glob("*/summary.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "commit": commits[begun_at]}))
+    made_up_sweep(capsys, *named)
+    after = begun_at != "a later commit"
+    assert ("AFTER 9 runs had begun" in registered()) == after
+    assert ("before the first run began" in registered()) != after
+    assert SAME in registered()
+
+
+def test_a_file_that_was_changed_is_said_to_be_and_one_that_is_none_starts_nothing(
+    trainings, capsys
+):
+    named = write_sweep(MINE)
+    register(capsys)
+    git("init", "--quiet")
+    commit(FILE)
+    FILE.write_text(FILE.read_text().replace("margin 0.02", "margin 0.03"))
+    code, _, line = register(capsys)
+    assert code == 2
+    assert "Registered and not asked: margin 0.03." in line
+    made_up_sweep(capsys, *named)
+    assert "The file was changed by then: its hash does not fit." in registered()
+    assert "no commit had the file then" in registered()
+    FILE.write_text("sha256: 0\n- a list\n")
+    trained = len(trainings.runs)
+    with pytest.raises(ConfigError, match=r"registered/mine\.yaml: is not a file that"):
+        made_up_sweep(capsys, *named, "seed=7,8,9")
+    assert len(trainings.runs) == trained
