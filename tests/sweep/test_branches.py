@@ -194,7 +194,7 @@ def test_a_sweep_tunes_each_horizon_along_shared_steps(capsys, steps):
     Path("mine/configs/sweep").mkdir(parents=True)
     Path("mine/configs/sweep/along.yaml").write_text(
         "question: Which norm?\nbaseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
-        "tune: {optimizer.lr: [1e-3, 2e-3], seed: [9], refine: 0}\nseeds: [0, 1, 2]\n"
+        "tune: {optimizer.weight_decay: [0, 0.1], seed: [9]}\nseeds: [0]\n"
         f"fixed: {{{BRANCHES.replace('=', ': ')}, schedule: wsd, schedule.warmup: 4}}\n"
         "contrasts: [(layernorm - rmsnorm) under steps=40 - (layernorm - rmsnorm) under steps=10]\n"
     )
@@ -204,18 +204,18 @@ def test_a_sweep_tunes_each_horizon_along_shared_steps(capsys, steps):
     record = read_record(Path("runs/along/sweep-along.json"))
     assert record.axes == ["trainer.steps", "norm"]
     assert record.baseline == {"norm": "rmsnorm"}
-    # Each horizon of a rate goes on where the shorter one of that rate is kept. A point that only a
-    # longer horizon tries is trained from its first step.
-    rates = {}
+    # Each horizon of a point goes on where the next shorter one of that point is kept. A point that
+    # a longer horizon alone has is trained from its first step.
+    points = {}
     for run in record.runs:
-        place = run.stage, run.variant["norm"], run.tuned["optimizer.lr"], run.seed
-        rates.setdefault(place, []).append(run.variant["trainer.steps"])
+        place = run.stage, run.variant["norm"], run.tuned["optimizer.weight_decay"], run.seed
+        points.setdefault(place, []).append(run.variant["trainer.steps"])
     expected = [
         horizon - (0 if shorter is None else shorter * 4 // 5 + 1)
-        for horizons in rates.values()
+        for horizons in points.values()
         for shorter, horizon in zip([None, *sorted(horizons)], sorted(horizons), strict=False)
     ]
-    assert len(steps) == sum(expected) < sum(map(sum, rates.values()))
+    assert len(steps) == sum(expected) < sum(map(sum, points.values()))
     assert {(t.variant["trainer.steps"], t.variant["norm"]) for t in record.tuned} == {
         (steps, norm) for steps in HORIZONS for norm in ("rmsnorm", "layernorm")
     }
