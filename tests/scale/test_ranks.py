@@ -97,6 +97,7 @@ def check_weights(ranks):
 
 
 CASES = [["placement=hybrid", "trainer.accumulation=4", "model.dropout=0.1"]]
+CASES[0].append("trainer.average={type: window, count: 2, every: 3}")
 CASES += [["norm=seednorm", "optimizer=muon", "trainer.accumulation=4"]]
 CASES += [["placement=hyper_connections", "architecture.kv_rank=6", "trainer.accumulation=4"]]
 

@@ -15,7 +15,13 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.checks.cautions import unverified, unverified_line
 from transformer_norms.config.resolution import HENRYS_SCALE, NORM_KEYS
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value, flat
-from transformer_norms.explain.anatomy import ATTENTION_SCALE, Anatomy, Factor, SubLayerParts
+from transformer_norms.explain.anatomy import (
+    ATTENTION_SCALE,
+    Anatomy,
+    Factor,
+    SubLayerParts,
+    first_paragraph,
+)
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.architecture import PER_BLOCK, BlockChoices
 from transformer_norms.model.assembly import norm_of
@@ -26,6 +32,7 @@ from transformer_norms.model.position import alibi_slopes
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.model.sizes import OF_BLOCKS
 from transformer_norms.norms import NOT_ARGUMENTS
+from transformer_norms.training.averages import AVERAGES
 from transformer_norms.training.measures import WORDS
 from transformer_norms.training.parameter_groups import decay_by_group, factor_of, groups
 from transformer_norms.training.probes import measure_start
@@ -322,6 +329,10 @@ def parameters(anatomy: Anatomy) -> Section:
     ]
     if not decays["matrices"]:
         remarks.append("weights are not decayed, since a constraint holds their length")
+    if (average := config.trainer.average) != "none":
+        settings = ", ".join(f"{key}={value}" for key, value in average.items())
+        formula = first_paragraph(AVERAGES[average.type])
+        remarks.append(f"evaluated, too: {formula} (trainer.average, {settings})")
     heads = ("where", "group", "tensors", "parameters", "peak rate", "weight decay")
     return Section("Parameters, rates and decay", facts, remarks, heads)
 

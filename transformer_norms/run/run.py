@@ -40,7 +40,7 @@ from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text
 from transformer_norms.run.identity import kind_of_kernels
-from transformer_norms.run.metrics import read_metrics
+from transformer_norms.run.metrics import finite_or_none, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
@@ -256,8 +256,10 @@ class Run:
         record.saved = step
         if saved is None:
             return
-        with saved.open("model") as model, saved.open("optimizer") as optimizer:
-            self.trainer.restore(saved.state, model, optimizer)
+        with ExitStack() as opened:
+            names = self.trainer.tensors()
+            files = {name: opened.enter_context(saved.open(name)) for name in names}
+            self.trainer.restore(saved.state, files)
         say(f"{path_text(self.folder)} goes on from step {saved.step}")
 
     def _train(self) -> Summary:
@@ -310,10 +312,12 @@ class Run:
     def _test(self) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""
         found = self.trainer.evaluate(self._windows(self.tokens.test, "test"))
-        if found is None:
+        averaged = self.trainer.evaluate_average(self._windows(self.tokens.test, "test"))
+        if found is None or averaged is None:
             return {"status": "preempted"}
         losses = self.record.losses("test", found.nats, found.tokens)
         losses = {"test_loss": losses["test/loss"], "test_bpb": losses["test/bpb"]}
+        losses |= {f"test_{name}": finite_or_none(loss) for name, loss in averaged.items()}
         return {**losses, "test_blocks": found.blocks}
 
 

@@ -1,8 +1,9 @@
 """The settings of a trainer: their types and ranges. This module imports no torch."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from transformer_norms.kinds import (
     Auto,
@@ -14,6 +15,7 @@ from transformer_norms.kinds import (
     Nothing,
     Number,
     Positive,
+    freeze,
     node,
 )
 
@@ -30,6 +32,8 @@ def check_factor(factor: float) -> float:
 
 
 Clip = Nothing | Annotated[Number, Field(gt=0, le=1e6)]
+# Of the weights: the type and the settings of a class in averages.py.
+Average = Annotated[Nothing | Mapping[str, Any], AfterValidator(freeze)]
 Precision = Literal["fp32", "bf16", "fp64"]
 Compile = Literal["auto", "none", "block", "whole"]
 
@@ -55,6 +59,7 @@ class TrainerSettings:
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
     qk_clip: Clip  # the largest logit of a head of attention that its weights may keep giving
+    average: Average
     device: Annotated[Literal["cpu", "cuda"], Mark.AUTO, Mark.NOT_IN_IDENTITY]
     precision: Precision
     compile: Annotated[Compile, Mark.NOT_IN_IDENTITY]
@@ -67,6 +72,11 @@ class TrainerSettings:
     checkpoint_every: Annotated[Count, Mark.NOT_IN_IDENTITY]
     keep: Annotated[Positive, Field(le=10**6), Mark.NOT_IN_IDENTITY]
     keep_optimizer: Annotated[Flag, Mark.NOT_IN_IDENTITY]
+
+    @property
+    def average_copies(self) -> int:
+        """How many copies of the weights `average` needs."""
+        return 0 if self.average == "none" else self.average.get("count", 1)
 
     def __post_init__(self) -> None:
         if self.batch_size % self.accumulation:

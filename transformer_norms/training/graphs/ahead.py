@@ -77,6 +77,8 @@ class StepsAhead:
         if self.graph is not None and not probe.due:
             advance = self.graph
         given = advance(batch, number, probe)
+        if trainer.average is not None:  # outside of the graph: its share depends on the step
+            trainer.average.update(number + 1, self.skip)
         before, self.started = self.started, Started(number, batch, probe, *given)
         if number + 1 < trainer.settings.steps:
             self.batch_of(number + 1)
