@@ -135,18 +135,19 @@ def test_a_wrong_average_is_refused_in_one_line():
 
 
 def test_a_report_says_what_the_average_foretold_at_the_last_evaluation_before_the_decay(tmp_path):
-    """Of 80 steps the last 16 decay: rows at 60 and 64 count, that at 65 has decayed."""
+    """Of 80 steps the last 16 decay: the rates of the rows at 60 and 64 are the peak."""
     losses = {"pre": [(2.31, 2.4, 2.2), (2.33, 2.44, 2.25)], "post": [(3.0, 3.2, 2.5), (3, 3, 3)]}
     for placement, seeds in losses.items():
         for seed, (averaged, raw, final) in enumerate(seeds):
             typed = (f"placement={placement}", "schedule=wsd", f"trainer.average={EMA}")
             config = config_of(typed, seed, trainer__steps=80)
-            folder = make_run(tmp_path / "study", config, final)
-            lines = [(60, 9, 9), (64, averaged, raw), (65, 8, 8), (80, 7, final)]
-            (folder / "metrics.jsonl").write_text("".join(
-                json.dumps({"step": step, "tokens": step, "val/average_loss": a, "val/loss": b})
-                + "\n" for step, a, b in lines
-            ))  # fmt: skip
+            folder = make_run(tmp_path / "study", config, final, average_loss=7.0)
+            peak = config["optimizer"]["lr"]
+            lines = [(60, 9, 9, peak), (64, averaged, raw, peak), (72, 8, 8, peak / 2)]
+            lines.append((80, 7, final, peak / 8))
+            keys = "step", "val/average_loss", "val/loss", "lr"
+            texts = [json.dumps(dict(zip(keys, line, strict=True))) for line in lines]
+            (folder / "metrics.jsonl").write_text("".join(f"{text}\n" for text in texts))
     notes = average_notes(findings(read_study([tmp_path / "study"])))
     gaps = {}
     for placement, seeds in losses.items():

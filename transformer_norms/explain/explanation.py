@@ -15,13 +15,7 @@ from transformer_norms.config.building import build_model
 from transformer_norms.config.checks.cautions import unverified, unverified_line
 from transformer_norms.config.resolution import HENRYS_SCALE, NORM_KEYS
 from transformer_norms.config.tree import AUTO_ARCHITECTURE, Config, chosen_value, flat
-from transformer_norms.explain.anatomy import (
-    ATTENTION_SCALE,
-    Anatomy,
-    Factor,
-    SubLayerParts,
-    first_paragraph,
-)
+from transformer_norms.explain.anatomy import ATTENTION_SCALE, Anatomy, Factor, SubLayerParts
 from transformer_norms.kinds import plain, value_at
 from transformer_norms.model.architecture import PER_BLOCK, BlockChoices
 from transformer_norms.model.assembly import norm_of
@@ -330,9 +324,8 @@ def parameters(anatomy: Anatomy) -> Section:
     if not decays["matrices"]:
         remarks.append("weights are not decayed, since a constraint holds their length")
     if (average := config.trainer.average) != "none":
-        settings = ", ".join(f"{key}={value}" for key, value in average.items())
-        formula = first_paragraph(AVERAGES[average.type])
-        remarks.append(f"evaluated, too: {formula} (trainer.average, {settings})")
+        formula = str(getdoc(AVERAGES[average.type])).splitlines()[0]
+        remarks.append(f"evaluated, too: {formula} (trainer.average={average})")
     heads = ("where", "group", "tensors", "parameters", "peak rate", "weight decay")
     return Section("Parameters, rates and decay", facts, remarks, heads)
 

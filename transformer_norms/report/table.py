@@ -13,7 +13,7 @@ from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_lines, run_warnings
 from transformer_norms.report.scatter import scatter_notes
-from transformer_norms.report.study import TUNED_ON, Study, Variant, read_rows
+from transformer_norms.report.study import RATE, TUNED_ON, Study, Variant, read_rows
 from transformer_norms.report.texts import render_lines
 from transformer_norms.run.failure import NGRAM_LEAD
 from transformer_norms.run.reader import SavedRun
@@ -26,7 +26,6 @@ from transformer_norms.text_tables import (
     wrapped_table,
 )
 from transformer_norms.training.measures import Start, start_text
-from transformer_norms.training.schedule import decay_start
 
 _COLUMNS = (
     "variant tuned tuning_error seeds failed missing loss median difference interval bounds p "
@@ -227,39 +226,30 @@ def start_notes(findings: Findings) -> list[str]:
 def average_notes(findings: Findings) -> list[str]:
     """How far a variant's averaged weights are above its loss at the end, before its rate falls."""
     lines = []
-    for variant in findings.study.variants:
-        trained = findings.outcomes[variant.name].losses
-        runs = {run: _row_before_decay(run) for run in variant.ended if run.seed in trained}
-        rows = {run: row for run, row in runs.items() if row}
-        if not rows:
-            continue
-        above = {}
-        for key in ("val/average_loss", "val/loss"):
-            gaps = {run.seed: row[key] - run.final_loss(TUNED_ON) for run, row in rows.items()}
-            above[key] = mean_text(Outcomes(gaps))
-        steps = ", ".join(sorted({f"step {row['step']:,}" for row in rows.values()}))
-        lines.append(
-            f"{variant.name}: {above['val/average_loss']}, without averaging {above['val/loss']}, "
-            f"at {steps} ({plural(len(rows), 'seed')})"
+    for name, outcomes in findings.outcomes.items():
+        trained = (run for run in findings.study.variant(name).ended if run.seed in outcomes.losses)
+        rows = {run: row for run in trained if (row := _row_before_decay(run))}
+        averaged, raw = (
+            Outcomes({run.seed: row[key] - run.final_loss(TUNED_ON) for run, row in rows.items()})
+            for key in ("val/average_loss", "val/loss")
         )
-    return [*lines, _FORETOLD] if lines else []
-
-
-_FORETOLD = (
-    "validation loss of the averaged weights (trainer.average) at the last evaluation before the "
-    f"rate of wsd falls, minus the validation loss at the end, in nats: {AFTER_MEAN}"
-)
+        steps = ", ".join(sorted({f"step {row['step']:,}" for row in rows.values()}))
+        line = f"{name}: {mean_text(averaged)}, without averaging {mean_text(raw)}, at {steps}"
+        lines += [f"{line} ({plural(len(rows), 'seed')})"] if rows else []
+    note = (
+        "validation loss of the averaged weights (trainer.average) at the last evaluation before "
+        f"the rate of wsd falls, minus the validation loss at the end, in nats: {AFTER_MEAN}"
+    )
+    return [*lines, note] if lines else []
 
 
 def _row_before_decay(run: SavedRun) -> Mapping[str, Any] | None:
-    """Returns the row of the last evaluation of averaged weights at the rate that wsd keeps."""
-    averages = run.has("trainer.average") and run.value("trainer.average") != "none"
-    if not averages or run.value("schedule.type") != "wsd":
+    """Returns the row of the last evaluation of averaged weights at the peak rate of wsd."""
+    if run.summary.average_loss is None or run.value("schedule.type") != "wsd" or not run.has(RATE):
         return None
-    start = decay_start(run.value("trainer.steps"), run.value("schedule.decay"))
-    rows = read_rows([run])[0][run.folder]
-    known = [r for r in rows if r["step"] <= start and finite(r.get("val/average_loss"))]
-    return known[-1] if known else None
+    rows, peak = read_rows([run])[0][run.folder], run.value(RATE)
+    known = (r for r in rows if r.get("lr") == peak and finite(r.get("val/average_loss")))
+    return max(known, key=lambda row: row["step"], default=None)
 
 
 def origin_notes(study: Study) -> list[str]:

@@ -14,7 +14,6 @@ from transformer_norms.run import checkpoint
 from transformer_norms.run.summary import read_summary
 from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.storage.reading import read_json
-from transformer_norms.training.averages import AVERAGE
 from transformer_norms.training.tensors import load_weights
 
 
@@ -29,7 +28,10 @@ def load(folder: str | Path, plugins: str = "none", average: bool = False) -> Tr
     config = compose(saved_on_cpu(folder, plugins))
     if average and config.trainer.average == "none":
         raise ConfigError(f"{folder}: has no average of its weights; trainer.average is none")
-    model, name = build_model(config, tokenizer(folder).vocab_size), AVERAGE if average else "model"
+    model, name = (
+        build_model(config, tokenizer(folder).vocab_size),
+        "average" if average else "model",
+    )
     summary = read_summary(folder)  # a model that was folded has none
     identity = summary.identity if summary else None
     saved = checkpoint.newest(folder / "checkpoints", identity, say, [name])

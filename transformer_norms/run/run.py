@@ -257,8 +257,7 @@ class Run:
         if saved is None:
             return
         with ExitStack() as opened:
-            names = self.trainer.tensors()
-            files = {name: opened.enter_context(saved.open(name)) for name in names}
+            files = {n: opened.enter_context(saved.open(n)) for n in self.trainer.tensors()}
             self.trainer.restore(saved.state, files)
         say(f"{path_text(self.folder)} goes on from step {saved.step}")
 
@@ -316,8 +315,8 @@ class Run:
         if found is None or averaged is None:
             return {"status": "preempted"}
         losses = self.record.losses("test", found.nats, found.tokens)
-        losses = {"test_loss": losses["test/loss"], "test_bpb": losses["test/bpb"]}
-        losses |= {f"test_{name}": finite_or_none(loss) for name, loss in averaged.items()}
+        losses |= {f"test/{name}": finite_or_none(loss) for name, loss in averaged.items()}
+        losses = {name.replace("/", "_"): loss for name, loss in losses.items()}
         return {**losses, "test_blocks": found.blocks}
 
 

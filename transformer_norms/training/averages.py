@@ -1,8 +1,7 @@
-"""Averages of the weights along a run: evaluated with the weights, saved and exported. No step
-depends on them.
+"""Averages of the trained weights along a run. No step depends on them.
 
-An average is a class of a model and its settings, registered in AVERAGES. It follows the weights
-that are trained. Running statistics of a norm are not averaged: it has those of the model.
+An average is a class of a model and its settings, registered in AVERAGES. Running statistics of a
+norm are not averaged: those of the model go with it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,8 +16,6 @@ from transformer_norms.names import Registry
 from transformer_norms.training.tensors import OpenFile, local, read_like, stored_tensors
 
 AVERAGES = Registry("average")
-AVERAGE, SNAPSHOTS = "average", "snapshots"  # groups of tensors in a checkpoint
-Copy = list[Tensor]  # of every parameter, sharded like it
 
 
 @AVERAGES("window")
@@ -26,17 +23,13 @@ class WindowAverage:
     """The mean of the weights after the last `count` multiples of `every` steps
     LAWA, Kaddour 2022, arXiv:2209.14981
 
-    Before the first multiple it is the weights. Steps count from 1. Which copy a step changes, and
-    how far, depends on its number alone.
-    """
+    Before the first multiple it is the weights. Steps count from 1."""
 
     def __init__(self, model: Transformer, *, count: Positive, every: Positive) -> None:
         self.model, self.every = model, every
         self.parameters = dict(model.named_parameters())  # tied weights once
-        self.copies: list[Copy] = [
-            [parameter.detach().clone() for parameter in self.parameters.values()]
-            for _ in range(count)
-        ]
+        named = self.parameters.items()
+        self.copies = [{name: p.detach().clone() for name, p in named} for _ in range(count)]
 
     def share(self, step: int) -> float:
         """Returns how far a copy moves towards the weights after a step: 1 is all the way."""
@@ -44,62 +37,55 @@ class WindowAverage:
 
     @torch.no_grad()
     def update(self, step: int, skip: Tensor | None = None) -> None:
-        """Follows the weights after a step. Where `skip`, a tensor on the device, is 1, the step
-        has changed no weight, and no copy changes."""
+        """Follows the weights after a step, but where `skip`, a tensor on the device, is 1."""
         if step % self.every:
             return
-        copy, share = self.copies[(step // self.every - 1) % len(self.copies)], self.share(step)
-        # With a share of 0 or 1, lerp returns one end exactly.
-        made = share if skip is None else share * (1 - skip).to(copy[0].dtype)
-        for tensor, parameter in zip(copy, self.parameters.values(), strict=True):
-            local(tensor).lerp_(local(parameter), made)
+        made = 1 if skip is None else (1 - skip).to(self.model.embedding.weight.dtype)
+        share = self.share(step) * made  # at 0 and 1 lerp returns one end exactly
+        for name, tensor in self.copies[(step // self.every - 1) % len(self.copies)].items():
+            local(tensor).lerp_(local(self.parameters[name]), share)
+
+    def mean(self, name: str, step: int) -> Tensor:
+        """Returns the average of a parameter after a step."""
+        taken = [copy[name] for copy in self.copies[: step // self.every]]
+        several = taken or [self.parameters[name].detach()]
+        return sum(several[1:], several[0]) / len(several)
 
     @contextmanager
     def in_model(self, step: int) -> Iterator[None]:
-        """Inside it the model has the average after a step; afterwards its weights, bit by bit.
-
-        The constraint of a model applies to the average, too. nGPT's vectors have length 1: a mean
-        of them is shorter, and is divided by its length. That is no longer the mean of the weights.
-        """
-        parameters = [parameter.detach() for parameter in self.parameters.values()]
-        weights = [parameter.clone() for parameter in parameters]
+        """Inside it the model has the average after a step; afterwards its weights, bit by bit. The
+        constraint of a model holds for its average: each mean of nGPT's vectors of length 1, which
+        is shorter, is divided by its length. The result is not the mean of the weights."""
+        parameters = {name: parameter.detach() for name, parameter in self.parameters.items()}
+        weights = {name: parameter.clone() for name, parameter in parameters.items()}
         try:
-            for parameter, mean in zip(parameters, self._means(step), strict=True):
-                parameter.copy_(mean)
+            for name, parameter in parameters.items():
+                parameter.copy_(self.mean(name, step))
             self.model.constrain(self.model)
             yield
         finally:
-            for parameter, weight in zip(parameters, weights, strict=True):
-                parameter.copy_(weight)
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[name])
 
     def tensors(self, step: int) -> dict[str, dict[str, Tensor]]:
-        """Returns what a checkpoint keeps after a step: the average by the names of the model's
-        tensors, before a constraint, and the copies unless the average is the only one."""
-        means = zip(self.parameters, self._means(step), strict=True)
-        average = {AVERAGE: stored_tensors(self.model) | dict(means)}
-        return average | ({SNAPSHOTS: self._taken(step)} if len(self.copies) > 1 else {})
+        """Returns what a checkpoint keeps: the average before a constraint, and several copies."""
+        means = {name: self.mean(name, step) for name in self.parameters}
+        snapshots = {"snapshots": self._taken(step)} if len(self.copies) > 1 else {}
+        return {"average": stored_tensors(self.model) | means, **snapshots}
 
     def restore(self, step: int, files: Mapping[str, OpenFile]) -> None:
         """Reads what a checkpoint keeps after a step."""
-        file = files.get(SNAPSHOTS, files[AVERAGE])
+        file = files.get("snapshots", files["average"])
         for name, tensor in self._taken(step).items():
             tensor.copy_(read_like(tensor, file, name))
 
     def _taken(self, step: int) -> dict[str, Tensor]:
-        """Returns the tensors of the copies that have followed a step so far, by their names in a
-        checkpoint."""
-        taken = self.copies[: step // self.every]
+        """Returns the copies that steps have moved so far, by names in a checkpoint."""
         return {
             f"{place}:{name}" if len(self.copies) > 1 else name: tensor
-            for place, copy in enumerate(taken)
-            for name, tensor in zip(self.parameters, copy, strict=True)
+            for place, copy in enumerate(self.copies[: step // self.every])
+            for name, tensor in copy.items()
         }
-
-    def _means(self, step: int) -> Iterator[Tensor]:
-        """Yields the average of each parameter."""
-        weights = [parameter.detach() for parameter in self.parameters.values()]
-        for several in zip(*(self.copies[: step // self.every] or [weights]), strict=True):
-            yield sum(several[1:], several[0]) / len(several)
 
 
 @AVERAGES("ema")
@@ -107,8 +93,7 @@ class MovingAverage(WindowAverage):
     """d * average + (1 - d) * weights after step t, d = min(decay, (1 + t) / (10 + t))
     TensorFlow, tf.train.ExponentialMovingAverage with num_updates
 
-    It begins as the initial weights, which the lower d of early steps forgets.
-    """
+    It begins as the initial weights, which the lower d of early steps forgets."""
 
     def __init__(self, model: Transformer, *, decay: Momentum) -> None:
         super().__init__(model, count=1, every=1)

@@ -50,13 +50,8 @@ def linear(step: int, steps: int, *, warmup: Warmup, final: Share) -> float:
 def wsd(step: int, steps: int, *, warmup: Warmup, final: Share, decay: OpenShare) -> float:
     """Warm-up, stable, decay: 1, then linearly to `final` over the last share `decay` of the steps
     Hu et al. 2024 (MiniCPM), arXiv:2404.06395"""
-    progress = _progress(step, steps, decay_start(steps, decay))
-    return _rise(step, warmup) * (1 + (final - 1) * progress)
-
-
-def decay_start(steps: int, decay: float) -> int:
-    """Returns after how many steps the rate of wsd falls."""
-    return round(steps * (1 - decay))
+    start = round(steps * (1 - decay))
+    return _rise(step, warmup) * (1 + (final - 1) * _progress(step, steps, start))
 
 
 def _rise(step: int, warmup: float) -> float:

@@ -32,8 +32,6 @@ def check_factor(factor: float) -> float:
 
 
 Clip = Nothing | Annotated[Number, Field(gt=0, le=1e6)]
-# Of the weights: the type and the settings of a class in averages.py.
-Average = Annotated[Nothing | Mapping[str, Any], AfterValidator(freeze)]
 Precision = Literal["fp32", "bf16", "fp64"]
 Compile = Literal["auto", "none", "block", "whole"]
 
@@ -59,7 +57,7 @@ class TrainerSettings:
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
     qk_clip: Clip  # the largest logit of a head of attention that its weights may keep giving
-    average: Average
+    average: Annotated[Nothing | Mapping[str, Any], AfterValidator(freeze)]  # of averages.py
     device: Annotated[Literal["cpu", "cuda"], Mark.AUTO, Mark.NOT_IN_IDENTITY]
     precision: Precision
     compile: Annotated[Compile, Mark.NOT_IN_IDENTITY]

@@ -75,12 +75,7 @@ USES = {
     "loss": Use(LOSSES, (), {"__call__": "logits targets"}),
     "optimizer": Use(OPTIMIZERS, ("model",), by_position=True),
     "schedule": Use(SCHEDULES, ("step", "steps"), by_position=True),
-    "average": Use(
-        AVERAGES,
-        ("model",),
-        {"update": "step skip", "in_model": "step", "tensors": "step", "restore": "step files"},
-        by_position=True,
-    ),
+    "average": Use(AVERAGES, ("model",), {"update": "step skip"}, by_position=True),
     "tracking": Use(TRACKING),
 }
 
