@@ -15,9 +15,12 @@ from trainers import trainer_of
 
 from transformer_norms import build_model, compose, load
 from transformer_norms.commands.sampling import sample
+from transformer_norms.explain.explanation import explain
+from transformer_norms.plan.plans import plan_run
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import average_notes
+from transformer_norms.run.space import space_left_to_write
 from transformer_norms.sweep.launching import keep_weights_only
 
 EMA, WINDOW = "{type: ema, decay: 0.8}", "{type: window, count: 3, every: 4}"
@@ -132,6 +135,19 @@ def test_a_wrong_average_is_refused_in_one_line():
         "{type: window, count: 3, every: 4000}": "trainer.average.every: 4000 is not allowed",
     }.items():
         assert refused(compose, [f"trainer.average={typed}"]).startswith(said)
+
+
+@pytest.mark.parametrize(("average", "copies"), [(EMA, 1), (WINDOW, 3)])
+def test_explain_says_what_the_average_is_and_its_copies_are_counted(average, copies, here):  # noqa: F811
+    typed = ["model=nano", "trainer.device=cpu", "trainer.keep=1"]
+    config, plain = compose([*typed, f"trainer.average={average}"]), compose(typed)
+    assert f"trainer.average={average}" in str(explain(config, 256, set()))
+    numbers, without = plan_run(config, 256).numbers, plan_run(plain, 256).numbers
+    weights = 4 * numbers["parameters"]["all"]
+    assert numbers["peak_memory"] - without["peak_memory"] == copies * weights
+    more, less = (space_left_to_write(here, one, 256) for one in (config, plain))
+    files = copies + (copies > 1)  # snapshots, and the average of them
+    assert more - less == pytest.approx(2 * files * 1.1 * weights, rel=0.1)  # with room
 
 
 def test_a_report_says_what_the_average_foretold_at_the_last_evaluation_before_the_decay(tmp_path):
