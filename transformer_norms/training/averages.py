@@ -1,7 +1,6 @@
-"""Averages of the trained weights along a run. No step depends on them.
+"""Averages of the trained weights along a run, registered in AVERAGES. No step depends on them.
 
-An average is a class of a model and its settings, registered in AVERAGES. Running statistics of a
-norm are not averaged: those of the model go with it.
+Running statistics of a norm are not averaged: those of the model go with it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -68,12 +68,11 @@ class Trainer:
         average: WindowAverage | None = None,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
-        self.optimizers, self.schedule = optimizers, schedule
+        self.optimizers, self.schedule, self.average = optimizers, schedule, average
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
         if settings.device == "cuda":
             put_rates_on_device(optimizers)
         self.settings, self.micro_batches, self.qk_clip = settings, micro_batches, qk_clip
-        self.average = average
         self.loss, self.ranks = micro_batches.loss, micro_batches.ranks
         self.parameters = list(model.parameters())
         kept = stored_tensors(model)
