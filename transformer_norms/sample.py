@@ -31,6 +31,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--plugins", type=expanduser, default="none", help="the folder of your own norm"
     )
+    parser.add_argument("--average", action="store_true", help="of its weights, if it kept one")
     return parser
 
 

@@ -35,7 +35,7 @@ from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.training.causality import lookahead, noise_in
-from transformer_norms.training.recomputation import recompute
+from transformer_norms.training.graphs.recomputation import recompute
 
 CONNECTED = (StreamGate, AttendingSum, LowRank, *CONNECTIONS.values())
 

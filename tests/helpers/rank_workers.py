@@ -61,13 +61,14 @@ def trainer_of(ranks, typed, replicas=1):
 
 
 def train_some(ranks, typed, steps=8, replicas=1):
-    """Returns every logged number of some steps, an evaluation's, and a hash of the weights."""
+    """Returns every logged number of some steps, the evaluations, and a hash of the weights."""
     trainer = trainer_of(ranks, typed, replicas)
     numbers = []
     for _ in range(steps):
         assert trainer.train_step() is None
         numbers += [trainer.losses[-1], trainer.grad_norm]
     numbers += trainer.evaluate(trainer.validation())[:2]
+    numbers += trainer.evaluate_average(trainer.validation()).values()
     weights = b"".join(p.detach().numpy().tobytes() for p in trainer.parameters)
     return [number.hex() for number in map(float, numbers)], hashlib.sha256(weights).hexdigest()
 

@@ -54,8 +54,10 @@ def rows(folder):
 
 def state(folder):
     saved = newest(Path(folder) / "checkpoints", None, print)
-    parts = (load_file(saved.path / f"{name}.safetensors") for name in ("model", "optimizer"))
-    tensors = {name: tensor for part in parts for name, tensor in part.items()}
+    tensors = {}
+    for file in saved.path.glob("*.safetensors"):
+        before = "" if file.stem in ("model", "optimizer") else f"{file.stem}/"
+        tensors |= {f"{before}{name}": tensor for name, tensor in load_file(file).items()}
     return tensors, {k: v for k, v in saved.state.items() if not k.endswith("seconds")}
 
 

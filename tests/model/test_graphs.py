@@ -17,7 +17,7 @@ from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import separate, straight
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.norms import nothing
-from transformer_norms.training.recomputation import recompute
+from transformer_norms.training.graphs.recomputation import recompute
 
 DEPTH, CONTEXT, VOCABULARY = 4, 16, 31
 SMALL = ["model=nano", f"model.depth={DEPTH}", f"model.context={CONTEXT}", "model.width=32"]

@@ -7,8 +7,8 @@ from trainers import trainer_of
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.training.flops import flops_per_token
+from transformer_norms.training.graphs.recomputation import recompute
 from transformer_norms.training.parameter_groups import groups
-from transformer_norms.training.recomputation import recompute
 
 V, D, N, P, T = 11, 16, 3, 5, 6
 SIZES = ["model=nano", f"model.width={D}", "model.heads=2", f"model.depth={N}"]

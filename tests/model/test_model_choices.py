@@ -12,7 +12,7 @@ from generating import from_a_cache
 from transformer_norms import Block, ConfigError, build_model, compose
 from transformer_norms.model.coefficient import Smear
 from transformer_norms.training.causality import lookahead
-from transformer_norms.training.recomputation import recompute
+from transformer_norms.training.graphs.recomputation import recompute
 
 TIME, VOCABULARY, CHANNELS = 9, 31, 5
 SMALL = ["model=nano", "model.depth=3", f"model.context={TIME}", "init=megatron"]

@@ -1,5 +1,7 @@
 """One format: what any number of ranks saves in shards, any number loads, byte for byte."""
 
+from contextlib import ExitStack
+
 import pytest
 from rank_workers import on_ranks
 from sharded import VOCABULARY, batch_of, config_of
@@ -9,11 +11,11 @@ from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.run import checkpoint
 from transformer_norms.training.parallel.ranks import ALONE
 from transformer_norms.training.parallel.sharding import sharder
-from transformer_norms.training.tensors import load_optimizers, load_weights
 
-FILES = ("model.safetensors", "optimizer.safetensors")
+NAMES = ("average", "snapshots", "model", "optimizer")
 # Some tensors have fewer rows than ranks: a number at each sub-layer.
 TYPED = ("placement=rezero", "optimizer=muon", "architecture.bias=true")
+TYPED += ("trainer.average={type: window, count: 2, every: 1}",)
 
 
 def trainer_on(ranks, *typed):
@@ -23,17 +25,18 @@ def trainer_on(ranks, *typed):
 
 
 def save(folder, step, trainer):
-    checkpoint.save(folder, "0123456789abcdef", step, trainer.tensors(), {}, {}, keep=9)
+    state = trainer.state()
+    checkpoint.save(folder, "0123456789abcdef", step, trainer.tensors(), state, {}, keep=9)
 
 
 def hand_on(ranks, folder, source, target):
     """Loads one step and saves it as another, after an evaluation, which gathers weights."""
     trainer = trainer_on(ranks, "seed=7")
     saved = checkpoint.verify(folder / f"step-{source:08d}")
-    with saved.open("model") as model, saved.open("optimizer") as optimizer:
-        load_weights(trainer.model, model)
-        load_optimizers(trainer.model, trainer.optimizers, optimizer)
-    trainer.evaluate([batch_of(3)])
+    with ExitStack() as opened:
+        files = {name: opened.enter_context(saved.open(name)) for name in NAMES}
+        trainer.restore(saved.state, files)
+    trainer.evaluate_average([batch_of(3)])
     if ranks.rank == 0:
         save(folder, target, trainer)
     else:
@@ -43,7 +46,8 @@ def hand_on(ranks, folder, source, target):
 
 
 def contents(folder, step):
-    return [(folder / f"step-{step:08d}" / name).read_bytes() for name in FILES]
+    step = folder / f"step-{step:08d}"
+    return [(step / f"{name}.safetensors").read_bytes() for name in NAMES]
 
 
 @pytest.mark.nightly

@@ -96,7 +96,8 @@ def check_weights(ranks):
     ranks.check_equal(trainer.parameters)
 
 
-CASES = [["placement=hybrid", "trainer.accumulation=4", "model.dropout=0.1"]]
+AVERAGE = "trainer.average={type: window, count: 2, every: 3}"
+CASES = [["placement=hybrid", "trainer.accumulation=4", "model.dropout=0.1", AVERAGE]]
 CASES += [["norm=seednorm", "optimizer=muon", "trainer.accumulation=4"]]
 CASES += [["placement=hyper_connections", "architecture.kv_rank=6", "trainer.accumulation=4"]]
 

@@ -92,6 +92,8 @@ FAULTS = [  # what is planted, what is typed, and whether steps overlap
                  marks=pytest.mark.nightly),
     (nan_loss, AVERAGING, True),
     (infinite_gradient, ["placement=ngpt"], True),
+    (infinite_gradient, ["trainer.average={type: window, count: 2, every: 1}"], True),
+    (infinite_gradient, ["trainer.average={type: ema, decay: 0.9}"], True),
     (infinite_gradient, ["optimizer=muon", "trainer.qk_clip=0.05"], True),
     (nan_micro_batch, ["trainer.accumulation=4"], True),
 ]  # fmt: skip
@@ -143,7 +145,12 @@ def test_a_running_average_that_a_module_replaces_goes_back_as_well():
 
 
 @pytest.mark.parametrize(
-    "typed", [["trainer.qk_clip=0.05"], ["trainer.clip=0.1", "optimizer=muon"]], ids=str
+    "typed",
+    [
+        ["trainer.qk_clip=0.05", "trainer.average={type: window, count: 3, every: 2}"],
+        ["trainer.clip=0.1", "optimizer=muon", "trainer.average={type: ema, decay: 0.9}"],
+    ],
+    ids=str,
 )
 def test_steps_that_overlap_give_the_digits_of_steps_that_wait(typed, monkeypatch):
     waited = go("study=waited", *typed)

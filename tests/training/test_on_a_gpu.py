@@ -109,7 +109,11 @@ def ahead_of(trainer, steps, sync="default"):
 
 @pytest.mark.nightly
 @on_a_gpu
-@pytest.mark.parametrize("typed", [[], ["optimizer=muon"], ["trainer.qk_clip=1"]], ids=str)
+@pytest.mark.parametrize(
+    "typed",
+    [[], ["optimizer=muon"], ["trainer.qk_clip=1"], ["trainer.average={type: ema, decay: 0.9}"]],
+    ids=str,
+)
 def test_a_step_on_a_gpu_waits_for_no_number(typed):
     trainer = trainer_of(
         "trainer.device=cuda", "trainer.log_every=1000", "model.dropout=0.1", *typed

@@ -96,6 +96,7 @@ def sample(
     top_p: float = 1.0,
     seed: int = 0,
     plugins: str = "none",
+    average: bool = False,
 ) -> str:
     """Returns the prompt and its continuation, up to the end of a document, from a run folder."""
     check_options(tokens, temperature, top_k, top_p, seed)
@@ -104,7 +105,7 @@ def sample(
     start = words.encode(prompt).tolist()
     if not start:
         start = [words.end] if words.end is not None else words.encode("\n").tolist()[:1] or [0]
-    model = load(folder, plugins)
+    model = load(folder, plugins, average)
     ids = list(start) if prompt else []
     for chosen in drawing(model, torch.tensor(start), tokens):
         if chosen == words.end:

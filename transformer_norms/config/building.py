@@ -21,13 +21,14 @@ from transformer_norms.model.position import ORDERS, POSITIONS, NoPosition
 from transformer_norms.model.sizes import formula_values
 from transformer_norms.model.transformer import Transformer, separate, straight
 from transformer_norms.norms import nothing
+from transformer_norms.training.averages import AVERAGES
 from transformer_norms.training.graphs.compiling import Compilation, choose_mode
+from transformer_norms.training.graphs.recomputation import recompute
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parallel.micro_batches import MicroBatches
 from transformer_norms.training.parallel.ranks import ALONE, Ranks
 from transformer_norms.training.parallel.sharding import ShardedLoss, ShardedMicroBatches
-from transformer_norms.training.recomputation import recompute
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import TrainerSettings
 from transformer_norms.training.tensors import shard_like, sharded
@@ -174,6 +175,7 @@ def build_trainer(
         micro_batches=work,
         warmup=config.schedule.get("warmup", 0),
         qk_clip=qk_clip,
+        average=None if settings.average == "none" else AVERAGES.maker(settings.average)(model),
     )
 
 

@@ -3,6 +3,7 @@
 Reading it gives values only, whoever wrote it: no tags, aliases or `${`, of bounded size and depth.
 """
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from transformer_norms.storage.reading import read_yaml
 from transformer_norms.text_tables import show
 from transformer_norms.validation import check, parameters
 
-FORM = 1  # of a config.yaml. A key that is added, renamed or dropped raises the number.
+FORM = 1  # of a config.yaml. A key that is renamed or dropped raises the number.
+# Keys that were added to form 1, each at the value that is left out of the identity.
+_ADDED = {"trainer": {"branches": "none", "average": "none"}}
 # The names of files end up in a folder's name; that of a typed equation is made fit for it.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -84,6 +87,9 @@ def read_saved(file: Path) -> Saved:
             raise ConfigError(f"its form is {form!r}; this version reads form {FORM} alone")
         check("", content, _CONTENT)
         axes, resolved = content.pop("choices"), content.pop("resolved")
+        for nodes, (name, added) in itertools.product((content, resolved), _ADDED.items()):
+            if isinstance(nodes[name], dict):  # else it is refused where it is read
+                nodes[name] = added | nodes[name]
         check("choices", axes, _AXES)
         check("resolved", resolved, _RESOLVED)
         equation = show(content["placement"].get("equation"))

@@ -26,6 +26,8 @@ from transformer_norms.model.position import alibi_slopes
 from transformer_norms.model.sites import HEAD_SITES
 from transformer_norms.model.sizes import OF_BLOCKS
 from transformer_norms.norms import NOT_ARGUMENTS
+from transformer_norms.text_tables import show
+from transformer_norms.training.averages import AVERAGES
 from transformer_norms.training.measures import WORDS
 from transformer_norms.training.parameter_groups import decay_by_group, factor_of, groups
 from transformer_norms.training.probes import measure_start
@@ -322,6 +324,9 @@ def parameters(anatomy: Anatomy) -> Section:
     ]
     if not decays["matrices"]:
         remarks.append("weights are not decayed, since a constraint holds their length")
+    if (average := config.trainer.average) != "none":
+        formula = str(getdoc(AVERAGES[average.type])).splitlines()[0]
+        remarks.append(f"evaluated, too: {formula} (trainer.average={{{show(average)}}})")
     heads = ("where", "group", "tensors", "parameters", "peak rate", "weight decay")
     return Section("Parameters, rates and decay", facts, remarks, heads)
 

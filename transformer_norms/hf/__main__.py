@@ -29,10 +29,11 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--plugins", type=expanduser, default="none", help="the folder of your own norm"
     )
+    parser.add_argument("--average", action="store_true", help="of its weights, if it kept one")
     return parser
 
 
-def export(folder: str, out: str, plugins: str = "none") -> int:
+def export(folder: str, out: str, plugins: str = "none", average: bool = False) -> int:
     """Writes config.json, model.safetensors and the tokenizer's files. The last line is JSON."""
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise ConfigError(f"{out}: is there already; name a new folder")
@@ -49,7 +50,7 @@ def export(folder: str, out: str, plugins: str = "none") -> int:
         their_config(config, words.vocab_size)  # before the weights are read
     except (ValueError, ImportError) as error:
         raise ConfigError(f"{folder}: {error}") from None
-    model = load(run, plugins)
+    model = load(run, plugins, average)
     exported = to_hf(model)
     spelled = fast_tokenizer(words, model.context)
     for settings in (exported.config, exported.generation_config):

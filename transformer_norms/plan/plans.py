@@ -79,10 +79,11 @@ class Memory:
 
 
 def memory_of(stage: Stage, layout: StepLayout) -> Memory:
-    """Returns what a device holds: the weights and moments once, and gradients for each replica.
-    The stage rehearses one micro-batch."""
+    """Returns what a device holds: weights, moments and average once, and gradients for each
+    replica. The stage rehearses one micro-batch."""
     passes = stage.rehearse(layout.sequences, layout.pieces)
-    kept = Counter({part: stage.update[part] for part in ("weights", "moments")})
+    average = Counter(average=stage.config.trainer.average_copies * stage.weights)
+    kept = Counter({part: stage.update[part] for part in ("weights", "moments")}) + average
     micro_batch = Counter({part: size for part, size in passes.items() if part not in kept})
     weights = stage.weights
     waiting = Counter(gradients=(layout.sets - 1) * weights)
@@ -90,7 +91,7 @@ def memory_of(stage: Stage, layout: StepLayout) -> Memory:
     for _ in range(layout.replicas):
         backward += micro_batch + waiting
         added += Counter(gradients=layout.sets * weights)
-    phases = {"backward": backward, "sum": added, "update": stage.update}
+    phases = {"backward": backward, "sum": added, "update": stage.update + average}
     return Memory(phases, int(REST[stage.config.trainer.device]))
 
 

@@ -24,14 +24,14 @@ from transformer_norms.config.tree import Config
 from transformer_norms.model.attention import Softmax
 from transformer_norms.model.attentions.kernels import Pattern
 from transformer_norms.training.flops import training_flops
+from transformer_norms.training.graphs.recomputation import recompute
 from transformer_norms.training.loss import LOSSES, ModelLoss
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.parameter_groups import groups
 from transformer_norms.training.probes import Probe
-from transformer_norms.training.recomputation import recompute
 
 # What memory is taken for. `work` is what the optimizer's step holds for a moment.
-PARTS = ("weights", "gradients", "moments", "activations", "logits", "work")
+PARTS = ("weights", "gradients", "moments", "average", "activations", "logits", "work")
 Bytes = Counter[str]  # by part
 
 

@@ -3,15 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import isinf
+from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_lines, run_warnings
 from transformer_norms.report.scatter import scatter_notes
-from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.study import RATE, TUNED_ON, Study, Variant, read_rows
 from transformer_norms.report.texts import render_lines
 from transformer_norms.run.failure import NGRAM_LEAD
 from transformer_norms.run.reader import SavedRun
@@ -206,6 +208,7 @@ def evidence_notes(findings: Findings) -> dict[str, list[str]]:
     return {
         "Where the scatter comes from": scatter_notes(findings),
         "Starts": start_notes(findings),
+        "What averaged weights foretell": average_notes(findings),
         "Warnings of the runs": run_warnings(findings.study),
         "Missing and left out": left_out_lines(findings.study, by_name=True),
     }
@@ -219,6 +222,35 @@ def start_notes(findings: Findings) -> list[str]:
         for run in variant.ended[:1]
         if run.summary.start is not None
     ]
+
+
+def average_notes(findings: Findings) -> list[str]:
+    """How far a variant's averaged weights are above its loss at the end, before its rate falls."""
+    lines = []
+    for name, outcomes in findings.outcomes.items():
+        trained = (run for run in findings.study.variant(name).ended if run.seed in outcomes.losses)
+        rows = {run: row for run in trained if (row := _row_before_decay(run))}
+        averaged, raw = (
+            Outcomes({run.seed: row[key] - run.final_loss(TUNED_ON) for run, row in rows.items()})
+            for key in ("val/average_loss", "val/loss")
+        )
+        steps = ", ".join(sorted({f"step {row['step']:,}" for row in rows.values()}))
+        line = f"{name}: {mean_text(averaged)}, without averaging {mean_text(raw)}, at {steps}"
+        lines += [f"{line} ({plural(len(rows), 'seed')})"] if rows else []
+    note = (
+        "validation loss of the averaged weights (trainer.average) at the last evaluation before "
+        f"the rate of wsd falls, minus the validation loss at the end, in nats: {AFTER_MEAN}"
+    )
+    return [*lines, note] if lines else []
+
+
+def _row_before_decay(run: SavedRun) -> Mapping[str, Any] | None:
+    """Returns the row of the last evaluation of averaged weights at the peak rate of wsd."""
+    if run.summary.average_loss is None or run.value("schedule.type") != "wsd" or not run.has(RATE):
+        return None
+    rows, peak = read_rows([run])[0][run.folder], run.value(RATE)
+    known = (r for r in rows if r.get("lr") == peak and finite(r.get("val/average_loss")))
+    return max(known, key=lambda row: row["step"], default=None)
 
 
 def origin_notes(study: Study) -> list[str]:

@@ -30,7 +30,7 @@ from transformer_norms.training.tensors import is_finite_tensor, whole
 SCHEMA = 2
 _STATE, _SUFFIX = "state.json", ".safetensors"
 BRANCHES = "branches"  # the folder of the state from which the next longer branch begins
-_OPTIONAL = ("optimizer.safetensors",)  # which a finished run need not keep
+OPTIONAL = ("optimizer.safetensors", "snapshots.safetensors")  # which a finished run need not keep
 Tensors = Mapping[str, Tensor]  # a sharded one is gathered when it is written
 
 
@@ -175,7 +175,7 @@ def _candidates(folder: Path) -> list[tuple[int, Path]]:
 
 def verify(path: Path) -> Checkpoint:
     """Returns the checkpoint at `path` after every byte was checked. Raises DamagedError."""
-    manifest = verify_folder(path, SCHEMA, optional=_OPTIONAL)
+    manifest = verify_folder(path, SCHEMA, optional=OPTIONAL)
     step, identity = manifest["step"], manifest["identity"]
     if path.name != f"step-{step:08d}":
         raise DamagedError(f"{path}: its manifest is of step {step}")

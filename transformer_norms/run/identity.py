@@ -34,7 +34,7 @@ _NOT_HASHED_AT: dict[str, Any] = {
             "architecture.sliding_window architecture.attention_chunk "
             "architecture.temperature_floor architecture.values_from_keys "
             "architecture.kv_from_block architecture.activation_sparsity "
-            "position.scaling data.separator trainer.qk_clip"
+            "position.scaling data.separator trainer.qk_clip trainer.average"
         ).split(),
         "none",
     ),

@@ -17,25 +17,33 @@ from transformer_norms.storage.reading import read_json
 from transformer_norms.training.tensors import load_weights
 
 
-def load(folder: str | Path, plugins: str = "none") -> Transformer:
-    """Returns the model of a run folder as it was last saved, on the CPU, every file verified.
+def load(folder: str | Path, plugins: str = "none", average: bool = False) -> Transformer:
+    """Returns the model of a run folder as it was last saved, on the CPU, every file verified; with
+    `average`, the average of its weights that trainer.average has kept.
 
-    Raises ConfigError if the folder is not a run, or if it needs plugins that are not named here.
-    Raises NoUsableCheckpoint if it has no checkpoint.
+    Raises ConfigError if the folder is not a run, or has no average, or if it needs plugins that
+    are not named here. Raises NoUsableCheckpoint if it has no checkpoint.
     """
     folder = _check_run_folder(folder)
     config = compose(saved_on_cpu(folder, plugins))
-    model = build_model(config, tokenizer(folder).vocab_size)
+    if average and config.trainer.average == "none":
+        raise ConfigError(f"{folder}: has no average of its weights; trainer.average is none")
+    model, name = (
+        build_model(config, tokenizer(folder).vocab_size),
+        "average" if average else "model",
+    )
     summary = read_summary(folder)  # a model that was folded has none
     identity = summary.identity if summary else None
-    saved = checkpoint.newest(folder / "checkpoints", identity, say, ["model"])
+    saved = checkpoint.newest(folder / "checkpoints", identity, say, [name])
     if saved is None:
         raise NoUsableCheckpoint(f"{folder}: has no checkpoint yet")
     try:
-        with saved.open("model") as weights:
+        with saved.open(name) as weights:
             load_weights(model, weights)
     except DamagedError as error:
         raise NoUsableCheckpoint(str(error)) from None
+    if average:
+        model.constrain(model)
     return model.eval()
 
 

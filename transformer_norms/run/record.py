@@ -117,6 +117,7 @@ def _measured(trainer: Trainer) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "evaluation_seconds": round(trainer.evaluation_seconds, 3),
         "val_loss": finite_or_none(trainer.final) if ended else None,
+        "average_loss": finite_or_none(trainer.average_loss) if ended else None,
         "best_val_loss": finite_or_none(trainer.best),
         "initial_loss": trainer.divergence.initial,
         "spikes": trainer.divergence.spikes,

@@ -43,7 +43,7 @@ from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text
 from transformer_norms.run.identity import kind_of_kernels
-from transformer_norms.run.metrics import read_metrics
+from transformer_norms.run.metrics import finite_or_none, read_metrics
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.record import Record
 from transformer_norms.run.summary import ENDED, Data, Status, Summary, read_summary
@@ -291,8 +291,9 @@ class Run:
         record.saved = step
         if saved is None:
             return
-        with saved.open("model") as model, saved.open("optimizer") as optimizer:
-            self.trainer.restore(saved.state, model, optimizer)
+        with ExitStack() as opened:
+            files = {n: opened.enter_context(saved.open(n)) for n in self.trainer.tensors()}
+            self.trainer.restore(saved.state, files)
         of = saved.path.parents[1]
         after = "" if of == self.folder else f" of {of.name}"
         say(f"{path_text(self.folder)} goes on from step {saved.step}{after}")
@@ -356,10 +357,12 @@ class Run:
     def _test(self) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""
         found = self.trainer.evaluate(self._windows(self.tokens.test, "test"))
-        if found is None:
+        averaged = self.trainer.evaluate_average(self._windows(self.tokens.test, "test"))
+        if found is None or averaged is None:
             return {"status": "preempted"}
         losses = self.record.losses("test", found.nats, found.tokens)
-        losses = {"test_loss": losses["test/loss"], "test_bpb": losses["test/bpb"]}
+        losses |= {f"test/{name}": finite_or_none(loss) for name, loss in averaged.items()}
+        losses = {name.replace("/", "_"): loss for name, loss in losses.items()}
         return {**losses, "test_blocks": found.blocks}
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _MARGIN = 1.1
 _FILE = 4096  # bytes by which a file system rounds up
-_PER_TENSOR = 3 * 256  # bytes in the headers of a checkpoint's files: a weight and two moments
+_PER_TENSOR = 256  # bytes in the headers of a checkpoint's files
 _ROW, _PROBED, _PROBED_BLOCK = 400, 2000, 2000  # bytes of a line of metrics.jsonl, and of a probe's
 _WORD = 64  # bytes of an entry of a saved vocabulary
 _REST = 1 << 20  # config.yaml, summary.json, curve.svg, each with its draft
@@ -59,8 +59,10 @@ def check_metrics_size(config: Config) -> None:
 def _checkpoint_size(config: Config, vocab_size: int) -> int:
     shapes = [parameter.shape for parameter in _parameters(config, vocab_size)]
     number = 8 if config.trainer.precision == "fp64" else 4
-    weights = 3 * number * sum(shape.numel() for shape in shapes)
-    return int(_MARGIN * weights) + _PER_TENSOR * len(shapes) + 6 * _FILE
+    averaged = config.trainer.average_copies
+    copies = 3 + averaged + (averaged > 1)  # weights, two moments, an average, its snapshots
+    weights = copies * number * sum(shape.numel() for shape in shapes)
+    return int(_MARGIN * weights) + _PER_TENSOR * copies * len(shapes) + 6 * _FILE
 
 
 def _parameters(config: Config, vocab_size: int) -> "list[Parameter]":

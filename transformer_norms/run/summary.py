@@ -77,6 +77,8 @@ class Summary:
     best_val_loss: Measured | None = None
     test_loss: Measured | None = None
     test_bpb: Measured | None = None
+    average_loss: Measured | None = None  # of trainer.average: on val at the end, and on test
+    test_average_loss: Measured | None = None
     val_blocks: list[Measured] = field(default_factory=list)  # losses by blocks of the text
     test_blocks: list[Measured] = field(default_factory=list)
     initial_loss: Measured | None = None

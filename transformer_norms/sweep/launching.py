@@ -196,8 +196,9 @@ def keep_weights_only(folder: Path) -> None:
     if not (summary and summary.status == "finished" and summary.weights_only):
         return
     with hold_run(folder):
-        for file in folder.glob("checkpoints/step-*/optimizer.safetensors"):
-            file.unlink()
+        for file in folder.glob("checkpoints/step-*/*"):
+            if file.name in checkpoint.OPTIONAL:
+                file.unlink()
 
 
 def look_at_ended(job: Job, say: Say) -> None:

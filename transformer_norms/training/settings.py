@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from transformer_norms.kinds import (
     Auto,
@@ -15,6 +15,7 @@ from transformer_norms.kinds import (
     Nothing,
     Number,
     Positive,
+    freeze,
     node,
 )
 
@@ -71,6 +72,7 @@ class TrainerSettings:
     accumulation: Annotated[Positive, Field(le=2**20)]
     clip: Nonnegative
     qk_clip: Clip  # the largest logit of a head of attention that its weights may keep giving
+    average: Annotated[Nothing | Mapping[str, Any], AfterValidator(freeze)]  # of averages.py
     device: Annotated[Literal["cpu", "cuda"], Mark.AUTO, Mark.NOT_IN_IDENTITY]
     precision: Precision
     compile: Annotated[Compile, Mark.NOT_IN_IDENTITY]
@@ -88,6 +90,11 @@ class TrainerSettings:
     def horizons(self) -> Horizons:
         """The steps of `branches`, from the shortest on."""
         return self.branches if isinstance(self.branches, tuple) else ()
+
+    @property
+    def average_copies(self) -> int:
+        """How many copies of the weights `average` needs."""
+        return 0 if self.average == "none" else self.average.get("count", 1)
 
     def __post_init__(self) -> None:
         if self.batch_size % self.accumulation:

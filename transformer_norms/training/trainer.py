@@ -19,6 +19,7 @@ from transformer_norms.kinds import is_finite
 from transformer_norms.model.constraint import QKClip
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.signals import Interrupted, Stopping
+from transformer_norms.training.averages import WindowAverage
 from transformer_norms.training.divergence import Divergence, Overflowed, find_nonfinite
 from transformer_norms.training.evaluation import Evaluation, evaluate
 from transformer_norms.training.graphs.ahead import StepsAhead, can_step_ahead, put_rates_on_device
@@ -40,7 +41,8 @@ from transformer_norms.training.tensors import (
 Windows = Callable[[], Iterable[Batch]]
 # The attributes of a trainer that a checkpoint keeps in addition to tensors.
 SAVED = (
-    "step tokens seconds evaluation_seconds losses clips grad_norm probed chain best final blocks"
+    "step tokens seconds evaluation_seconds losses clips grad_norm probed chain best final "
+    "average_loss blocks"
 ).split()
 
 
@@ -64,9 +66,10 @@ class Trainer:
         micro_batches: MicroBatches,
         warmup: int = 0,
         qk_clip: QKClip | None = None,
+        average: WindowAverage | None = None,
     ) -> None:
         self.model, self.batches, self.validation = model, batches, validation
-        self.optimizers, self.schedule = optimizers, schedule
+        self.optimizers, self.schedule, self.average = optimizers, schedule, average
         self.peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
         if settings.device == "cuda":
             put_rates_on_device(optimizers)
@@ -74,7 +77,7 @@ class Trainer:
         self.loss, self.ranks = micro_batches.loss, micro_batches.ranks
         self.parameters = list(model.parameters())
         kept = stored_tensors(model)
-        self.averages = [name for name, _ in model.named_buffers() if name in kept]  # of norms
+        self.statistics = [name for name, _ in model.named_buffers() if name in kept]  # of a norm
         self.divergence = Divergence(warmup)
         longer = [steps for steps in settings.horizons if steps > settings.steps]
         # The last step that this run shares with the next longer branch, which begins from there.
@@ -87,7 +90,7 @@ class Trainer:
         self.grad_norm, self.last_loss = 0.0, float("nan")
         self.probed: dict[str, Any] = {}  # what was measured in the last step
         self.chain = ""  # hash of every batch so far: equal chains mean equal data
-        self.final = self.best = float("nan")
+        self.final = self.best = self.average_loss = float("nan")
         self.blocks: list[float] = []  # of the last evaluation
 
     def fit(self, record: Any, stopping: Stopping, overflowed: Overflowed | None = None) -> str:
@@ -140,8 +143,8 @@ class Trainer:
         self.set_rates(self.step)
         batch, probe = self.batches(self.step), self.probe(self.step + 1)
         probe.forward(batch, self.loss)
-        averages = self.copy_averages()
-        numbers = self.compute_gradients(batch, self.step, probe, averages)
+        statistics = self.copy_statistics()
+        numbers = self.compute_gradients(batch, self.step, probe, statistics)
         loss, nats, norm = numbers.tolist()
         reason = self.reason_to_stop(self.step + 1, loss, nats, norm)
         if reason is None:
@@ -150,9 +153,11 @@ class Trainer:
                 nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, numbers[2])
             with probe.update():
                 factors = self.update_weights()
+            if self.average is not None:
+                self.average.update(self.step + 1)
             self.count_step(batch, probe, loss, norm, factors)
         else:
-            self.put_back(averages)
+            self.put_back(statistics)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         return reason
@@ -173,7 +178,7 @@ class Trainer:
                     group["lr"] = peak * rate
 
     def compute_gradients(
-        self, batch: Batch, step: int, probe: Probe, averages: list[Tensor]
+        self, batch: Batch, step: int, probe: Probe, statistics: list[Tensor]
     ) -> Float[Tensor, " 3"]:
         """Computes the gradients of a step into `p.grad`. Returns the loss, the cross-entropy and
         the gradient's norm."""
@@ -182,7 +187,7 @@ class Trainer:
         try:
             total = self.micro_batches.backward(batch, step)
         except Interrupted:
-            self.put_back(averages)
+            self.put_back(statistics)
             self.micro_batches.forget_gradients()
             raise
         probe.gradients()
@@ -217,12 +222,12 @@ class Trainer:
         self.last_loss, self.grad_norm = loss, norm
         self.chain = hashlib.sha256(self.chain.encode() + batch.numpy().tobytes()).hexdigest()
 
-    def copy_averages(self) -> list[Tensor]:
-        return [self.model.get_buffer(name).clone() for name in self.averages]
+    def copy_statistics(self) -> list[Tensor]:
+        return [self.model.get_buffer(name).clone() for name in self.statistics]
 
-    def put_back(self, averages: list[Tensor]) -> None:
-        """Gives running averages the values that they had before a skipped step."""
-        for name, value in zip(self.averages, averages, strict=True):
+    def put_back(self, statistics: list[Tensor]) -> None:
+        """Gives running statistics the values that they had before a skipped step."""
+        for name, value in zip(self.statistics, statistics, strict=True):
             self.model.get_buffer(name).copy_(value)
 
     def measure(self, record: Any) -> bool:
@@ -243,11 +248,15 @@ class Trainer:
             row["train/loss"] = sum(self.losses) / len(self.losses)
         if evaluate:
             found = self.evaluate(self.validation())
-            if found is None:
+            averaged = self.evaluate_average(self.validation())
+            if found is None or averaged is None:
                 return False
             self.blocks = found.blocks
             row |= record.losses("val", found.nats, found.tokens)
             self.final = row["val/loss"] if is_finite(row["val/loss"]) else float("nan")
+            row |= {f"val/{name}": loss for name, loss in averaged.items()}
+            loss = averaged.get("average_loss", float("nan"))
+            self.average_loss = loss if is_finite(loss) else float("nan")
             known = [loss for loss in (self.final, self.best) if loss == loss]
             self.best = min(known, default=float("nan"))
         group = self.optimizers[0].param_groups[0]
@@ -270,6 +279,15 @@ class Trainer:
         found = evaluate(self.micro_batches, windows, self._must_stop)
         self.evaluation_seconds += time.perf_counter() - begun
         return found
+
+    def evaluate_average(self, windows: Iterable[Batch]) -> dict[str, float] | None:
+        """Returns the loss per token with the average of the weights as `average_loss`, nothing if
+        there is no average; None where a signal cut it short."""
+        if self.average is None:
+            return {}
+        with self.average.in_model(self.step):
+            found = self.evaluate(windows)
+        return None if found is None else {"average_loss": found.nats / found.tokens}
 
     def _must_stop(self) -> bool:
         return self.ranks.stop(self.micro_batches.stopping.stop_requested)
@@ -309,8 +327,11 @@ class Trainer:
                 raise Overflowed(self.step, name)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Returns every number that the next step depends on, by name."""
+        """Returns every number that the next step depends on, by name, and the average."""
+        # An average has the model's names, and is finite where the weights were.
+        average = {} if self.average is None else self.average.tensors(self.step)
         return {
+            **average,
             "model": stored_tensors(self.model),
             "optimizer": optimizer_tensors(self.model, self.optimizers),
         }
@@ -321,10 +342,13 @@ class Trainer:
         own = {name: value if value == value else None for name, value in own.items()}
         return {**own, "divergence": self.divergence.state()}
 
-    def restore(self, state: Mapping[str, Any], model: OpenFile, optimizer: OpenFile) -> None:
+    def restore(self, state: Mapping[str, Any], files: Mapping[str, OpenFile]) -> None:
         """Goes on from a state and tensors that such a trainer has saved."""
         for name in SAVED:
-            setattr(self, name, float("nan") if state[name] is None else copy(state[name]))
+            value = state.get(name)  # older checkpoints have no average_loss
+            setattr(self, name, float("nan") if value is None else copy(value))
         self.divergence.restore(state["divergence"])
-        load_weights(self.model, model)
-        load_optimizers(self.model, self.optimizers, optimizer)
+        load_weights(self.model, files["model"])
+        load_optimizers(self.model, self.optimizers, files["optimizer"])
+        if self.average is not None:
+            self.average.restore(self.step, files)

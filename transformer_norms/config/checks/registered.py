@@ -21,6 +21,7 @@ from transformer_norms.model.position import POSITIONS, SCALINGS
 from transformer_norms.names import Registry, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula, is_fault
+from transformer_norms.training.averages import AVERAGES
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
@@ -74,6 +75,7 @@ USES = {
     "loss": Use(LOSSES, (), {"__call__": "logits targets"}),
     "optimizer": Use(OPTIMIZERS, ("model",), by_position=True),
     "schedule": Use(SCHEDULES, ("step", "steps"), by_position=True),
+    "average": Use(AVERAGES, ("model",), {"update": "step skip"}, by_position=True),
     "tracking": Use(TRACKING),
 }
 
@@ -86,7 +88,7 @@ def check_parts(
     checked = dict(nodes)
     for name in (name for name in USES if name in nodes):
         checked[name] = check_registered(name, name, nodes[name], spelled)
-    parts = [("placement", "connection")]
+    parts = [("placement", "connection"), ("trainer", "average")]
     parts += [("position", "scaling")] if checked["position"]["type"] == "rope" else []
     for name, key in parts:
         if (given := checked[name].get(key, "none")) not in ("none", {}):

@@ -77,6 +77,8 @@ class StepsAhead:
         if self.graph is not None and not probe.due:
             advance = self.graph
         given = advance(batch, number, probe)
+        if trainer.average is not None:  # outside of the graph: its share depends on the step
+            trainer.average.update(number + 1, self.skip)
         before, self.started = self.started, Started(number, batch, probe, *given)
         if number + 1 < trainer.settings.steps:
             self.batch_of(number + 1)
@@ -95,15 +97,15 @@ class StepsAhead:
         """Gives the device all the work of a step. Returns the loss, the cross-entropy and the
         gradient's norm, and the factors of qk_clip."""
         trainer = self.trainer
-        averages = trainer.copy_averages()
-        numbers = trainer.compute_gradients(batch, number, probe, averages)
+        statistics = trainer.copy_statistics()
+        numbers = trainer.compute_gradients(batch, number, probe, statistics)
         self.skip.copy_(torch.maximum(self.skip, must_skip(numbers, self.limit)))
         if trainer.settings.clip > 0:  # by one, where the norm is small
             nn.utils.clip_grads_with_norm_(trainer.parameters, trainer.settings.clip, numbers[2])
         with probe.update(), keep_where(self.skip, self.constrained):
             factors = trainer.update_weights(self.skip)
         kept = [torch.where(self.skip > 0, value, now) for value, now in
-                zip(averages, trainer.copy_averages(), strict=True)]  # fmt: skip
+                zip(statistics, trainer.copy_statistics(), strict=True)]  # fmt: skip
         trainer.put_back(kept)
         for optimizer in trainer.optimizers:
             optimizer.zero_grad(set_to_none=True)
