@@ -137,7 +137,7 @@ def price(
         return None
     seeds = [set(curve.sides[at].outcomes.losses) for curve in curves for at in curve.horizons]
     ends = [curve.shortest(horizon) for curve in curves]
-    if len(set.intersection(*seeds)) < FEWEST or min(ends) == horizon:
+    if len(set.intersection(*seeds)) < FEWEST or max(ends) == horizon:
         return None
     rules = replace(rules, to_come=together - 1)
     most, least = math.log(horizon / ends[0]), -math.log(horizon / ends[1])
