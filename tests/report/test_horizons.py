@@ -79,8 +79,8 @@ def test_at_an_equal_budget_the_dearer_variant_is_read_at_what_the_budget_buys(s
     assert "; steps=640 sandwich is read at 80.0 % of its tokens" in lines
     assert (
         f"steps=40 sandwich - steps=40 pre has no value at equal {field}: steps=40 sandwich would "
-        f"have {0.8 * 40 * BATCH * CONTEXT:,.0f} tokens, fewer than the "
-        f"{40 * BATCH * CONTEXT:,} of its shortest horizon"
+        f"have {0.8 * 40 * BATCH * CONTEXT:,.0f} tokens, and its shortest horizon has "
+        f"{40 * BATCH * CONTEXT:,}"
     ) in lines
     assert "tokens saved" not in lines
 
@@ -89,7 +89,7 @@ def test_seconds_of_two_machines_and_costs_without_a_record_are_refused(study):
     first = next(study.glob("pre-*/summary.json"))
     summary = json.loads(first.read_text())
     first.write_text(json.dumps(summary | {"threads": 2, "flops": None}))
-    with pytest.raises(ConfigError, match="^--at seconds: the runs are of 2 machines .*one; --at"):
+    with pytest.raises(ConfigError, match="^--at seconds: the runs are of 2 machines .*one, FLOPs"):
         findings(read_study([study], at="seconds"))
     with pytest.raises(
         ConfigError, match=f"^--at flops: .*{first.parent.name} has no record of its flops"

@@ -45,15 +45,16 @@ def at_equal_budgets(
             read[name] = planned
             continue
         coefficients = study.asked[name].coefficients
-        tokens = _affordable_tokens(map(study.variant, coefficients), costs)
-        found = {one: curves[one].side_at(at) for one, at in tokens.items()}
-        lacking = [_lack(one, curves[one], tokens[one]) for one in tokens if found[one] is None]
-        shares = {one: at / (horizon_of(study.variant(one)) or at) for one, at in tokens.items()}
+        shares = _affordable_shares(map(study.variant, coefficients), costs)
+        found, lacking = [], []
+        for one, share in shares.items():
+            tokens = share * (horizon_of(study.variant(one)) or 0)
+            if side := curves[one].side_at(tokens):
+                found.append(side._replace(coefficient=coefficients[one]))
+            else:
+                lacking.append(_lack(one, curves[one], tokens))
+        read |= {} if lacking else {name: found}
         budgets[name] = EqualBudget(shares, "; ".join(lacking))
-        if not lacking:
-            read[name] = [
-                s._replace(coefficient=coefficients[one]) for one, s in found.items() if s
-            ]
     return read, budgets
 
 
@@ -61,23 +62,17 @@ def _lack(name: str, curve: LossCurve, tokens: float) -> str:
     """Why a curve has no loss at these tokens."""
     shortest = min(curve.horizons, default=0)
     if tokens < shortest:
-        return (
-            f"{name} would have {tokens:,.0f} tokens, fewer than the {shortest:,} of its shortest "
-            "horizon"
-        )
+        return f"{name} would have {tokens:,.0f} tokens, and its shortest horizon has {shortest:,}"
     return f"the loss of {name} at {tokens:,.0f} tokens needs three horizons at which it falls"
 
 
-def _affordable_tokens(variants: Iterable[Variant], costs: Mapping[str, float]) -> dict[str, float]:
-    """The tokens of each variant, by its name, that the smallest budget of its horizon buys."""
-    tokens: dict[str, float] = {}
+def _affordable_shares(variants: Iterable[Variant], costs: Mapping[str, float]) -> dict[str, float]:
+    """The share of its tokens, by variant, that the smallest budget of its horizon buys."""
+    shares: dict[str, float] = {}
     for together in grouped(variants, lambda v: {key: v.values.get(key) for key in HORIZONS}):
-        horizons = {v.name: horizon_of(v) or 0 for v in together}
-        budget = min(costs[name] * horizon for name, horizon in horizons.items())
-        for name, horizon in horizons.items():
-            equal = costs[name] * horizon == budget
-            tokens[name] = horizon if equal else budget / costs[name]
-    return tokens
+        spent = {v.name: costs[v.name] * (horizon_of(v) or 0) for v in together}
+        shares |= {name: min(spent.values()) / one for name, one in spent.items()}
+    return shares
 
 
 def _costs_per_token(study: Study) -> dict[str, float]:
@@ -85,14 +80,12 @@ def _costs_per_token(study: Study) -> dict[str, float]:
     budget. Seconds are the median over these runs, in training steps alone."""
     finished = {v.name: [run for run in v.ended if run.finished] for v in study.variants}
     every = [run for runs in finished.values() for run in runs]
-    if study.at == "seconds":
-        machines = {f"{run.summary.device}, threads {run.summary.threads}" for run in every}
-        if len(machines) > 1:
-            raise ConfigError(
-                f"--at seconds: the runs are of {len(machines)} machines "
-                f"({'; '.join(sorted(machines))}); seconds are compared on one; "
-                "--at flops compares these runs"
-            )
+    machines = {f"{run.summary.device}, threads {run.summary.threads}" for run in every}
+    if study.at == "seconds" and len(machines) > 1:
+        raise ConfigError(
+            f"--at seconds: the runs are of {len(machines)} machines "
+            f"({'; '.join(sorted(machines))}); seconds are compared on one, FLOPs on any"
+        )
     for run in every:
         if not (getattr(run.summary, study.at) and run.summary.tokens):
             raise ConfigError(f"--at {study.at}: {run.folder} has no record of its {study.at}")
