@@ -7,11 +7,12 @@ from typing import get_args
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import comparison_sentence, plural
+from transformer_norms.comparison.sentences import comparison_sentence, plural, price_clause
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.horizons import BUDGETS
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
 
@@ -76,16 +77,28 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     study, name = findings.study, name or contrast.text
     comparison = findings.every.get(name)
     variants = [study.variant(one) for one in contrast.pair or contrast.coefficients]
+    budget = findings.budgets.get(name)
+    if comparison is None and budget:
+        return f"{contrast.text} has no value at equal {BUDGETS[study.at]}: {budget.lacking}"
     if comparison is None:
         without = ", ".join(variant.name for variant in variants if not variant.results)
         return f"{contrast.text} has no value: {without} without results"
     outcomes = {variant.name: findings.outcomes[variant.name] for variant in variants}
     edges = [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
     claim = comparison_sentence(contrast, comparison, outcomes, edges)
+    if budget:
+        claim = f"at equal {BUDGETS[study.at]}, {claim}"
+    less = [
+        f"{one} is read at {share:.1%} of its tokens".replace("%", " %")
+        for one, share in (budget.shares.items() if budget else ())
+        if share < 1
+    ]
     word = findings.alone.get(name)  # the verdict follows from what is judged together with it
     alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
+    price = findings.prices.get(name)
+    clause = [price_clause(price, *contrast.pair)] if price and contrast.pair else []
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
-    return "; ".join([claim, *alone, *dict.fromkeys(unfair)])
+    return "; ".join([claim, *less, *clause, *alone, *dict.fromkeys(unfair)])
 
 
 def _ending_text(outcomes: Outcomes) -> str:
@@ -110,10 +123,11 @@ def _lead(findings: Findings, groups: Groups) -> str:
     """The declared contrasts, if there are any; the best variant that is better than its baseline;
     else the number of each verdict."""
     study, compared = findings.study, findings.compared
+    at = f" at equal {BUDGETS[study.at]}" if study.at else ""
     if declared := [c for c in study.contrasts if c.declared and c.text in findings.contrasts]:
         words = Counter(findings.contrasts[c.text].verdict for c in declared)
         pairs = [pair for contrast in declared for pair in pairs_within(study, contrast)]
-        claim = f"{len(declared)} contrasts are declared ({_counts(words)})"
+        claim = f"{len(declared)} contrasts are declared{at} ({_counts(words)})"
         claim = claim if len(declared) > 1 else contrast_sentence(findings, declared[0])
         return f"{claim}{_different_starts(findings, pairs)}."
     if said := groups.get("better", compared if len(compared) == 1 else [])[:1]:
@@ -121,7 +135,7 @@ def _lead(findings: Findings, groups: Groups) -> str:
         return f"{sentence(findings, said[0])}{_different_starts(findings, pairs)}."
     if compared:
         words = Counter({verdict: len(members) for verdict, members in groups.items()})
-        claim = f"No variant is shown to be better than its baseline ({_counts(words)})"
+        claim = f"No variant is shown to be better than its baseline{at} ({_counts(words)})"
         pairs = [(variant, study.baseline_of(variant)) for variant in compared]
         failures = f"{_failed_baselines(findings)}{_most_failing(findings)}"
         return f"{failures}{claim}{_different_starts(findings, pairs)}."

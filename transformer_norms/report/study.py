@@ -123,8 +123,9 @@ class Study:
     they were added. `open_ended`: whether the number of seeds follows, or would have followed, from
     a look: it was planned so, seeds were added to results that had been seen, or planned ones were
     given up. `recorded`: whether sweeps planned all runs. `unasked`: what the runs are compared
-    with though nobody said so, or why not. `registered`: sentences on
-    the registrations of its sweeps; none without one."""
+    with though nobody said so, or why not. `registered`: sentences on the registrations of its
+    sweeps. `at`: the budget that both sides of a comparison have, as horizons/budgets.py has it;
+    empty for equal steps."""
 
     home: Path
     axes: list[str]
@@ -142,6 +143,7 @@ class Study:
     recorded: bool = True
     unasked: str = ""
     registered: list[str] = field(default_factory=list)
+    at: str = ""
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

@@ -16,6 +16,7 @@ from transformer_norms.comparison.sweep_record import Look, SweepRecord, Values,
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import unknown
 from transformer_norms.progress import Tell, tell_nobody
 from transformer_norms.report.fairness import check_comparable
 from transformer_norms.report.gathering.grouping import (
@@ -27,6 +28,7 @@ from transformer_norms.report.gathering.grouping import (
     typed_runs,
 )
 from transformer_norms.report.gathering.sources import Sources, home_of
+from transformer_norms.report.horizons import BUDGETS
 from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.storage.reading import real_path
 from transformer_norms.text_tables import show
@@ -44,6 +46,7 @@ def read_study(
     margin: float | None = None,
     contrasts: Sequence[str] = (),
     tell: Tell = tell_nobody,
+    at: str = "",
 ) -> Study:
     """The study in `folders`: run folders, folders of runs, or sweep-*.json files.
 
@@ -53,13 +56,15 @@ def read_study(
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
+    if at and at not in BUDGETS:
+        raise ConfigError(f"at={at}: {unknown('budget', at, BUDGETS)}")
     sources = Sources(tell)
     for folder in folders:
         try:
             sources.add(real_path(folder), str(folder))
         except OSError as error:
             raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
-    study = _study_of(sources, home_of(folders), baseline, margin)
+    study = _study_of(sources, home_of(folders), baseline, margin, at)
     if baseline and not any(variant.baseline for variant in study.variants):
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
@@ -71,7 +76,9 @@ def read_study(
     return replace(study, damaged=sources.damage_lines(), registered=lines)
 
 
-def _study_of(sources: Sources, home: Path, typed: Values | None, margin: float | None) -> Study:
+def _study_of(
+    sources: Sources, home: Path, typed: Values | None, margin: float | None, at: str
+) -> Study:
     records = list(sources.records.values())
     _check_one_question(sources.records, margin)
     planned = [run for path in sources.records for run in planned_runs(sources, path)]
@@ -104,6 +111,7 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, margin: float 
         or _seeds_follow(runs, looks, variants),
         recorded=not added,
         unasked=unasked,
+        at=at,
     )
     if not records:
         study.variants.sort(key=lambda variant: variant.compared)  # baselines first
