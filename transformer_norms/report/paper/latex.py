@@ -21,13 +21,15 @@ _FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 
 
 def paper_files(findings: Findings, notes: Sequence[str]) -> dict[str, str]:
-    """table.tex and table-seeds.tex, which begin with the `notes`, and as BibTeX the sources of the
-    choices of all runs that count."""
+    """table.tex, table-seeds.tex and, where there is something to show, table-stability.tex, which
+    begin with the `notes`, and as BibTeX the sources of the choices of all runs that count."""
     choices: dict[str, str] = {}
     for member in findings.study.counted:
         choices |= choices_of(member.run.config) if member.run else {}
     head = [_HEAD, *[f"% {printable(note)}" for note in notes], *_keys_by_variant(findings.study)]
     floats = {"table.tex": _short_table(findings), "table-seeds.tex": _seeds_table(findings)}
+    if stability := stability_table(findings):
+        floats["table-stability.tex"] = _stability_table(findings, stability)
     texts = {name: "\n".join([*head, text]) for name, text in floats.items()}
     return texts | {"sources.bib": bibliography(choices)}
 
@@ -102,6 +104,13 @@ def _seeds_table(findings: Findings) -> str:
         rows[0][0] = ""
     words = [f"final {findings.study.loss_name} in nats per token of every seed"]
     return _float(findings, "seeds", rows, words)
+
+
+def _stability_table(findings: Findings, stability: Table) -> str:
+    heading, *rows = rows_of(stability)
+    cells = [heading, *([escape_latex(name), *map(latex_cell, rest)] for name, *rest in rows)]
+    words = [f"{name}: {STABILITY_NOTES[name]}" for name in heading[1:]]
+    return _float(findings, "stability", cells, words)
 
 
 def latex_cell(text: str) -> str:
