@@ -1,12 +1,13 @@
 """The findings of a study: outcomes by seed, and comparisons with all that belongs to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.price import Price
 from transformer_norms.comparison.tuning_error import Trial, plain_point, possible_gains
 from transformer_norms.comparison.verdict import (
     Comparison,
@@ -45,6 +46,7 @@ class Findings:
     `comparisons` of those that have a baseline, `differences` from the baseline beyond what was
     asked, in words. By their texts: the `contrasts` of which every variant has results. `alone`:
     the verdict that a comparison would have without the others, where it is another word.
+    `prices`, by the variant's name, where the study has shorter horizons of both sides.
     """
 
     study: Study
@@ -55,6 +57,7 @@ class Findings:
     differences: Mapping[str, Sequence[str]]
     contrasts: Mapping[str, Comparison]
     alone: Mapping[str, Verdict]
+    prices: Mapping[str, Price] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> "DataFrame":
