@@ -10,6 +10,7 @@ from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_lines, run_warnings
+from transformer_norms.report.measured.cost import cost_cells
 from transformer_norms.report.scatter import scatter_notes
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.report.texts import render_lines
@@ -27,9 +28,12 @@ from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
     "variant tuned tuning_error seeds failed missing loss median difference interval bounds p "
-    "detectable verdict"
+    "detectable verdict step_time peak_memory net"
 ).split()
-_HEADINGS = {"tuning_error": "tuning error", "interval": "95 % interval"}
+_HEADINGS = {
+    "tuning_error": "tuning error", "interval": "95 % interval", "step_time": "step time",
+    "peak_memory": "peak memory", "net": "seconds saved",
+}  # fmt: skip
 CONTRAST_HEADINGS = _HEADINGS | {"difference": "value"}
 AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
@@ -73,7 +77,8 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "median": number(outcomes.median),
         "verdict": verdict_words(findings, variant),
     }
-    return row | (comparison_cells(comparison) if comparison else {})
+    row |= comparison_cells(comparison) if comparison else {}
+    return row | cost_cells(findings, variant)
 
 
 def mean_text(outcomes: Outcomes) -> str:

@@ -10,11 +10,15 @@ from transformer_norms.report import figures
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 
+HORIZONS = ("trainer.steps", "trainer.tokens")  # charts/horizons.py draws the loss against them
+
 
 def against_panels(findings: Findings) -> Iterator[tuple[str, Any]]:
-    """Yields each axis of the study that has several numbers, and what draws the loss against
-    it."""
+    """Yields each axis of the study that has several numbers, and what draws the loss against it.
+    Horizons have another drawing."""
     for axis in findings.study.axes:
+        if axis in HORIZONS:
+            continue
         variants = [v for v in findings.study.variants if finite(v.values.get(axis))]
         if len({float(variant.values[axis]) for variant in variants}) > 1:
             yield axis, partial(_draw_against, findings, axis, variants)
@@ -37,13 +41,13 @@ def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], ax
     names = list(dict.fromkeys(map(name_of, variants)))
     drawn = []
     for place, name in enumerate(names):
-        end = _draw_means(axes, findings, axis, lines[name], place)
+        means = draw_means(axes, findings, [(float(v.values[axis]), v) for v in lines[name]], place)
         failed = {
             float(variant.values[axis]): count
             for variant in lines[name]
             if (count := len(findings.outcomes[variant.name].failed))
         }
-        drawn.append(figures.DrawnLine(place, name, end, failed))
+        drawn.append(figures.DrawnLine(place, name, draw_line(axes, means, place), failed))
     axes.set_xticks(numbers, [f"{number:g}" for number in numbers], minor=False)
     axes.minorticks_off()
     axes.ticklabel_format(axis="y", useOffset=False)
@@ -52,24 +56,30 @@ def _draw_against(findings: Findings, axis: str, variants: Sequence[Variant], ax
     axes.set_ylabel(f"final {study.loss_name}, nats per token")
 
 
-def _draw_means(
-    axes: Any, findings: Findings, axis: str, variants: Sequence[Variant], place: int
-) -> tuple[float, float] | None:
-    """Draws a dot for every run, and a line through the means with Student's 95 % intervals.
-    Returns the end of the line."""
-    means = []
-    for variant in variants:
-        x, outcomes = float(variant.values[axis]), findings.outcomes[variant.name]
+def draw_means(
+    axes: Any, findings: Findings, along: Sequence[tuple[float, Variant]], place: int
+) -> list[tuple[float, float]]:
+    """Draws a dot for every run, and Student's 95 % interval of each mean. `along` has the variants
+    with their x. Returns the means with theirs."""
+    means, (colour, _) = [], figures.line_style(place)
+    for x, variant in along:
+        outcomes = findings.outcomes[variant.name]
         words = [f"{variant.name}, seed {s}: {loss:.4f}" for s, loss in outcomes.losses.items()]
         at = [x] * len(outcomes.losses), [*outcomes.losses.values()]
         figures.draw_dots(axes, at, place, variant.name, words, size=2.5)
         if outcomes.mean is not None:
-            means.append((x, outcomes.mean, outcomes.half or 0.0))
-    if not means:
+            means.append((x, outcomes.mean))
+            axes.errorbar(*means[-1], outcomes.half or 0.0, fmt="none", ecolor=colour,
+                          elinewidth=0.8, capsize=1.5)  # fmt: skip
+    return means
+
+
+def draw_line(
+    axes: Any, points: Sequence[tuple[float, float]], place: int
+) -> tuple[float, float] | None:
+    """Draws a line through the points. Returns its end."""
+    if not points:
         return None
     colour, dashes = figures.line_style(place)
-    bars = axes.errorbar(*zip(*means, strict=True), color=colour, linestyle=dashes, linewidth=1.2,
-                         elinewidth=0.8, capsize=1.5)  # fmt: skip
-    for bar in bars[2]:
-        bar.set_linestyle("-")
-    return means[-1][:2]
+    axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, linewidth=1.2)
+    return points[-1]

@@ -14,8 +14,10 @@ from transformer_norms.report.charts.differences import (
     difference_rows,
     draw_difference_rows,
 )
+from transformer_norms.report.charts.horizons import horizon_panels
 from transformer_norms.report.charts.lines import against_panels
 from transformer_norms.report.charts.profiles import probe_profiles
+from transformer_norms.report.charts.step_times import step_time_panels
 from transformer_norms.report.curves import ALONG, CurveView, curves_of, draw_finals, draw_training
 from transformer_norms.report.figures import figure_bytes, subplots
 from transformer_norms.report.findings import Findings
@@ -24,7 +26,7 @@ from transformer_norms.report.rates import draw_tuning, rate_lines, too_many_lin
 from transformer_norms.report.study import LOSS_KEYS, Rows
 from transformer_norms.text_tables import file_name, printable
 
-SECTIONS = ("differences", "finals", "curves", "tuning", "axes", "probes")
+SECTIONS = ("differences", "finals", "costs", "curves", "tuning", "axes", "probes")
 _ROW, _FRAME = 0.19, 0.62  # inches of a row of names, and of what surrounds rows
 _LETTER = 0.55  # of the size of text, the width of most letters
 _NAMES = 0.4  # of the width, for names of rows
@@ -77,11 +79,16 @@ def panels(
         names = [variant.name for variant in ended]
         yield Panel("finals", "final-loss", "The final loss of every seed, by variant",
                     lambda axes: draw_finals(axes, findings, ended), names)  # fmt: skip
+    for draw in step_time_panels(findings):
+        title = "The final loss by the time of a step"
+        yield Panel("costs", "final-loss-by-step-time", title, draw)
     yield from _training_panels(findings, rows, most)
     if rates := rate_lines(study):
         named = [line.variant.name for line in rates] if too_many_lines(rates) else []
         yield Panel("tuning", "tuning", "Loss at each value that was tried, by variant",
                     lambda axes: draw_tuning(axes, study, rates), named)  # fmt: skip
+    for draw in horizon_panels(findings):
+        yield Panel("axes", "final-loss-by-tokens", "tokens of training", draw)
     for axis, draw in against_panels(findings):
         yield Panel("axes", file_name(f"final-loss-by-{axis}"), axis, draw)
     for profile in probe_profiles(study, rows):

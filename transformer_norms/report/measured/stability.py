@@ -9,9 +9,9 @@ from transformer_norms.training.divergence import DEVIATIONS, WINDOW
 
 _SPIKES, _TRAIN, _EDGE = f"spikes in {PER:,} steps", "rates that train", "edge / best"
 STABILITY_NOTES = {
-    _SPIKES: f"losses of the results more than {DEVIATIONS:g} standard deviations above the mean of "
-    f"the {WINDOW} before, with Garwood's 95 % interval. It is wider where seeds scatter more than "
-    "Poisson's law",
+    _SPIKES: f"losses of the results that lie {DEVIATIONS:g} standard deviations above the mean of "
+    f"the {WINDOW} before, with Garwood's 95 % interval, which is wider where seeds scatter more "
+    "than Poisson's law",
     _TRAIN: "the tried values at which no trial failed",
     _EDGE: "the last value before the first above the best at which a trial failed, divided by the "
     "best. at least: no trial failed above the best",

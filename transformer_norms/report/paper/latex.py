@@ -7,10 +7,19 @@ from typing import Any
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.report import table as tables
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.measured.stability import STABILITY_NOTES, stability_table
 from transformer_norms.report.paper.citations import bibliography, choices_of, entries_of
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Study, Variant
-from transformer_norms.text_tables import escape_latex, file_name, latex_tabular, printable, show
+from transformer_norms.text_tables import (
+    Table,
+    escape_latex,
+    file_name,
+    latex_tabular,
+    printable,
+    rows_of,
+    show,
+)
 
 _LOSS = r"loss $\pm$ sd"
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
