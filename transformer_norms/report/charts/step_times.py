@@ -50,19 +50,10 @@ def _failed(findings: Findings, variant: Variant) -> bool:
 
 
 def _draw(findings: Findings, reference: Variant, points: list[_Point], axes: Any) -> None:
-    """Draws each mean with its 95 % interval and the quartiles of the time, and a line along the
-    front: the variants to which no other is better in both."""
-    front = sorted(
-        (one.time.median, one.loss)
-        for one in points
-        if not any(
-            other.time.median <= one.time.median
-            and other.loss < one.loss
-            or other.time.median < one.time.median
-            and other.loss <= one.loss
-            for other in points
-        )
-    )
+    """Draws each mean with its 95 % interval and the quartiles of the time, and rings and
+    a line along the front: no other variant has a lower loss in less time."""
+    at = [(point.time.median, point.loss) for point in points]
+    front = sorted((x, y) for x, y in at if not any(time < x and loss < y for time, loss in at))
     for variant, place, loss, half, time in points:
         colour, _ = figures.line_style(place)
         sides = [[time.median - time.low], [time.high - time.median]]
@@ -73,9 +64,7 @@ def _draw(findings: Findings, reference: Variant, points: list[_Point], axes: An
     axes.plot(*zip(*front, strict=True), "o", markersize=8, markerfacecolor="none",
               color=figures.GREY, markeredgewidth=0.8)  # fmt: skip
     axes.ticklabel_format(useOffset=False)
-    figures.finish_lines(
-        axes,
-        [figures.DrawnLine(p.place, p.variant.name, (p.time.median, p.loss)) for p in points],
-    )
+    ends = zip(points, at, strict=True)
+    figures.finish_lines(axes, [figures.DrawnLine(p.place, p.variant.name, end) for p, end in ends])
     axes.set_xlabel(f"time of a step, {figures.short_name(reference.name)} = 1", parse_math=False)
     axes.set_ylabel(f"final {findings.study.loss_name}, nats per token")

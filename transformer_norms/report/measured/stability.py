@@ -5,7 +5,7 @@ from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import Audit, audits
 from transformer_norms.text_tables import Table
-from transformer_norms.training.divergence import DEVIATIONS, WINDOW
+from transformer_norms.training.measures import DEVIATIONS, WINDOW
 
 _SPIKES, _TRAIN, _EDGE = f"spikes in {PER:,} steps", "rates that train", "edge / best"
 STABILITY_NOTES = {
@@ -51,4 +51,5 @@ def edge_text(audit: Audit) -> str:
         return ""
     failed = [rate for rate in audit.outcomes if rate > best and rate not in audit.training]
     edge = max(rate for rate in audit.training if not failed or rate < min(failed))
-    return f"{'' if failed else 'at least '}{edge / best:.2g}"
+    factor = f"{edge / best:.2g}" if edge < 10 * best else f"{edge / best:.0f}"
+    return factor if failed else f"at least {factor}"
