@@ -108,7 +108,7 @@ def test_step_times_are_compared_by_pairs_of_seeds():
     assert "peak memory" not in cells  # of a process on a CPU, which has trained other runs
     ends = [100 * (1 - (1 - saved) * ratio)
             for saved, ratio in ((0.1, high), (0.2, median), (0.3, low))]  # fmt: skip
-    assert cells["seconds saved"] == "{1:+.1f} % ({0:+.1f} to {2:+.1f})".format(*ends)
+    assert cells["seconds saved"] == "{1:+.0f} % ({0:+.0f} to {2:+.0f})".format(*ends)
     assert "step time" not in table(found())  # without a price
 
 
@@ -137,9 +137,9 @@ def test_a_run_that_went_on_elsewhere_is_not_compared():
 @pytest.mark.parametrize(
     ("price", "words"),
     [
-        ((None, 0.5, None), "at least +45.0 %"),
-        ((None, None, -0.5), "at most -65.0 %"),
-        ((0.5, 0.0, None), "+45.0 % (-10.0 to no bound)"),
+        ((None, 0.5, None), "at least +45 %"),
+        ((None, None, -0.5), "at most -65 %"),
+        ((0.5, 0.0, None), "+45 % (-10 to no bound)"),
         ((None, None, None), "no bound"),
     ],
 )

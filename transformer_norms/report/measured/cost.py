@@ -106,14 +106,14 @@ def cost_cells(findings: Findings, variant: Variant) -> dict[str, str]:
 def net_text(price: Price, step_time: CostRatio) -> str:
     """The share of seconds that is saved, 1 - (1 - share of tokens saved) x ratio of the step
     times. Its interval has the ends of the tokens' interval, at the quartiles of the ratio:
-    `+4.2 % (-1.0 to +9.8)`, `at least +3.0 %`, or `no bound`."""
+    `+4 % (-1 to +10)`, `at least +3 %`, or `no bound`."""
     pairs = (
         (price.low, step_time.high),
         (price.saved, step_time.median),
         (price.high, step_time.low),
     )
     low, net, high = (
-        None if saved is None else f"{100 * (1 - (1 - saved) * ratio):+z.1f}"
+        None if saved is None else f"{100 * (1 - (1 - saved) * ratio):+z.0f}"
         for saved, ratio in pairs
     )
     if net:
