@@ -198,7 +198,7 @@ def judge(
     decided: dict[str, Comparison] = {}
     judged = []
     for count in counts:
-        first = [_first(one, count) for one in results]
+        first = [results_until(one, count) for one in results]
         comparisons = _compare(study, first, tuned, in_sequence) | decided
         if in_sequence:
             decided = {name: c for name, c in comparisons.items() if c.verdict in DECIDED}
@@ -213,7 +213,7 @@ def _compare(
     in_sequence: bool,
 ) -> dict[str, Comparison]:
     if study.plan.today and study.plan.tunes:
-        slack = _gains(tuned, results)
+        slack = gains_of(tuned, results)
         edges = [bool(tried.edge) for _, tried in tuned]
     else:
         slack, edges = dict.fromkeys(range(len(results)), 0.0), [False] * len(results)
@@ -226,7 +226,7 @@ def _compare(
     return compare(asked, Rules(usual=usual, looks=2 if in_sequence else 1))
 
 
-def _gains(
+def gains_of(
     tuned: Sequence[tuple[float, Search]], results: Sequence[Outcomes]
 ) -> Mapping[int, float]:
     trials = {
@@ -243,7 +243,7 @@ def _gains(
     return possible_gains(trials, [list(one.losses.values()) for one in results])
 
 
-def _first(outcomes: Outcomes, count: int) -> Outcomes:
+def results_until(outcomes: Outcomes, count: int) -> Outcomes:
     """The outcomes of the first seeds."""
     losses = {seed: loss for seed, loss in outcomes.losses.items() if seed < count}
     return Outcomes(losses, {s: why for s, why in outcomes.failed.items() if s < count})

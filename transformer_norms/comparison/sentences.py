@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.price import Price
 from transformer_norms.comparison.statistics import FEWEST, LEVEL
 from transformer_norms.comparison.verdict import Comparison, Verdict
 
@@ -161,6 +163,37 @@ def _two_digit_text(value: float) -> str:
     decimals = max(0, 1 - math.floor(math.log10(abs(value)))) if value else 0
     text = f"{value:z.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text
+
+
+def price_clause(price: Price, variant: str, baseline: str) -> str:
+    """`post reaches the loss of pre with 9 % fewer tokens (4 to 14)`: the better one comes first,
+    and below zero the other one saves tokens."""
+    known = [one for one in (price.saved, price.low, price.high) if one is not None]
+    if known and known[0] < 0:
+        saved, high, low = (None if x is None else -x for x in (price.saved, price.low, price.high))
+        price = replace(price, saved=saved, low=low, high=high)
+        variant, baseline = baseline, variant
+    claim = f"{variant} reaches the loss of {baseline} with"
+    if price.saved is not None:
+        return f"{claim} {_percent(price.saved)} % fewer tokens ({_range_text(price)})"
+    if price.low is None:
+        return f"the horizons do not bound the tokens that {variant} saves"
+    return f"{claim} at least {_percent(price.low)} % fewer tokens"
+
+
+def price_text(price: Price) -> str:
+    """`9 % (4 to 14)`, `no estimate (94 to no bound)`."""
+    saved = "no estimate" if price.saved is None else f"{_percent(price.saved)} %"
+    return f"{saved} ({_range_text(price)})"
+
+
+def _range_text(price: Price) -> str:
+    ends = ("no bound" if end is None else _percent(end) for end in (price.low, price.high))
+    return " to ".join(ends)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:z.0f}"
 
 
 def plural(count: int, noun: str) -> str:

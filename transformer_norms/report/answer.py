@@ -7,7 +7,7 @@ from typing import get_args
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import comparison_sentence, plural
+from transformer_norms.comparison.sentences import comparison_sentence, plural, price_clause
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
@@ -71,8 +71,10 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     claim = comparison_sentence(contrast, comparison, outcomes, edges)
     word = findings.alone.get(name)  # the verdict follows from what is judged together with it
     alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
+    price = findings.prices.get(name)
+    clause = [price_clause(price, *contrast.pair)] if price and contrast.pair else []
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
-    return "; ".join([claim, *alone, *dict.fromkeys(unfair)])
+    return "; ".join([claim, *clause, *alone, *dict.fromkeys(unfair)])
 
 
 def _ending_text(outcomes: Outcomes) -> str:

@@ -1,7 +1,7 @@
 """The findings of a study: outcomes by seed, and comparisons with all that belongs to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from transformer_norms.comparison.verdict import (
 )
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
+from transformer_norms.report.horizons.prices import prices_of
 from transformer_norms.report.study import TUNED_ON, Study, StudyRun, Variant, ended_runs
 from transformer_norms.run.failure import best_ngram, passed_orders
 from transformer_norms.run.reader import make_table
@@ -46,7 +47,6 @@ class Findings:
     `comparisons` of those that have a baseline, `differences` from the baseline beyond what was
     asked, in words. By their texts: the `contrasts` of which every variant has results. `alone`:
     the verdict that a comparison would have without the others, where it is another word.
-    `prices`, by the variant's name, where the study has shorter horizons of both sides.
     """
 
     study: Study
@@ -57,7 +57,6 @@ class Findings:
     differences: Mapping[str, Sequence[str]]
     contrasts: Mapping[str, Comparison]
     alone: Mapping[str, Verdict]
-    prices: Mapping[str, Price] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> "DataFrame":
@@ -99,6 +98,13 @@ class Findings:
             row["failure"] = failures.get(member.folder)
             row["passed"] = None if order is None else ngram_name(order) if order else "none"
         return row
+
+    @cached_property
+    def prices(self) -> dict[str, Price]:
+        """The prices of variants with a baseline by their names, and of other pairs by their texts,
+        where the study has shorter horizons of both sides."""
+        sides = sides_of(self.study, self.outcomes, self.slack)
+        return prices_of(self.study, sides, self.every, self.rules, self.compared_together)
 
     @property
     def compared(self) -> list[Variant]:
@@ -194,17 +200,24 @@ def asked_comparisons(
     """The sides of each comparison that a study asks for, where all of its variants have results.
     That of a variant with its baseline is there also where the baseline is lost."""
 
-    def side(name: str, coefficient: float) -> Side:
-        at_edge = bool(study.variant(name).at_edge)
-        return Side(coefficient, outcomes[name], slack.get(name, 0.0), at_edge)
-
+    sides = sides_of(study, outcomes, slack)
     ready = {v.name for v in study.variants if v.results}
     lost = {v.name for v in study.variants if v.lost}
     return {
-        name: [side(*one) for one in contrast.coefficients.items()]
+        name: [sides[one]._replace(coefficient=c) for one, c in contrast.coefficients.items()]
         for name, contrast in study.asked.items()
         if ready.issuperset(contrast.coefficients)
         or (name in ready and lost.issuperset(contrast.coefficients.keys() - {name}))
+    }
+
+
+def sides_of(
+    study: Study, outcomes: Mapping[str, Outcomes], slack: Mapping[str, float]
+) -> dict[str, Side]:
+    """Each variant by its name, with the coefficient 1."""
+    return {
+        v.name: Side(1.0, outcomes[v.name], slack.get(v.name, 0.0), bool(v.at_edge))
+        for v in study.variants
     }
 
 

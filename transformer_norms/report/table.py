@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isinf
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import plural
+from transformer_norms.comparison.sentences import plural, price_text
 from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
@@ -28,11 +28,11 @@ from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
     "variant tuned tuning_error seeds failed missing loss median difference interval bounds p "
-    "detectable verdict step_time peak_memory net"
+    "detectable saved verdict step_time peak_memory net"
 ).split()
 _HEADINGS = {
-    "tuning_error": "tuning error", "interval": "95 % interval", "step_time": "step time",
-    "peak_memory": "peak memory", "net": "seconds saved",
+    "tuning_error": "tuning error", "interval": "95 % interval", "saved": "tokens saved",
+    "step_time": "step time", "peak_memory": "peak memory", "net": "seconds saved",
 }  # fmt: skip
 CONTRAST_HEADINGS = _HEADINGS | {"difference": "value"}
 AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
@@ -78,7 +78,12 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "verdict": verdict_words(findings, variant),
     }
     row |= comparison_cells(comparison) if comparison else {}
-    return row | cost_cells(findings, variant)
+    return row | price_cells(findings, variant.name) | cost_cells(findings, variant)
+
+
+def price_cells(findings: Findings, name: str) -> dict[str, str]:
+    price = findings.prices.get(name)
+    return {"saved": price_text(price)} if price else {}
 
 
 def mean_text(outcomes: Outcomes) -> str:
@@ -118,8 +123,8 @@ def contrast_table(findings: Findings) -> Table:
         c = findings.contrasts.get(contrast.text)
         seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, "no results")
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
-        rows.append(row | (comparison_cells(c) if c else {}))
-    names = "contrast seeds difference interval bounds p detectable verdict".split()
+        rows.append(row | (comparison_cells(c) if c else {}) | price_cells(findings, contrast.text))
+    names = "contrast seeds difference interval bounds p detectable saved verdict".split()
     return filled_columns(rows, CONTRAST_HEADINGS, names)
 
 
@@ -153,7 +158,10 @@ def summary_lines(findings: Findings) -> list[str]:
     notes = [line for note in told for line in ([note] if note in damaged else wrap_text(note))]
     contrasts = contrast_table(findings)
     shown = {name: contrasts[name] for name in _OF_A_CONTRAST if name in contrasts}
-    return [*narrow_table(lines), *(wrapped_table(rows_of(shown)) if shown else []), *notes]
+    prices = {name: price_text(price) for name, price in findings.prices.items()}
+    priced = {"price of": [*prices], _HEADINGS["saved"]: [*prices.values()]} if prices else {}
+    others = [line for one in (shown, priced) if one for line in wrapped_table(rows_of(one))]
+    return [*narrow_table(lines), *others, *notes]
 
 
 # ---------------------------------------------------------------------------------------- the notes

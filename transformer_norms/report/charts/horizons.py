@@ -6,57 +6,43 @@ from typing import Any
 
 import numpy as np
 
-from transformer_norms.comparison.price import Price
+from transformer_norms.comparison.price import LossCurve, Price
+from transformer_norms.comparison.sentences import price_text
 from transformer_norms.comparison.sweep_record import grouped, label
 from transformer_norms.report import figures
-from transformer_norms.report.charts.lines import HORIZONS, draw_line, draw_means
-from transformer_norms.report.findings import Findings
+from transformer_norms.report.charts.lines import draw_line, draw_means
+from transformer_norms.report.findings import Findings, sides_of
+from transformer_norms.report.horizons.prices import horizon_of, loss_curves, without_horizon
 from transformer_norms.report.study import Variant
 
-Line = list[
-    tuple[float, Variant]
-]  # a kind of variant at its horizons in tokens, the shortest first
+Line = list[tuple[float, Variant]]  # one kind of variant by its tokens, the fewest first
 
 
 def horizon_panels(findings: Findings) -> Iterator[Any]:
     """Yields what draws the loss against the tokens of training, if a kind of variant has several
     horizons."""
-    lines = [_along_tokens(kind) for kind in grouped(findings.study.variants, _kind)]
-    lines = [line for line in lines if len(line) > 1]
-    if lines:
+    kinds = grouped(findings.study.variants, without_horizon)
+    lines = [sorted((at, v) for v in kind if (at := horizon_of(v))) for kind in kinds]
+    if lines := [line for line in lines if len(line) > 1]:
         yield partial(_draw, findings, lines)
 
 
-def _kind(variant: Variant) -> dict[str, Any]:
-    return {key: value for key, value in variant.values.items() if key not in HORIZONS}
-
-
-def _along_tokens(kind: Sequence[Variant]) -> Line:
-    runs = [(variant, run) for variant in kind for run in variant.ended if run.finished]
-    tokens = {variant.name: (float(run.summary.tokens), variant) for variant, run in runs}
-    return sorted(tokens.values(), key=lambda one: one[0])
-
-
 def _draw(findings: Findings, lines: Sequence[Line], axes: Any) -> None:
-    """Draws the means of each kind, a monotone curve through them (Fritsch and Carlson 1980), and
-    the gap of tokens to the baseline at the longest horizon."""
+    """Draws the means of each kind, the curve through them that prices are read from, and the gap
+    of tokens to the baseline at the longest horizon."""
     from matplotlib.ticker import EngFormatter
-    from scipy.interpolate import PchipInterpolator
 
+    study = findings.study
+    curves = loss_curves(study, sides_of(study, findings.outcomes, findings.slack))
     axes.set_xscale("log")
     drawn = []
     for place, line in enumerate(lines):
         longest = line[-1][1]
-        name = label(_kind(longest)) or findings.study.loss_name
-        points = draw_means(axes, findings, line, place)
-        if len(points) > 1:
-            x, means = np.array(points).T
-            grid = np.geomspace(x[0], x[-1])
-            curve = PchipInterpolator(np.log(x), means)(np.log(grid))
-            points = [*zip(grid, curve, strict=True)]
-        end = draw_line(axes, points, place)
+        name = label(without_horizon(longest)) or study.loss_name
+        draw_means(axes, findings, line, place)
+        end = draw_line(axes, _curve_points(curves[longest.name]), place)
         if price := findings.prices.get(longest.name):
-            name += _saving(price)
+            name += "" if price.saved is None else f": {100 * price.saved:z.0f} %"
             _draw_gap(axes, findings, longest, price, place)
         failed = {x: len(f) for x, one in line if (f := findings.outcomes[one.name].failed)}
         drawn.append(figures.DrawnLine(place, name, end, failed))
@@ -66,28 +52,29 @@ def _draw(findings: Findings, lines: Sequence[Line], axes: Any) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(places=1, sep=""))
     axes.minorticks_off()
     axes.ticklabel_format(axis="y", useOffset=False)
-    figures.finish_lines(axes, drawn, findings.study.ngrams(findings.study.loss))
+    figures.finish_lines(axes, drawn, study.ngrams(study.loss))
     axes.set_xlabel("tokens of training")
-    axes.set_ylabel(f"final {findings.study.loss_name}, nats per token")
+    axes.set_ylabel(f"final {study.loss_name}, nats per token")
+
+
+def _curve_points(curve: LossCurve) -> list[tuple[float, float]]:
+    """The mean loss at each horizon, and between horizons where a law is known."""
+    if not curve.horizons:
+        return []
+    between = np.geomspace(curve.horizons[0], curve.horizons[-1]).tolist()
+    sides = {at: curve.side_at(at) for at in sorted({*between, *curve.horizons})}
+    means = {at: side.outcomes.mean for at, side in sides.items() if side}
+    return [(at, mean) for at, mean in means.items() if mean is not None]
 
 
 def _draw_gap(axes: Any, findings: Findings, variant: Variant, price: Price, place: int) -> None:
     """Draws a line from the horizon to where the better one of the two has the loss that the other
     one has at the horizon."""
     pair = variant, findings.study.baseline_of(variant)
-    losses = [findings.outcomes[one.name].mean for one in pair]
-    if price.reached is None or None in losses:
+    losses = [loss for one in pair if (loss := findings.outcomes[one.name].mean) is not None]
+    if price.reached is None:
         return
-    worse = max(loss for loss in losses if loss is not None)
     colour, _ = figures.line_style(place)
-    with figures.tagging(axes, place, f"{variant.name}{_saving(price)}"):
-        axes.plot([price.reached, price.horizon], [worse] * 2, "|-", color=colour, linewidth=0.8,
-                  markersize=6, zorder=4)  # fmt: skip
-
-
-def _saving(price: Price) -> str:
-    """`, saves 9 %`, `, needs 12 % more`; nothing without an estimate."""
-    if price.saved is None:
-        return ""
-    share = f"{100 * abs(price.saved):.0f} %"
-    return f", saves {share}" if price.saved > 0 else f", needs {share} more"
+    with figures.tagging(axes, place, f"{variant.name}: tokens saved, {price_text(price)}"):
+        axes.plot([price.reached, price.horizon], [max(losses)] * 2, "|-", color=colour,
+                  linewidth=0.8, markersize=6, zorder=4)  # fmt: skip

@@ -6,11 +6,10 @@ from typing import Any
 
 from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import label
+from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.report import figures
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
-
-HORIZONS = ("trainer.steps", "trainer.tokens")  # charts/horizons.py draws the loss against them
 
 
 def against_panels(findings: Findings) -> Iterator[tuple[str, Any]]:

@@ -5,11 +5,12 @@ hardly between the two runs of one seed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from transformer_norms.comparison.price import Price
+from transformer_norms.comparison.sentences import price_text
 from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
@@ -87,36 +88,34 @@ def _conditions_of(run: SavedRun) -> dict[str, object]:
 
 
 def cost_cells(findings: Findings, variant: Variant) -> dict[str, str]:
-    """The cells of a variant that has a price: its costs compared with its baseline's, and the net
-    saving of seconds."""
-    price, baseline = findings.prices.get(variant.name), findings.study.baseline_of(variant)
-    if price is None:
+    """The cells of a variant that has a price: its costs compared with its baseline's, and the
+    share of seconds saved."""
+    if variant.name not in findings.prices:
         return {}
-    ratios = {
-        "step_time": cost_ratio(variant, baseline, step_seconds),
-        "peak_memory": cost_ratio(variant, baseline, gpu_memory),
-    }
+    costs = {"step_time": step_seconds, "peak_memory": gpu_memory}
+    baseline, net = findings.study.baseline_of(variant), net_price(findings, variant)
+    ratios = {name: cost_ratio(variant, baseline, cost) for name, cost in costs.items()}
     cells = {name: str(ratio) for name, ratio in ratios.items() if ratio}
-    step_time = ratios["step_time"]
-    return cells | (
-        {"net": net_text(price, step_time)} if step_time and not step_time.apart else {}
-    )
+    return cells | ({"net": price_text(net)} if net else {})
 
 
-def net_text(price: Price, step_time: CostRatio) -> str:
-    """The share of seconds that is saved, 1 - (1 - share of tokens saved) x ratio of the step
-    times. Its interval has the ends of the tokens' interval, at the quartiles of the ratio:
-    `+4 % (-1 to +10)`, `at least +3 %`, or `no bound`."""
-    pairs = (
-        (price.low, step_time.high),
-        (price.saved, step_time.median),
-        (price.high, step_time.low),
+def net_price(findings: Findings, variant: Variant) -> Price | None:
+    """The price of a variant in seconds instead of tokens, at the median ratio of the step times,
+    and for its ends at the quartiles. None where the step times are not known or not comparable."""
+    step_time = cost_ratio(variant, findings.study.baseline_of(variant), step_seconds)
+    price = findings.prices.get(variant.name)
+    if price is None or step_time is None or step_time.apart:
+        return None
+
+    def saved(share: float | None, ratio: float) -> float | None:
+        if share is None:
+            return None
+        left = ratio * (1 - share if share > 0 else 1 / (1 + share))  # for the same loss
+        return 1 - left if left < 1 else 1 / left - 1
+
+    return replace(
+        price,
+        saved=saved(price.saved, step_time.median),
+        low=saved(price.low, step_time.high),
+        high=saved(price.high, step_time.low),
     )
-    low, net, high = (
-        None if saved is None else f"{100 * (1 - (1 - saved) * ratio):+z.0f}"
-        for saved, ratio in pairs
-    )
-    if net:
-        return f"{net} % ({low or 'no bound'} to {high or 'no bound'})"
-    bound = f"at least {low} %" if low else f"at most {high} %" if high else "no bound"
-    return f"{low} to {high} %" if low and high else bound

@@ -22,6 +22,7 @@ from transformer_norms.text_tables import (
 )
 
 _LOSS = r"loss $\pm$ sd"
+_SAVED = r"tokens saved"
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
 _NUMBER = re.compile(r"(?<![\w.])([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.])")
 _HEAD = r"% \usepackage{booktabs,graphicx}; \bibliography{sources} has the keys of \cite"
@@ -80,6 +81,7 @@ def _short_row(findings: Findings, variant: Variant, best: set[str]) -> dict[str
         "variant": escape_latex(variant.name),
         _LOSS: loss,
         "difference": latex_cell(difference),
+        _SAVED: latex_cell(tables.price_cells(findings, variant.name).get("saved", "")),
         "verdict": escape_latex(tables.verdict_words(findings, variant)),
         "$n$": f"${outcomes.ended}$",
     }
@@ -96,6 +98,8 @@ def _caption_words(findings: Findings) -> list[str]:
     if count := findings.compared_together:
         together = plural(count, "comparison")
         words += [f"verdict: by an interval for {together} at once, tuning error included"]
+    if findings.prices:
+        words += ["tokens saved: the share with which the better one reaches the other one's loss"]
     return words
 
 
