@@ -12,6 +12,7 @@ from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.measured.cost import net_price
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
 
@@ -73,6 +74,8 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
     price = findings.prices.get(name)
     clause = [price_clause(price, *contrast.pair)] if price and contrast.pair else []
+    if contrast.pair and (net := net_price(findings, name)):
+        clause.append(price_clause(net, *contrast.pair, "seconds"))
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
     return "; ".join([claim, *clause, *alone, *dict.fromkeys(unfair)])
 

@@ -78,12 +78,12 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
         "verdict": verdict_words(findings, variant),
     }
     row |= comparison_cells(comparison) if comparison else {}
-    return row | price_cells(findings, variant.name) | cost_cells(findings, variant)
+    return row | price_cells(findings, variant.name)
 
 
 def price_cells(findings: Findings, name: str) -> dict[str, str]:
     price = findings.prices.get(name)
-    return {"saved": price_text(price)} if price else {}
+    return {"saved": price_text(price), **cost_cells(findings, name)} if price else {}
 
 
 def mean_text(outcomes: Outcomes) -> str:

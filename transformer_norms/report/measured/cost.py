@@ -87,23 +87,27 @@ def _conditions_of(run: SavedRun) -> dict[str, object]:
     }
 
 
-def cost_cells(findings: Findings, variant: Variant) -> dict[str, str]:
-    """The cells of a variant that has a price: its costs compared with its baseline's, and the
-    share of seconds saved."""
-    if variant.name not in findings.prices:
-        return {}
+def cost_cells(findings: Findings, name: str) -> dict[str, str]:
+    """The cells of a comparison that has a price: the costs of the variant compared with its
+    baseline's, and the share of seconds saved."""
     costs = {"step_time": step_seconds, "peak_memory": gpu_memory}
-    baseline, net = findings.study.baseline_of(variant), net_price(findings, variant)
-    ratios = {name: cost_ratio(variant, baseline, cost) for name, cost in costs.items()}
-    cells = {name: str(ratio) for name, ratio in ratios.items() if ratio}
+    ratios = {key: _ratio_of(findings, name, cost) for key, cost in costs.items()}
+    net = net_price(findings, name)
+    cells = {key: str(ratio) for key, ratio in ratios.items() if ratio}
     return cells | ({"net": price_text(net)} if net else {})
 
 
-def net_price(findings: Findings, variant: Variant) -> Price | None:
-    """The price of a variant in seconds instead of tokens, at the median ratio of the step times,
-    and for its ends at the quartiles. None where the step times are not known or not comparable."""
-    step_time = cost_ratio(variant, findings.study.baseline_of(variant), step_seconds)
-    price = findings.prices.get(variant.name)
+def _ratio_of(findings: Findings, name: str, cost: Cost) -> CostRatio | None:
+    study = findings.study
+    pair = study.asked[name].pair
+    return pair and cost_ratio(*map(study.variant, pair), cost)
+
+
+def net_price(findings: Findings, name: str) -> Price | None:
+    """The price of a comparison in seconds instead of tokens, at the median ratio of the step
+    times, and for its ends at the quartiles. None where the step times are not known or not
+    comparable."""
+    step_time, price = _ratio_of(findings, name, step_seconds), findings.prices.get(name)
     if price is None or step_time is None or step_time.apart:
         return None
 

@@ -7,6 +7,7 @@ from typing import Any
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.report import table as tables
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.measured.cost import net_price
 from transformer_norms.report.measured.stability import STABILITY_NOTES, stability_table
 from transformer_norms.report.paper.citations import bibliography, choices_of, entries_of
 from transformer_norms.report.scope import regime
@@ -22,7 +23,7 @@ from transformer_norms.text_tables import (
 )
 
 _LOSS = r"loss $\pm$ sd"
-_SAVED = r"tokens saved"
+_PRICES = {"saved": "tokens saved", "step_time": "step time", "net": "seconds saved"}
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
 _NUMBER = re.compile(r"(?<![\w.])([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.])")
 _HEAD = r"% \usepackage{booktabs,graphicx}; \bibliography{sources} has the keys of \cite"
@@ -77,11 +78,12 @@ def _short_row(findings: Findings, variant: Variant, best: set[str]) -> dict[str
         loss = loss.replace(mean, rf"\mathbf{{{mean}}}", 1)
     compared = findings.comparisons.get(variant.name)
     difference = show(compared.difference, "+.4f") if compared else ""
+    prices = tables.price_cells(findings, variant.name)
     return {
         "variant": escape_latex(variant.name),
         _LOSS: loss,
         "difference": latex_cell(difference),
-        _SAVED: latex_cell(tables.price_cells(findings, variant.name).get("saved", "")),
+        **{heading: latex_cell(prices.get(name, "")) for name, heading in _PRICES.items()},
         "verdict": escape_latex(tables.verdict_words(findings, variant)),
         "$n$": f"${outcomes.ended}$",
     }
@@ -100,6 +102,8 @@ def _caption_words(findings: Findings) -> list[str]:
         words += [f"verdict: by an interval for {together} at once, tuning error included"]
     if findings.prices:
         words += ["tokens saved: the share with which the better one reaches the other one's loss"]
+    if any(net_price(findings, name) for name in findings.prices):
+        words += ["step time: the baseline's is 0; median and quartiles over pairs of seeds"]
     return words
 
 
