@@ -64,8 +64,8 @@ def _draw(findings: Findings, lines: Sequence[_Line], axes: Any) -> None:
         name = label(without_horizon(line.variants[-1][1])) or loss
         if line.price and line.price.saved is not None:
             name += f": {100 * line.price.saved:z.0f} %"
-        draw_means(axes, findings, line.variants, place)
-        end = draw_line(axes, line.points, place)
+        means = draw_means(axes, findings, line.variants, place)
+        end = draw_line(axes, line.points or means, place)
         failed = {x: len(f) for x, v in line.variants if (f := findings.outcomes[v.name].failed)}
         drawn.append(figures.DrawnLine(place, name, end, failed))
     ticks = sorted({tokens for line in lines for tokens, _ in line.variants})
@@ -86,7 +86,9 @@ def _draw_gaps(axes: Any, findings: Findings, lines: Sequence[_Line]) -> None:
     that the other one has at the horizon."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    inset, losses, starts = axes.inset_axes(_INSET), [], []
+    inset = axes.inset_axes(_INSET)
+    losses: list[float] = []
+    starts: list[float] = []
     for place, line in enumerate(lines):
         draw_line(inset, line.points, place)
         price, variant = line.price, line.variants[-1][1]

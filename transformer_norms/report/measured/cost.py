@@ -53,16 +53,17 @@ def gpu_memory(run: SavedRun) -> float | None:
 def cost_ratio(variant: Variant, baseline: Variant, cost: Cost) -> CostRatio | None:
     """The ratio of a cost. None if fewer than FEWEST seeds have it on both sides."""
     ours, theirs = (
-        {run.seed: run for run in side.ended if run.finished and cost(run)}
+        {run.seed: (run, value) for run in side.ended if run.finished and (value := cost(run))}
         for side in (variant, baseline)
     )
     seeds = sorted(ours.keys() & theirs.keys())
     if len(seeds) < FEWEST:
         return None
-    if apart := _differing_conditions([side[seed] for side in (ours, theirs) for seed in seeds]):
+    if apart := _differing_conditions([side[seed][0] for side in (ours, theirs) for seed in seeds]):
         return CostRatio(apart=apart)
-    above, below = ([cost(side[seed]) for seed in seeds] for side in (ours, theirs))
-    return CostRatio(*map(float, np.quantile(np.divide(above, below), (0.25, 0.5, 0.75))))
+    ratios = [ours[seed][1] / theirs[seed][1] for seed in seeds]
+    low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
+    return CostRatio(low, median, high)
 
 
 def _differing_conditions(runs: Sequence[SavedRun]) -> list[str]:
@@ -98,9 +99,11 @@ def cost_cells(findings: Findings, name: str) -> dict[str, str]:
 
 
 def _ratio_of(findings: Findings, name: str, cost: Cost) -> CostRatio | None:
-    study = findings.study
-    pair = study.asked[name].pair
-    return pair and cost_ratio(*map(study.variant, pair), cost)
+    pair = findings.study.asked[name].pair
+    if pair is None:
+        return None
+    variant, baseline = map(findings.study.variant, pair)
+    return cost_ratio(variant, baseline, cost)
 
 
 def net_price(findings: Findings, name: str) -> Price | None:
