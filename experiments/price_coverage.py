@@ -175,7 +175,7 @@ def coverage_table(studies: int) -> str:
             one for plan, shared in WAYS.values()
             for one in coverage_of(curves, plan, shared, studies)
         ]  # fmt: skip
-        row = [f"{shape}{bend.strip('# ')}", change, f"{100 * curves.price:.1f} %"]
+        row = [f"{shape}{bend.strip('# ')}", change, f"{100 * curves.price:z.1f} %"]
         rows.append([*row, *map(_text, cells)])
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     return markdown_table(rows)

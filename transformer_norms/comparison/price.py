@@ -59,14 +59,14 @@ class LossCurve:
 
     @cached_property
     def horizons(self) -> list[float]:
-        """The horizons that count, shortest first. One with a failed or missing run, or with a best
-        rate at the edge of what was tried, is left out: a part of its seeds would be a choice."""
-        return sorted(
-            tokens
-            for tokens, side in self.sides.items()
-            if side.outcomes.losses
-            and not (side.outcomes.failed or side.outcomes.missing or side.at_edge)
-        )
+        """The horizons that count, shortest first. One with a failed or missing run is left out: a
+        part of its seeds would be a choice. So is one whose best rate was not found."""
+
+        def counts(side: Side) -> bool:
+            one, tuned = side.outcomes, not side.at_edge and math.isfinite(side.tuning_slack)
+            return tuned and bool(one.losses) and not (one.failed or one.missing)
+
+        return sorted(tokens for tokens, side in self.sides.items() if counts(side))
 
     @cached_property
     def _exponents(self) -> dict[float, float]:
@@ -137,41 +137,36 @@ def price(
         return None
     seeds = [set(curve.sides[at].outcomes.losses) for curve in curves for at in curve.horizons]
     ends = [curve.shortest(horizon) for curve in curves]
-    if len(set.intersection(*seeds)) < FEWEST or min(ends) == horizon:
+    if len(set.intersection(*seeds)) < FEWEST or max(ends) == horizon:
         return None
     rules = replace(rules, to_come=together - 1)
     most, least = math.log(horizon / ends[0]), -math.log(horizon / ends[1])
 
-    def ends_of(theta: float) -> tuple[float, float, float] | None:
-        """The mean difference and its bounds, with the better one read at theta."""
+    def read(theta: float) -> tuple[float, float, float]:
+        """The mean difference and its bounds at theta, without bounds infinite."""
         tokens = (horizon * math.exp(min(0.0, x)) for x in (-theta, theta))
-        read = [
-            one.side_at(max(end, at)) for one, end, at in zip(curves, ends, tokens, strict=True)
-        ]
-        sides = [side for side in read if side]
-        assert len(sides) == len(curves), "the loss falls from the shortest horizon on"
+        places = zip(curves, map(max, ends, tokens), strict=True)
+        sides = [side for curve, at in places if (side := curve.side_at(at))]
         c = compare({"": (sides[0], sides[1]._replace(coefficient=-1.0))}, rules)[""]
-        return c.bounds and (c.difference or 0.0, *c.bounds)
+        return c.difference or 0.0, *(c.bounds or (-math.inf, math.inf))
 
-    if ends_of(0.0) is None:
+    if math.isinf(max(read(0.0), key=abs)):
         return None
-
-    def rising(number: int) -> Callable[[float], float]:
-        return lambda theta: (ends_of(theta) or (0.0, -math.inf, math.inf))[number]
-
-    theta, high, low = (_root(rising(number), least, most) for number in range(3))
+    theta, high, low = (_root(read, number, least, most) for number in range(3))
     # Where even the shortest horizon of the better one is enough, it saves at least that.
-    low = most if low is None and rising(2)(most) < 0 else low
-    high = least if high is None and rising(1)(least) > 0 else high
+    low = most if read(most)[2] < 0 else low
+    high = least if read(least)[1] > 0 else high
     reached = None if theta is None else horizon * math.exp(-abs(theta))
     return Price(horizon, _share(theta), _share(low), _share(high), reached)
 
 
-def _root(rising: Callable[[float], float], low: float, high: float) -> float | None:
-    """Where a rising function is zero; None if that is not between the ends."""
-    if rising(low) > 0 or rising(high) < 0:
+def _root(
+    read: Callable[[float], Sequence[float]], number: int, low: float, high: float
+) -> float | None:
+    """Where the number, which rises with theta, is zero; None if that is not between the ends."""
+    if read(low)[number] > 0 or read(high)[number] < 0:
         return None
-    return float(optimize.brentq(rising, low, high, xtol=1e-6))
+    return float(optimize.bisect(lambda theta: read(theta)[number], low, high, xtol=1e-6))
 
 
 def _share(theta: float | None) -> float | None:

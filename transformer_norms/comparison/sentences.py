@@ -175,25 +175,21 @@ def price_clause(price: Price, variant: str, baseline: str, unit: str = "tokens"
         variant, baseline = baseline, variant
     claim = f"{variant} reaches the loss of {baseline} with"
     if price.saved is not None:
-        return f"{claim} {_percent(price.saved)} % fewer {unit} ({_range_text(price)})"
+        return f"{claim} {100 * price.saved:z.0f} % fewer {unit} ({_range_text(price)})"
     if price.low is None:
         return f"the horizons do not bound the {unit} that {variant} saves"
-    return f"{claim} at least {_percent(price.low)} % fewer {unit}"
+    return f"{claim} at least {100 * price.low:.0f} % fewer {unit}"
 
 
 def price_text(price: Price) -> str:
     """`9 % (4 to 14)`, `no estimate (94 to no bound)`."""
-    saved = "no estimate" if price.saved is None else f"{_percent(price.saved)} %"
+    saved = "no estimate" if price.saved is None else f"{100 * price.saved:z.0f} %"
     return f"{saved} ({_range_text(price)})"
 
 
 def _range_text(price: Price) -> str:
-    ends = ("no bound" if end is None else _percent(end) for end in (price.low, price.high))
-    return " to ".join(ends)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:z.0f}"
+    ends = price.low, price.high
+    return " to ".join("no bound" if end is None else f"{100 * end:z.0f}" for end in ends)
 
 
 def plural(count: int, noun: str) -> str:

@@ -9,6 +9,7 @@ from transformer_norms.commands.terminal import PROGRAM, Parser, command, typed_
 from transformer_norms.config.finding import find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live
+from transformer_norms.report.horizons import BUDGETS
 from transformer_norms.report.paper.figure_sheet import add_flags, typed_sheet
 
 _EPILOG = """
@@ -44,6 +45,10 @@ def make_parser() -> Parser:
         '(post - pre) under xavier" or "post - pre over model.depth"; may repeat',
     )  # fmt: skip
     parser.add_argument(
+        "--at", choices=[*BUDGETS], default="",
+        help="compare at an equal budget (default: at equal steps)",
+    )  # fmt: skip
+    parser.add_argument(
         "--join", action="store_true",
         help="one estimate over studies: each FOLDER is one, and all have the same contrast",
     )  # fmt: skip
@@ -69,6 +74,8 @@ def _report(typed: Namespace) -> int:
     if typed.join:
         if sheet is not None:
             raise ConfigError("--figures: is not for --join, which writes joined.svg")
+        if typed.at:
+            raise ConfigError("--at: is not for --join, which joins comparisons at equal steps")
         from transformer_norms.report.joined_report import write_joined
         from transformer_norms.text_tables import wrap_text
 
@@ -76,7 +83,9 @@ def _report(typed: Namespace) -> int:
         print("\n".join(line for one in sentences for line in wrap_text(one)), file=sys.stderr)
         print(json.dumps({"report": str(path), "joined": len(sentences)}), flush=True)
         return 0
-    path, findings = write_report(folders, typed.out, baseline, typed.margin, typed.contrast)
+    path, findings = write_report(
+        folders, typed.out, baseline, typed.margin, typed.contrast, typed.at
+    )
     print("\n".join(summary_lines(findings)), file=sys.stderr)
     if sheet is not None:
         with Live() as live:

@@ -12,6 +12,7 @@ from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.horizons import BUDGETS
 from transformer_norms.report.measured.cost import net_price
 from transformer_norms.report.study import Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
@@ -64,12 +65,22 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     study, name = findings.study, name or contrast.text
     comparison = findings.every.get(name)
     variants = [study.variant(one) for one in contrast.pair or contrast.coefficients]
+    budget = findings.budgets.get(name)
+    if comparison is None and budget:
+        return f"{contrast.text} has no value at equal {BUDGETS[study.at]}: {budget.lacking}"
     if comparison is None:
         without = ", ".join(variant.name for variant in variants if not variant.results)
         return f"{contrast.text} has no value: {without} without results"
     outcomes = {variant.name: findings.outcomes[variant.name] for variant in variants}
     edges = [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
     claim = comparison_sentence(contrast, comparison, outcomes, edges)
+    if budget:
+        claim = f"at equal {BUDGETS[study.at]}, {claim}"
+    less = [
+        f"{one} is read at {share:.1%} of its tokens".replace("%", " %")
+        for one, share in (budget.shares.items() if budget else ())
+        if share < 1
+    ]
     word = findings.alone.get(name)  # the verdict follows from what is judged together with it
     alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
     price = findings.prices.get(name)
@@ -77,7 +88,7 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     if contrast.pair and (net := net_price(findings, name)):
         clause.append(price_clause(net, *contrast.pair, "seconds"))
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
-    return "; ".join([claim, *clause, *alone, *dict.fromkeys(unfair)])
+    return "; ".join([claim, *less, *clause, *alone, *dict.fromkeys(unfair)])
 
 
 def _ending_text(outcomes: Outcomes) -> str:

@@ -64,9 +64,13 @@ def _check_seeds(variant: Variant) -> None:
         _refuse_different(variant.ended[0], run)
 
 
-def _check_pair(variant: Variant, baseline: Variant) -> None:
+def _check_pair(study: Study, variant: Variant, baseline: Variant) -> None:
     """Raises ConfigError, as `check_comparable` does, if two variants must not be compared."""
-    _refuse_different(variant.ended[0], baseline.ended[0], only_shared=True)
+    runs = variant.ended[0], baseline.ended[0]
+    ignored = _budgeted(study, *runs)
+    _refuse_different(*runs, only_shared=True, ignored=ignored)
+    if _shared_differences(*runs).keys() & {*ignored}:
+        return  # other batches, of the same text
     at_seed = {run.seed: run for run in baseline.ended if run.finished}
     for run in variant.ended:
         pair = at_seed.get(run.seed) if run.finished else None
@@ -77,6 +81,13 @@ def _check_pair(variant: Variant, baseline: Variant) -> None:
             )
 
 
+def _budgeted(study: Study, first: SavedRun, second: SavedRun) -> list[str]:
+    """The settings in which two runs may differ at an equal budget: the size of a batch, and so the
+    steps to the same tokens."""
+    same = first.summary.tokens == second.summary.tokens
+    return ["trainer.batch_size", *["trainer.steps"] * same] if study.at else []
+
+
 def _check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
     """Raises ConfigError, as `check_comparable` does, if a contrast takes losses from one another
     that must not be compared.
@@ -85,12 +96,17 @@ def _check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
     horizon sum to zero: it then compares differences, each within one horizon. The tokenizer must
     be the same in all: nats per token are another unit with another tokenizer.
     """
+
+    def obstructing(first: Variant, second: Variant) -> set[str]:
+        runs = first.ended[0], second.ended[0]
+        return {*_shared_differences(*runs)} - {*_budgeted(study, *runs)}
+
     alike: list[list[Variant]] = []  # within a group all may be compared
     for variant in map(study.variant, coefficients):
         if not variant.ended:
             return  # it has no number yet
         for group in alike:
-            if not _shared_differences(group[0].ended[0], variant.ended[0]):
+            if not obstructing(group[0], variant):
                 group.append(variant)
                 break
         else:
@@ -98,12 +114,11 @@ def _check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
     whole = all(abs(sum(coefficients[each.name] for each in group)) < _ROUNDING for group in alike)
     first, *others = (group[0] for group in alike)
     for other in others:
-        obstructing = _shared_differences(first.ended[0], other.ended[0])
-        if not whole or "tokenizer" in map(_kind, obstructing):
-            _check_pair(first, other)
+        if not whole or "tokenizer" in map(_kind, obstructing(first, other)):
+            _check_pair(study, first, other)
     for group in alike:
         for pair in combinations(group, 2):
-            _check_pair(*pair)
+            _check_pair(study, *pair)
 
 
 def _refuse_different(

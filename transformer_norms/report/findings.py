@@ -1,7 +1,7 @@
 """The findings of a study: outcomes by seed, and comparisons with all that belongs to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from transformer_norms.comparison.verdict import (
 )
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.fairness import check_comparable, differences
+from transformer_norms.report.horizons.budgets import EqualBudget, at_equal_budgets
 from transformer_norms.report.horizons.prices import prices_of
 from transformer_norms.report.study import TUNED_ON, Study, StudyRun, Variant, ended_runs
 from transformer_norms.run.failure import best_ngram, passed_orders
@@ -47,6 +48,7 @@ class Findings:
     `comparisons` of those that have a baseline, `differences` from the baseline beyond what was
     asked, in words. By their texts: the `contrasts` of which every variant has results. `alone`:
     the verdict that a comparison would have without the others, where it is another word.
+    `budgets`, by the names of comparisons at an equal budget.
     """
 
     study: Study
@@ -57,6 +59,7 @@ class Findings:
     differences: Mapping[str, Sequence[str]]
     contrasts: Mapping[str, Comparison]
     alone: Mapping[str, Verdict]
+    budgets: Mapping[str, EqualBudget] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> "DataFrame":
@@ -102,7 +105,9 @@ class Findings:
     @cached_property
     def prices(self) -> dict[str, Price]:
         """The prices of variants with a baseline by their names, and of other pairs by their texts,
-        where the study has shorter horizons of both sides."""
+        where the study has shorter horizons of both sides. None at an equal budget."""
+        if self.study.at:
+            return {}
         sides = sides_of(self.study, self.outcomes, self.slack)
         return prices_of(self.study, sides, self.every, self.rules, self.compared_together)
 
@@ -151,6 +156,9 @@ def findings(study: Study) -> Findings:
     outcomes = {v.name: outcomes_of(v.results, study.loss, failures) for v in study.variants}
     slack = _tuning_slack(study, outcomes)
     asked = asked_comparisons(study, outcomes, slack)
+    budgets: dict[str, EqualBudget] = {}
+    if study.at:
+        asked, budgets = at_equal_budgets(study, asked, sides_of(study, outcomes, slack))
     usual = usual_variance({v.name: asked[v.name] for v in study.variants if v.name in asked})
     awaited = (study.asked[name].coefficients for name in study.family)
     to_come = sum(any(map(study.awaits, variants)) for variants in awaited)
@@ -173,6 +181,7 @@ def findings(study: Study) -> Findings:
         differences={v.name: differences(study, v, study.baseline_of(v)) for v in compared},
         contrasts={c.text: comparisons[c.text] for c in study.contrasts if c.text in comparisons},
         alone={name: word for name, word in alone.items() if word != comparisons[name].verdict},
+        budgets=budgets,
     )
 
 

@@ -123,7 +123,8 @@ class Study:
     they were added. `open_ended`: whether the number of seeds follows, or would have followed, from
     a look: it was planned so, seeds were added to results that had been seen, or planned ones were
     given up. `recorded`: whether sweeps planned all runs. `unasked`: what the runs are compared
-    with though nobody said so, or why not."""
+    with though nobody said so, or why not. `at`: the budget that both sides of a comparison have,
+    as horizons/budgets.py has it; empty for equal steps."""
 
     home: Path
     axes: list[str]
@@ -140,6 +141,7 @@ class Study:
     open_ended: bool = False
     recorded: bool = True
     unasked: str = ""
+    at: str = ""
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

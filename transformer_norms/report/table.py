@@ -121,7 +121,8 @@ def contrast_table(findings: Findings) -> Table:
     rows = []
     for contrast in findings.study.contrasts:
         c = findings.contrasts.get(contrast.text)
-        seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, "no results")
+        lacking = "no value" if contrast.text in findings.budgets else "no results"
+        seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, lacking)
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
         rows.append(row | (comparison_cells(c) if c else {}) | price_cells(findings, contrast.text))
     names = "contrast seeds difference interval bounds p detectable saved verdict".split()

@@ -28,6 +28,7 @@ def write_report(
     baseline: dict[str, Any] | None = None,
     margin: float | None = None,
     contrasts: Sequence[str] = (),
+    at: str = "",
 ) -> tuple[Path, Findings]:
     """Writes report.html, results.csv, table.md, tables for LaTeX with their sources, and curves
     into `out`, else into the first of `folders`. Returns the path of report.html, and the findings.
@@ -41,7 +42,7 @@ def write_report(
         )
     with Live() as live:
         places = [Path(folder) for folder in folders]
-        study = read_study(places, baseline, margin, contrasts, live)
+        study = read_study(places, baseline, margin, contrasts, live, at)
         runs = list({member.folder: member.run for member in study.runs if member.run}.values())
         rows, damaged = read_rows(track(live, "reading curves {:.0f}/{:.0f}", runs))
         study = replace(study, damaged=[*study.damaged, *damaged])

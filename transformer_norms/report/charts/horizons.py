@@ -9,10 +9,11 @@ import numpy as np
 from transformer_norms.comparison.price import LossCurve, Price
 from transformer_norms.comparison.sentences import price_text
 from transformer_norms.comparison.sweep_record import grouped, label
+from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.report import figures
 from transformer_norms.report.charts.lines import draw_line, draw_means
 from transformer_norms.report.findings import Findings, sides_of
-from transformer_norms.report.horizons.prices import horizon_of, loss_curves, without_horizon
+from transformer_norms.report.horizons.prices import horizon_of, loss_curves
 from transformer_norms.report.study import Variant
 
 _INSET = (0.5, 0.64, 0.5, 0.36)  # x, y, width and height, as shares of the axes
@@ -27,13 +28,17 @@ class _Line(NamedTuple):
     price: Price | None
 
 
+def _kind(variant: Variant) -> dict[str, Any]:
+    return {key: value for key, value in variant.values.items() if key not in HORIZONS}
+
+
 def horizon_panels(findings: Findings) -> Iterator[Any]:
     """Yields what draws the loss against the tokens of training, if a kind of variant has several
     horizons."""
     study = findings.study
     curves = loss_curves(study, sides_of(study, findings.outcomes, findings.slack))
     lines = []
-    for kind in grouped(study.variants, without_horizon):
+    for kind in grouped(study.variants, _kind):
         known = sorted((at, place) for place, v in enumerate(kind) if (at := horizon_of(v)))
         if len(known) > 1:
             variants = [(float(at), kind[place]) for at, place in known]
@@ -61,7 +66,7 @@ def _draw(findings: Findings, lines: Sequence[_Line], axes: Any) -> None:
     loss, drawn = findings.study.loss_name, []
     axes.set_xscale("log")
     for place, line in enumerate(lines):
-        name = label(without_horizon(line.variants[-1][1])) or loss
+        name = label(_kind(line.variants[-1][1])) or loss
         if line.price and line.price.saved is not None:
             name += f": {100 * line.price.saved:z.0f} %"
         means = draw_means(axes, findings, line.variants, place)

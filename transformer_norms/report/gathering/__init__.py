@@ -43,6 +43,7 @@ def read_study(
     margin: float | None = None,
     contrasts: Sequence[str] = (),
     tell: Tell = tell_nobody,
+    at: str = "",
 ) -> Study:
     """The study in `folders`: run folders, folders of runs, or sweep-*.json files.
 
@@ -58,7 +59,7 @@ def read_study(
             sources.add(real_path(folder), str(folder))
         except OSError as error:
             raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
-    study = _study_of(sources, home_of(folders), baseline, margin)
+    study = _study_of(sources, home_of(folders), baseline, margin, at)
     if baseline and not any(variant.baseline for variant in study.variants):
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
@@ -66,7 +67,9 @@ def read_study(
     return replace(study, damaged=sources.damage_lines())
 
 
-def _study_of(sources: Sources, home: Path, typed: Values | None, margin: float | None) -> Study:
+def _study_of(
+    sources: Sources, home: Path, typed: Values | None, margin: float | None, at: str
+) -> Study:
     records = list(sources.records.values())
     _check_one_question(sources.records, margin)
     planned = [run for path in sources.records for run in planned_runs(sources, path)]
@@ -99,6 +102,7 @@ def _study_of(sources: Sources, home: Path, typed: Values | None, margin: float 
         or _seeds_follow(runs, looks, variants),
         recorded=not added,
         unasked=unasked,
+        at=at,
     )
     if not records:
         study.variants.sort(key=lambda variant: variant.compared)  # baselines first

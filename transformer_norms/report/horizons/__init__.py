@@ -1,1 +1,4 @@
 """Variants that differ only in their horizon: prices, and comparisons at an equal budget."""
+
+# --at, which is also the field of a summary -> its name in a sentence
+BUDGETS = {"tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}

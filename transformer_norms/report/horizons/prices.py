@@ -8,8 +8,6 @@ from transformer_norms.comparison.verdict import Comparison, Rules, Side
 from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.report.study import Study, Variant
 
-_JUDGED = ("better", "worse", "equivalent", "not told apart", "described")
-
 
 def horizon_of(variant: Variant) -> int | None:
     """The tokens of the finished runs; None without any."""
@@ -20,14 +18,10 @@ def loss_curves(study: Study, sides: Mapping[str, Side]) -> dict[str, LossCurve]
     """The curve of each variant, by its name: of all variants that differ in nothing but their
     horizon."""
     curves: dict[str, LossCurve] = {}
-    for kind in grouped(study.variants, without_horizon):
+    for kind in grouped(study.variants, lambda v: v.values | dict.fromkeys(HORIZONS)):
         curve = LossCurve({at: sides[v.name] for v in kind if (at := horizon_of(v))})
         curves |= {variant.name: curve for variant in kind}
     return curves
-
-
-def without_horizon(variant: Variant) -> Mapping[str, object]:
-    return {key: value for key, value in variant.values.items() if key not in HORIZONS}
 
 
 def prices_of(
@@ -41,14 +35,13 @@ def prices_of(
     many that are judged `together`, unless it is only described."""
     curves = loss_curves(study, sides)
     prices: dict[str, Price] = {}
-    for name, comparison in comparisons.items():
+    for name, c in comparisons.items():
         pair = study.asked[name].pair
-        if pair is None or comparison.verdict not in _JUDGED:
+        if pair is None or not (c.bounds or c.verdict == "described"):
             continue
-        horizons = {horizon_of(study.variant(one)) for one in pair}
-        horizon = horizons.pop()
-        count = 1 if comparison.verdict == "described" else together
-        if horizon and not horizons:
+        horizon, *others = {horizon_of(study.variant(one)) for one in pair}
+        if horizon and not others:
+            count = 1 if c.verdict == "described" else together
             found = price(curves[pair[0]], curves[pair[1]], horizon, rules, count)
             prices |= {name: found} if found else {}
     return prices

@@ -1,0 +1,125 @@
+"""The price of a variant against curves whose price is known in closed form, and scipy's t test."""
+
+import math
+
+import numpy as np
+import pytest
+from price_coverage import Curves, priced
+from scipy import stats
+from simulations import TODAY, UNTUNED
+
+from transformer_norms.comparison.outcomes import Outcomes
+from transformer_norms.comparison.price import CURVE_ERROR, LossCurve, price
+from transformer_norms.comparison.sentences import price_clause, price_text
+from transformer_norms.comparison.verdict import Rules, Side, compare, pair
+
+TOKENS = (300.0, 1200.0, 4800.0)
+NOISE = np.array([0.004, -0.001, -0.003])  # by seed; they sum to zero
+
+
+def law(exponent, saved=0.0):
+    """E + A tokens^-exponent of a variant that needs the share `saved` fewer tokens."""
+    return lambda tokens: 1.2 + 3.0 * (tokens / (1 - saved)) ** -exponent
+
+
+def curve(loss, noise=NOISE, tokens=TOKENS, **more):
+    """The losses of three seeds around a curve. A key `t300` changes a horizon's outcomes."""
+    by_seed = {t: Outcomes(dict(enumerate((loss(t) + noise).tolist()))) for t in tokens}
+    return LossCurve({t: Side(1.0, more.get(f"t{t:.0f}", one)) for t, one in by_seed.items()})
+
+
+@pytest.mark.parametrize("exponent", [0.1, 0.5])
+@pytest.mark.parametrize("horizon", TOKENS[1:])
+@pytest.mark.parametrize("saved", [0.0, 0.05, 0.3])
+def test_the_price_of_power_laws_is_the_true_one_and_turns_its_sign_with_the_sides(
+    exponent, horizon, saved
+):
+    variant, baseline = curve(law(exponent, saved)), curve(law(exponent), -NOISE)
+    found, turned = (
+        price(*sides, horizon, Rules()) for sides in ((variant, baseline), (baseline, variant))
+    )
+    assert found.saved == pytest.approx(saved, abs=1e-5)
+    assert found.reached == pytest.approx(horizon * (1 - saved), rel=1e-5)
+    for one, other in (("saved", "saved"), ("low", "high"), ("high", "low")):
+        assert getattr(turned, one) == pytest.approx(-getattr(found, other), abs=1e-5)
+
+
+def test_at_each_end_of_the_interval_the_t_test_of_the_losses_read_there_just_fails():
+    variant, baseline = curve(law(0.4, 0.1)), curve(law(0.4), -NOISE)
+    found = price(variant, baseline, TOKENS[-1], Rules())
+    assert found.low < 0 < found.saved < found.high
+
+    def read(one, tokens):
+        """Each seed's loss on the chord in tokens^-0.4, and the slack of the curve."""
+        losses = [np.array([*one.sides[t].outcomes.losses.values()]) for t in TOKENS[1:]]
+        u = [t**-0.4 for t in (*TOKENS[1:], tokens)]
+        share = (u[0] - u[2]) / (u[0] - u[1])
+        fall = (losses[0] - losses[1]).mean()
+        slack = CURVE_ERROR * fall * min(share, 1 - share)
+        return (1 - share) * losses[0] + share * losses[1], slack
+
+    above, slack = read(variant, TOKENS[-1] * (1 - found.high))
+    end = stats.ttest_rel(above, read(baseline, TOKENS[-1])[0]).confidence_interval().low
+    assert end - slack == pytest.approx(0, abs=1e-6)
+    below, slack = read(baseline, TOKENS[-1] * (1 + found.low))
+    end = stats.ttest_rel(read(variant, TOKENS[-1])[0], below).confidence_interval().high
+    assert end + slack == pytest.approx(0, abs=1e-6)
+
+
+def test_the_interval_leaves_out_zero_exactly_where_the_bounds_of_the_difference_do():
+    draw = np.random.default_rng(0)
+    words = set()
+    for _ in range(60):
+        noise = draw.normal(0, 0.004, (2, 3))
+        curves = [curve(law(0.3, draw.uniform(-0.3, 0.3)), noise[0]), curve(law(0.3), noise[1])]
+        slack = Side(1.0, curves[0].sides[TOKENS[-1]].outcomes, tuning_slack=0.002)
+        curves[0] = LossCurve({**curves[0].sides, TOKENS[-1]: slack})
+        sides = pair(*(one.sides[TOKENS[-1]].outcomes for one in curves), slack=(0.002, 0))
+        low, high = compare({"": sides}, Rules(to_come=2))[""].bounds
+        found = price(*curves, TOKENS[-1], Rules(), together=3)
+        below, above = (-math.inf if found.low is None else found.low), found.high
+        assert (below > 0, above is not None and above < 0) == (high < 0, low > 0)
+        words.add((below > 0) - (above is not None and above < 0))
+    assert words == {-1, 0, 1}
+
+
+def test_outside_of_the_horizons_there_is_a_bound_and_without_enough_of_them_no_price():
+    variant, baseline = curve(law(0.3, 0.99)), curve(law(0.3), -NOISE)
+    found = price(variant, baseline, TOKENS[-1], Rules())
+    assert (found.saved, found.low, found.high) == (None, 1 - 300 / 4800, None)
+    assert (
+        price_clause(found, "a", "b") == "a reaches the loss of b with at least 94 % fewer tokens"
+    )
+    turned = price(baseline, variant, TOKENS[-1], Rules())
+    assert (turned.saved, turned.low, turned.high) == (None, None, 300 / 4800 - 1)
+    assert price_clause(turned, "b", "a") == price_clause(found, "a", "b")
+    assert price_text(turned) == "no estimate (no bound to -94)"
+    wide = price(curve(law(0.3), 40 * NOISE), curve(law(0.3)), TOKENS[-1], Rules())
+    assert (wide.low, wide.high) == (None, None)
+    assert price_text(wide) == "0 % (no bound to no bound)"
+
+    failed = Outcomes({0: 2.0, 1: 2.0}, {2: "diverged"})
+    few = {"tokens": TOKENS[1:]}
+    risen = curve(lambda tokens: 1.0 + tokens / 1e5)
+    for sides in (
+        (curve(law(0.3), t1200=failed), baseline),
+        (variant, curve(law(0.3), t4800=failed)),
+        (variant, curve(law(0.3), NOISE[:2])),
+        (curve(law(0.3), **few), curve(law(0.2), **few)),
+        (risen, risen),
+    ):
+        assert price(*sides, TOKENS[-1], Rules()) is None
+    assert price(variant, baseline, TOKENS[0], Rules()) is None
+
+
+@pytest.mark.parametrize(("plan", "studies"), [(UNTUNED, 200), (TODAY, 40)])
+def test_the_interval_covers_the_truth_of_simulated_studies(plan, studies):
+    curves = Curves(0.5, 0.3, saved=0.15)
+    assert curves.variant(3.4) == pytest.approx(curves.baseline(4.0))
+    for at in zip(*(priced(curves, plan, 0.7, n) for n in range(studies)), strict=True):
+        low, high = (
+            [default if getattr(one, end) is None else getattr(one, end) for one in at]
+            for end, default in (("low", -1.0), ("high", 1.0))
+        )
+        missed = sum(not one <= 0.15 <= other for one, other in zip(low, high, strict=True))
+        assert missed <= stats.binom.ppf(0.99, studies, 0.06)

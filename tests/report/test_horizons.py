@@ -1,0 +1,120 @@
+"""Prices and equal budgets in the report of a study with several horizons."""
+
+import json
+from pathlib import Path
+
+import pytest
+from run_folders import BATCH, CONTEXT, make_sweep, text
+
+from transformer_norms.errors import ConfigError
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
+from transformer_norms.report.table import summary_lines
+
+STEPS = (40, 160, 640)
+NOISE = (0.001, -0.003, 0.002)
+NAME = "steps={} sandwich"
+
+
+def loss(placement, tokens, seed):
+    """A power law of exponent 0.5; sandwich needs a tenth fewer tokens than pre."""
+    sandwich = placement == "sandwich"
+    tokens = tokens / 0.9 if sandwich else tokens
+    return 1.0 + 200 * tokens**-0.5 + NOISE[seed] * (1 if sandwich else -1)
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = [
+        ({"trainer.steps": steps, "placement": placement}, seed, loss(placement, tokens, seed))
+        for steps in STEPS
+        for placement in ("pre", "sandwich")
+        for seed in range(3)
+        for tokens in [steps * BATCH * CONTEXT]
+    ]
+    make_sweep("study", results, axes=["trainer.steps", "placement"])
+    return Path("study")
+
+
+def costs(study, placement, **factors):
+    """Multiplies fields of the summaries of a placement."""
+    for file in study.glob(f"{placement}-*/summary.json"):
+        summary = json.loads(file.read_text())
+        file.write_text(json.dumps(summary | {k: summary[k] * f for k, f in factors.items()}))
+
+
+def test_the_price_of_a_variant_is_in_its_sentence_in_tables_and_in_latex(study):
+    lines = text()
+    price = findings(read_study([study])).prices[NAME.format(640)]
+    assert price.saved == pytest.approx(0.1, abs=1e-4)
+    shown = f"10 % ({100 * price.low:.0f} to {100 * price.high:.0f})"
+    claim = f"steps=640 sandwich reaches the loss of steps=640 pre with {shown}"
+    assert claim.replace(" % (", " % fewer tokens (") in lines
+    assert lines.count(f" {shown} ") == 1
+    assert "steps=40 sandwich reaches" not in lines
+    assert "- tokens saved: " in lines
+    assert "tokens saved" in Path("study/table.tex").read_text()
+    assert shown in "\n".join(summary_lines(findings(read_study([study]))))
+    assert shown in Path("study/report.html").read_text()
+
+
+@pytest.mark.parametrize(("at", "field"), [("flops", "FLOPs"), ("seconds", "seconds")])
+def test_at_an_equal_budget_the_dearer_variant_is_read_at_what_the_budget_buys(study, at, field):
+    for steps in STEPS:  # all runs of one variant take the same time for a token
+        for file in study.glob("*/summary.json"):
+            summary = json.loads(file.read_text())
+            if summary["steps"] == steps:
+                file.write_text(json.dumps(summary | {"seconds": steps / 16}))
+    costs(study, "sandwich", flops=1.25, seconds=1.25)
+    found = findings(read_study([study], at=at))
+    for steps in STEPS[1:]:
+        tokens = steps * BATCH * CONTEXT
+        # Read at 0.8 of its tokens it lies 1 / 0.9 of these 0.8 along the law of pre.
+        true = 200 * ((tokens * 0.8 / 0.9) ** -0.5 - tokens**-0.5)
+        assert found.comparisons[NAME.format(steps)].difference == pytest.approx(true, abs=1e-6)
+    assert NAME.format(40) not in found.comparisons
+    lines = text(at=at)
+    assert f"at equal {field}, steps=640 sandwich is worse than steps=640 pre by" in lines
+    assert "; steps=640 sandwich is read at 80.0 % of its tokens" in lines
+    assert (
+        f"steps=40 sandwich - steps=40 pre has no value at equal {field}: steps=40 sandwich would "
+        f"have {0.8 * 40 * BATCH * CONTEXT:,.0f} tokens, and its shortest horizon has "
+        f"{40 * BATCH * CONTEXT:,}"
+    ) in lines
+    assert "tokens saved" not in lines
+
+
+def test_seconds_of_two_machines_and_costs_without_a_record_are_refused(study):
+    first = next(study.glob("pre-*/summary.json"))
+    summary = json.loads(first.read_text())
+    first.write_text(json.dumps(summary | {"threads": 2, "flops": None}))
+    with pytest.raises(ConfigError, match="^--at seconds: the runs are of 2 machines .*one, FLOPs"):
+        findings(read_study([study], at="seconds"))
+    with pytest.raises(
+        ConfigError, match=f"^--at flops: .*{first.parent.name} has no record of its flops"
+    ):
+        findings(read_study([study], at="flops"))
+
+
+def test_at_equal_tokens_variants_may_differ_in_their_batches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = [
+        ({"trainer.steps": steps, "trainer.batch_size": size}, seed, 1 + 9 / steps + NOISE[seed])
+        for steps in STEPS
+        for size in (BATCH, 2 * BATCH)
+        for seed in range(3)
+    ]
+    baseline = {"trainer.batch_size": BATCH}
+    make_sweep("study", results, axes=["trainer.steps", "trainer.batch_size"], baseline=baseline)
+    for file in Path("study").glob("*/summary.json"):
+        summary = json.loads(file.read_text())
+        size = 1 + ("batch_size: 32" in file.with_name("config.yaml").read_text())
+        changed = {"tokens": summary["tokens"] * size, "batch_chain": f"{size}"}
+        file.write_text(json.dumps(summary | changed))
+    with pytest.raises(ConfigError, match=r"^trainer.batch_size \(horizon\)"):
+        findings(read_study([Path("study")]))
+    found = findings(read_study([Path("study")], at="tokens"))
+    assert found.budgets["steps=640 batch_size=32"].shares == {
+        "steps=640 batch_size=32": 0.5, "steps=640 batch_size=16": 1.0,
+    }  # fmt: skip
