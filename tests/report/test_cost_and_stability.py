@@ -118,6 +118,16 @@ def test_step_times_are_compared_by_pairs_of_seeds():
     assert "step time" not in table(found())  # without a price
 
 
+def test_peak_memory_is_compared_on_gpus():
+    timed_study()
+    for file in Path("study").glob("*/config.yaml"):
+        file.write_text(file.read_text().replace("device: cpu", "device: cuda"))
+    for seed in PRE:
+        edit(folder("post", seed), peak_memory=(5 << 26) * (1 + seed))
+        edit(folder("pre", seed), peak_memory=(4 << 26) * (1 + seed))
+    assert table(priced())["peak memory"][1] == "+25.0 % (+25.0 to +25.0)"
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
