@@ -13,8 +13,8 @@ STABILITY_NOTES = {
     f"the {WINDOW} before, with Garwood's 95 % interval, which is wider where seeds scatter more "
     "than Poisson's law",
     _TRAIN: "the tried values at which no trial failed",
-    _EDGE: "the last value before the first above the best at which a trial failed, divided by the "
-    "best. at least: no trial failed above the best",
+    _EDGE: "the highest value that trains before one above the best fails, divided by the best. "
+    "at least: none failed above the best",
 }
 
 
