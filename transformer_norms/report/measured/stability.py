@@ -9,9 +9,9 @@ from transformer_norms.training.measures import DEVIATIONS, WINDOW
 
 _SPIKES, _TRAIN, _EDGE = f"spikes in {PER:,} steps", "rates that train", "edge / best"
 STABILITY_NOTES = {
-    _SPIKES: f"losses of the results that lie {DEVIATIONS:g} standard deviations above the mean of "
-    f"the {WINDOW} before, with Garwood's 95 % interval, which is wider where seeds scatter more "
-    "than Poisson's law",
+    _SPIKES: f"losses of the results more than {DEVIATIONS:g} standard deviations above the mean "
+    f"of the {WINDOW} before, with Garwood's 95 % interval, wider where seeds scatter more than "
+    "Poisson's law",
     _TRAIN: "the tried values at which no trial failed",
     _EDGE: "the highest value that trains before one above the best fails, divided by the best. "
     "at least: none failed above the best",
@@ -29,10 +29,8 @@ def stability_table(findings: Findings) -> Table:
     audited = {audit.variant.name: audit for audit in audits(study)}
     if any(len(audit.training) < len(audit.outcomes) for audit in audited.values()):
         tuned = [audited.get(name) for name in spikes]
-        columns[_TRAIN] = [
-            one and f"{len(one.training)} of {len(one.outcomes)}" or "" for one in tuned
-        ]
-        columns[_EDGE] = [one and edge_text(one) or "" for one in tuned]
+        columns[_TRAIN] = [_share_text(audit) if audit else "" for audit in tuned]
+        columns[_EDGE] = [edge_text(audit) if audit else "" for audit in tuned]
     return columns if len(columns) > 1 else {}
 
 
@@ -53,3 +51,7 @@ def edge_text(audit: Audit) -> str:
     edge = max(rate for rate in audit.training if not failed or rate < min(failed))
     factor = f"{edge / best:.2g}" if edge < 10 * best else f"{edge / best:.0f}"
     return factor if failed else f"at least {factor}"
+
+
+def _share_text(audit: Audit) -> str:
+    return f"{len(audit.training)} of {len(audit.outcomes)}"
