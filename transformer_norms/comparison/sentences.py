@@ -165,7 +165,7 @@ def _two_digit_text(value: float) -> str:
     return text.rstrip("0").rstrip(".") if decimals else text
 
 
-def price_clause(price: Price, variant: str, baseline: str, unit: str = "tokens") -> str:
+def price_clause(price: Price, variant: str, baseline: str) -> str:
     """`post reaches the loss of pre with 9 % fewer tokens (4 to 14)`: the better one comes first,
     and below zero the other one saves tokens."""
     known = [one for one in (price.saved, price.low, price.high) if one is not None]
@@ -175,10 +175,10 @@ def price_clause(price: Price, variant: str, baseline: str, unit: str = "tokens"
         variant, baseline = baseline, variant
     claim = f"{variant} reaches the loss of {baseline} with"
     if price.saved is not None:
-        return f"{claim} {100 * price.saved:z.0f} % fewer {unit} ({_range_text(price)})"
+        return f"{claim} {100 * price.saved:z.0f} % fewer tokens ({_range_text(price)})"
     if price.low is None:
-        return f"the horizons do not bound the {unit} that {variant} saves"
-    return f"{claim} at least {100 * price.low:.0f} % fewer {unit}"
+        return f"the horizons do not bound the tokens that {variant} saves"
+    return f"{claim} at least {100 * price.low:.0f} % fewer tokens"
 
 
 def price_text(price: Price) -> str:

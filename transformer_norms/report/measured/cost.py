@@ -110,7 +110,8 @@ def net_price(findings: Findings, name: str) -> Price | None:
     """The price of a comparison in seconds instead of tokens, at the median ratio of the step
     times, and for its ends at the quartiles. None where the step times are not known or not
     comparable."""
-    step_time, price = _ratio_of(findings, name, step_seconds), findings.prices.get(name)
+    price = findings.prices.get(name)
+    step_time = price and _ratio_of(findings, name, step_seconds)
     if price is None or step_time is None or step_time.apart:
         return None
 
