@@ -22,10 +22,16 @@ def law(exponent, saved=0.0):
     return lambda tokens: 1.2 + 3.0 * (tokens / (1 - saved)) ** -exponent
 
 
-def curve(loss, noise=NOISE, tokens=TOKENS, **more):
-    """The losses of three seeds around a curve. A key `t300` changes a horizon's outcomes."""
-    by_seed = {t: Outcomes(dict(enumerate((loss(t) + noise).tolist()))) for t in tokens}
-    return LossCurve({t: Side(1.0, more.get(f"t{t:.0f}", one)) for t, one in by_seed.items()})
+def curve(loss, noise=NOISE, tokens=TOKENS, slack=0.0, failed=None):
+    """The losses of three seeds around a curve, with a tuning slack at the middle horizon. A fourth
+    seed diverged at the horizon `failed`."""
+
+    def side(t):
+        losses = dict(enumerate((loss(t) + noise).tolist()))
+        diverged = {3: "diverged"} if t == failed else {}
+        return Side(1.0, Outcomes(losses, diverged), slack if t == TOKENS[1] else 0.0)
+
+    return LossCurve({t: side(t) for t in tokens})
 
 
 @pytest.mark.parametrize("exponent", [0.1, 0.5])
@@ -45,17 +51,18 @@ def test_the_price_of_power_laws_is_the_true_one_and_turns_its_sign_with_the_sid
 
 
 def test_at_each_end_of_the_interval_the_t_test_of_the_losses_read_there_just_fails():
-    variant, baseline = curve(law(0.4, 0.1)), curve(law(0.4), -NOISE)
+    tuning = 0.003
+    variant, baseline = curve(law(0.4, 0.1), slack=tuning), curve(law(0.4), -NOISE, slack=tuning)
     found = price(variant, baseline, TOKENS[-1], Rules())
     assert found.low < 0 < found.saved < found.high
 
     def read(one, tokens):
-        """Each seed's loss on the chord in tokens^-0.4, and the slack of the curve."""
+        """Each seed's loss on the chord in tokens^-0.4, and the slack of both sources."""
         losses = [np.array([*one.sides[t].outcomes.losses.values()]) for t in TOKENS[1:]]
         u = [t**-0.4 for t in (*TOKENS[1:], tokens)]
         share = (u[0] - u[2]) / (u[0] - u[1])
         fall = (losses[0] - losses[1]).mean()
-        slack = CURVE_ERROR * fall * min(share, 1 - share)
+        slack = CURVE_ERROR * fall * min(share, 1 - share) + (1 - share) * tuning
         return (1 - share) * losses[0] + share * losses[1], slack
 
     above, slack = read(variant, TOKENS[-1] * (1 - found.high))
@@ -98,15 +105,14 @@ def test_outside_of_the_horizons_there_is_a_bound_and_without_enough_of_them_no_
     assert (wide.low, wide.high) == (None, None)
     assert price_text(wide) == "0 % (no bound to no bound)"
 
-    failed = Outcomes({0: 2.0, 1: 2.0}, {2: "diverged"})
     few = {"tokens": TOKENS[1:]}
-    risen = curve(lambda tokens: 1.0 + tokens / 1e5)
+    risen = [curve(lambda tokens: 1.0 + tokens / 1e5, noise) for noise in (NOISE, -NOISE)]
     for sides in (
-        (curve(law(0.3), t1200=failed), baseline),
-        (variant, curve(law(0.3), t4800=failed)),
+        (curve(law(0.3), failed=TOKENS[1]), baseline),
+        (variant, curve(law(0.3), -NOISE, failed=TOKENS[2])),
         (variant, curve(law(0.3), NOISE[:2])),
-        (curve(law(0.3), **few), curve(law(0.2), **few)),
-        (risen, risen),
+        (curve(law(0.3), **few), curve(law(0.2), -NOISE, **few)),
+        risen,
     ):
         assert price(*sides, TOKENS[-1], Rules()) is None
     assert price(variant, baseline, TOKENS[0], Rules()) is None
