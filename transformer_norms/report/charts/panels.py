@@ -14,7 +14,6 @@ from transformer_norms.report.charts.differences import (
     difference_rows,
     draw_difference_rows,
 )
-from transformer_norms.report.charts.horizons import horizon_panels
 from transformer_norms.report.charts.lines import against_panels
 from transformer_norms.report.charts.profiles import probe_profiles
 from transformer_norms.report.charts.step_times import step_time_panels
@@ -87,8 +86,6 @@ def panels(
         named = [line.variant.name for line in rates] if too_many_lines(rates) else []
         yield Panel("tuning", "tuning", "Loss at each value that was tried, by variant",
                     lambda axes: draw_tuning(axes, study, rates), named)  # fmt: skip
-    for draw in horizon_panels(findings):
-        yield Panel("axes", "final-loss-by-tokens", "tokens of training", draw)
     for axis, draw in against_panels(findings):
         yield Panel("axes", file_name(f"final-loss-by-{axis}"), axis, draw)
     for profile in probe_profiles(study, rows):

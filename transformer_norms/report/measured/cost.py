@@ -69,23 +69,17 @@ def cost_ratio(variant: Variant, baseline: Variant, cost: Cost) -> CostRatio | N
 def _differing_conditions(runs: Sequence[SavedRun]) -> list[str]:
     """The names of the conditions that are not the same in all runs. A run that went on elsewhere
     has the seconds of several devices."""
-    conditions = [_conditions_of(run) for run in runs]
-    moved = any(ELSEWHERE in str(one["device"]) for one in conditions)
-    apart = [name for name in conditions[0] if len({str(one[name]) for one in conditions}) > 1]
-    return list(dict.fromkeys(["device"] * moved + apart))
-
-
-def _conditions_of(run: SavedRun) -> dict[str, object]:
-    summary = run.summary
-    return {
-        "device": summary.device,
-        "threads": summary.threads,
-        "replicas": summary.replicas or 1,
-        "processes": summary.parallel_text,
-        "compile": (summary.compile or "none").partition(";")[0],
-        "stacked": (summary.stacked or {}).get("members", 1),
-        "torch": summary.versions.get("torch"),
+    of_runs = [run.summary for run in runs]
+    values: dict[str, list[object]] = {
+        "device": [part for one in of_runs for part in str(one.device).split(ELSEWHERE)],
+        "threads": [one.threads for one in of_runs],
+        "replicas": [one.replicas or 1 for one in of_runs],
+        "processes": [one.parallel_text for one in of_runs],
+        "compile": [(one.compile or "none").partition(";")[0] for one in of_runs],
+        "stacked": [(one.stacked or {}).get("members", 1) for one in of_runs],
+        "torch": [one.versions.get("torch") for one in of_runs],
     }
+    return [name for name, found in values.items() if len({*found}) > 1]
 
 
 def cost_cells(findings: Findings, name: str) -> dict[str, str]:
@@ -111,7 +105,7 @@ def net_price(findings: Findings, name: str) -> Price | None:
     times, and for its ends at the quartiles. None where the step times are not known or not
     comparable."""
     price = findings.prices.get(name)
-    step_time = price and _ratio_of(findings, name, step_seconds)
+    step_time = _ratio_of(findings, name, step_seconds) if price else None
     if price is None or step_time is None or step_time.apart:
         return None
 
