@@ -20,8 +20,10 @@ def curve_points(findings: Findings) -> dict[str, Points]:
     sides = sides_of(findings.study, findings.outcomes, findings.slack)
     points: dict[str, Points] = {}
     for name, curve in loss_curves(findings.study, sides).items():
-        ends = curve.horizons[:1] + curve.horizons[-1:]
-        tokens = {*curve.horizons, *(np.geomspace(*ends, 200).tolist() if ends else ())}
+        if not (at_horizons := curve.horizons):
+            continue
+        between = np.geomspace(at_horizons[0], at_horizons[-1], 200).tolist()
+        tokens = {*at_horizons, *between}
         known = [(at, side.outcomes.mean) for at in sorted(tokens) if (side := curve.side_at(at))]
         points[name] = [(at, mean) for at, mean in known if mean is not None]
     return points
@@ -48,7 +50,8 @@ def draw_gaps(
     inset = axes.inset_axes(_INSET)
     for place, variant in enumerate(longest):
         colour, dashes = figures.line_style(place)
-        inset.plot(*zip(*curves[variant.name], strict=True), color=colour, linestyle=dashes)
+        curve = zip(*curves.get(variant.name, ()), strict=True)
+        inset.plot(*curve, color=colour, linestyle=dashes, linewidth=1)
     losses: list[float] = []
     for place, variant, price in gaps:
         pair = variant, findings.study.baseline_of(variant)
