@@ -61,7 +61,7 @@ def draw_gaps(
                    color=figures.line_style(place)[0], linewidth=0.9)  # fmt: skip
     first = min(price.reached or price.horizon for *_, price in gaps)
     last = max(price.horizon for *_, price in gaps)
-    wide, high = last - first, max(losses) - min(losses)
+    wide, high = last - first or 0.1 * last, max(losses) - min(losses) or 0.01
     inset.set(xlim=(first - 0.2 * wide, last + 0.2 * wide),
               ylim=(min(losses) - 0.2 * high, max(losses) + 0.5 * high))  # fmt: skip
     for axis in (inset.xaxis, inset.yaxis):

@@ -31,7 +31,7 @@ def step_time_panels(findings: Findings) -> Iterator[Any]:
         return
     points = list(_points(findings, reference))
     if len(points) > 1 and not any(point.time.apart for point in points):
-        yield partial(_draw, findings, reference, points)
+        yield partial(_draw, findings, points)
 
 
 def _points(findings: Findings, reference: Variant) -> Iterator[_Point]:
@@ -49,7 +49,7 @@ def _failed(findings: Findings, variant: Variant) -> bool:
     return not variant.ended or bool(findings.outcomes[variant.name].failed)
 
 
-def _draw(findings: Findings, reference: Variant, points: list[_Point], axes: Any) -> None:
+def _draw(findings: Findings, points: list[_Point], axes: Any) -> None:
     """Draws each mean with its 95 % interval and the quartiles of the time, and rings and
     a line along the front: no other variant has a lower loss in less time."""
     at = [(point.time.median, point.loss) for point in points]
@@ -66,5 +66,5 @@ def _draw(findings: Findings, reference: Variant, points: list[_Point], axes: An
     axes.ticklabel_format(useOffset=False)
     ends = zip(points, at, strict=True)
     figures.finish_lines(axes, [figures.DrawnLine(p.place, p.variant.name, end) for p, end in ends])
-    axes.set_xlabel(f"time of a step, {figures.short_name(reference.name)} = 1", parse_math=False)
+    axes.set_xlabel("time of a step, baseline = 1", loc="right")
     axes.set_ylabel(f"final {findings.study.loss_name}, nats per token")
