@@ -7,6 +7,7 @@ import pytest
 from run_folders import BATCH, CONTEXT, make_sweep, text
 
 from transformer_norms.errors import ConfigError
+from transformer_norms.report.answer import answer
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import summary_lines
@@ -83,9 +84,12 @@ def test_at_an_equal_budget_the_dearer_variant_is_read_at_what_the_budget_buys(s
         f"{40 * BATCH * CONTEXT:,}"
     ) in lines
     assert "tokens saved" not in lines
+    assert " at equal " in answer(found).lead
 
 
 def test_seconds_of_two_machines_and_costs_without_a_record_are_refused(study):
+    with pytest.raises(ConfigError, match="^at=flop: did you mean 'flops'"):
+        read_study([study], at="flop")
     first = next(study.glob("pre-*/summary.json"))
     summary = json.loads(first.read_text())
     first.write_text(json.dumps(summary | {"threads": 2, "flops": None}))

@@ -118,10 +118,11 @@ def _lead(findings: Findings, groups: Groups) -> str:
     """The declared contrasts, if there are any; the best variant that is better than its baseline;
     else the number of each verdict."""
     study, compared = findings.study, findings.compared
+    at = f" at equal {BUDGETS[study.at]}" if study.at else ""
     if declared := [c for c in study.contrasts if c.declared and c.text in findings.contrasts]:
         words = Counter(findings.contrasts[c.text].verdict for c in declared)
         pairs = [pair for contrast in declared for pair in pairs_within(study, contrast)]
-        claim = f"{len(declared)} contrasts are declared ({_counts(words)})"
+        claim = f"{len(declared)} contrasts are declared{at} ({_counts(words)})"
         claim = claim if len(declared) > 1 else contrast_sentence(findings, declared[0])
         return f"{claim}{_different_starts(findings, pairs)}."
     if said := groups.get("better", compared if len(compared) == 1 else [])[:1]:
@@ -129,7 +130,7 @@ def _lead(findings: Findings, groups: Groups) -> str:
         return f"{sentence(findings, said[0])}{_different_starts(findings, pairs)}."
     if compared:
         words = Counter({verdict: len(members) for verdict, members in groups.items()})
-        claim = f"No variant is shown to be better than its baseline ({_counts(words)})"
+        claim = f"No variant is shown to be better than its baseline{at} ({_counts(words)})"
         pairs = [(variant, study.baseline_of(variant)) for variant in compared]
         failures = f"{_failed_baselines(findings)}{_most_failing(findings)}"
         return f"{failures}{claim}{_different_starts(findings, pairs)}."

@@ -15,6 +15,7 @@ from transformer_norms.comparison.sweep_record import Look, SweepRecord, Values,
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
+from transformer_norms.names import unknown
 from transformer_norms.progress import Tell, tell_nobody
 from transformer_norms.report.fairness import check_comparable
 from transformer_norms.report.gathering.grouping import (
@@ -26,6 +27,7 @@ from transformer_norms.report.gathering.grouping import (
     typed_runs,
 )
 from transformer_norms.report.gathering.sources import Sources, home_of
+from transformer_norms.report.horizons import BUDGETS
 from transformer_norms.report.study import Study, StudyRun, Variant
 from transformer_norms.storage.reading import real_path
 from transformer_norms.text_tables import show
@@ -53,6 +55,8 @@ def read_study(
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
+    if at and at not in BUDGETS:
+        raise ConfigError(f"at={at}: {unknown('budget', at, BUDGETS)}")
     sources = Sources(tell)
     for folder in folders:
         try:
