@@ -47,7 +47,8 @@ def test_every_panel_of_the_page_is_there(drawn):
     probes = {f"probe-{name}{x}" for name in ("stream-rms", "gradient-norm",
               "gradient-norm-attention-query", "gradient-norm-mlp-up")
               for x in ("", "-by-step")}  # fmt: skip
-    rest = {"final-loss", "differences", "tuning", "final-loss-by-model-depth"}
+    rest = {"final-loss", "differences", "tuning", "final-loss-by-model-depth",
+            "final-loss-by-step-time"}  # fmt: skip
     assert drawn[0].keys() == along | probes | rest
 
 

@@ -7,12 +7,18 @@ from typing import get_args
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import comparison_sentence, plural, price_clause
+from transformer_norms.comparison.sentences import (
+    comparison_sentence,
+    plural,
+    price_clause,
+    price_text,
+)
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.horizons import BUDGETS
+from transformer_norms.report.measured.cost import net_price
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.report.tuning_audit import caveats, same_data_note
 
@@ -97,6 +103,8 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
     price = findings.prices.get(name)
     clause = [price_clause(price, *contrast.pair)] if price and contrast.pair else []
+    net = net_price(findings, name)
+    clause += [f"seconds saved: {price_text(net)}"] if net else []
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
     return "; ".join([claim, *less, *clause, *alone, *dict.fromkeys(unfair)])
 

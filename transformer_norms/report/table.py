@@ -12,6 +12,7 @@ from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_lines, run_warnings
+from transformer_norms.report.measured.cost import cost_cells
 from transformer_norms.report.scatter import scatter_notes
 from transformer_norms.report.study import RATE, TUNED_ON, Study, Variant, read_rows
 from transformer_norms.report.texts import render_lines
@@ -29,10 +30,11 @@ from transformer_norms.training.measures import Start, start_text
 
 _COLUMNS = (
     "variant tuned tuning_error seeds failed missing loss median difference interval bounds p "
-    "detectable saved verdict"
+    "detectable saved verdict step_time peak_memory net"
 ).split()
 _HEADINGS = {
     "tuning_error": "tuning error", "interval": "95 % interval", "saved": "tokens saved",
+    "step_time": "step time", "peak_memory": "peak memory", "net": "seconds saved",
 }  # fmt: skip
 CONTRAST_HEADINGS = _HEADINGS | {"difference": "value"}
 AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
@@ -83,7 +85,7 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
 
 def price_cells(findings: Findings, name: str) -> dict[str, str]:
     price = findings.prices.get(name)
-    return {"saved": price_text(price)} if price else {}
+    return {"saved": price_text(price), **cost_cells(findings, name)} if price else {}
 
 
 def mean_text(outcomes: Outcomes) -> str:

@@ -39,10 +39,15 @@ class Audit:
         return {rate: o.mean for rate, o in self.outcomes.items() if o.mean is not None}
 
     @property
+    def training(self) -> list[float]:
+        """The rates at which no trial failed."""
+        return [rate for rate, outcomes in self.outcomes.items() if not outcomes.failed]
+
+    @property
     def lowest(self) -> float:
         """The lowest mean of a rate at which no run failed, of any rate if there is none: a mean
         over the seeds that were left is one over easier seeds."""
-        whole = [mean for rate, mean in self.means.items() if not self.outcomes[rate].failed]
+        whole = [mean for rate, mean in self.means.items() if rate in self.training]
         return min(whole or self.means.values(), default=inf)
 
 

@@ -19,7 +19,7 @@ from transformer_norms.run.checkpoint import Checkpoint
 from transformer_norms.run.folder import path_text, this_process
 from transformer_norms.run.metrics import LONGEST
 from transformer_norms.run.plan import Plan
-from transformer_norms.run.summary import Data, Summary, read_summary
+from transformer_norms.run.summary import ELSEWHERE, Data, Summary, read_summary
 from transformer_norms.storage.files import write_bytes, write_json
 from transformer_norms.storage.reading import read_bytes
 from transformer_norms.training.causality import pass_warnings
@@ -34,8 +34,6 @@ from transformer_norms.training.parallel.work_division import (
     thread_count,
 )
 from transformer_norms.training.probes import high_losses, measure_start
-
-_THEN = ", then "  # between the devices of a run that went on elsewhere
 
 
 @dataclass
@@ -147,9 +145,9 @@ def write_beginning(
                 f"({before.data.fingerprint[:12]} then, {data.fingerprint[:12]} now); "
                 "again=true runs it again, in another folder"
             )
-        if devices.rpartition(_THEN)[2] != device:
+        if devices.rpartition(ELSEWHERE)[2] != device:
             say(f"{name} was trained on {devices}, and goes on on {device}")
-            devices = f"{devices}{_THEN}{device}"
+            devices = f"{devices}{ELSEWHERE}{device}"
         summary = replace(before, error=None, device=devices, **changes)
     summary.write(plan.folder)
     return summary

@@ -14,6 +14,7 @@ from transformer_norms.storage.reading import is_there, read_typed
 
 ENDED = ("finished", "diverged")  # results: left untouched, if the command is typed again
 FILE = "summary.json"
+ELSEWHERE = ", then "  # between the devices of a run that went on elsewhere
 Status = Literal["running", "finished", "preempted", "diverged", "failed"]
 Sizes = dict[str, Whole]  # of a part of the corpus: tokens, bytes, documents
 _LIMIT = 1 << 22  # bytes

@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from transformer_norms.kinds import LARGEST, is_finite
+from transformer_norms.training.measures import DEVIATIONS, WINDOW
 from transformer_norms.training.tensors import is_finite_tensor, local
 
 PATIENCE = 100  # steps above the initial loss, in a row
 MARGIN = 1.0  # nats that the final loss may lie above the best
-WINDOW, DEVIATIONS = 128, 6.0  # of a spike
 
 
 class Divergence:

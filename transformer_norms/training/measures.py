@@ -12,6 +12,7 @@ of attention they are taken on the first sequences of its batch, in evaluation m
 from typing import NamedTuple
 
 PREFIX = "probe"
+WINDOW, DEVIATIONS = 128, 6.0  # of a spike: the losses before it, and how far it lies above them
 
 
 class Measure(NamedTuple):

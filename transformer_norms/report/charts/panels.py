@@ -16,6 +16,7 @@ from transformer_norms.report.charts.differences import (
 )
 from transformer_norms.report.charts.lines import against_panels
 from transformer_norms.report.charts.profiles import probe_profiles
+from transformer_norms.report.charts.step_times import step_time_panels
 from transformer_norms.report.curves import ALONG, CurveView, curves_of, draw_finals, draw_training
 from transformer_norms.report.figures import figure_bytes, subplots
 from transformer_norms.report.findings import Findings
@@ -24,7 +25,7 @@ from transformer_norms.report.rates import draw_tuning, rate_lines, too_many_lin
 from transformer_norms.report.study import LOSS_KEYS, Rows
 from transformer_norms.text_tables import file_name, printable
 
-SECTIONS = ("differences", "finals", "curves", "tuning", "axes", "probes")
+SECTIONS = ("differences", "finals", "costs", "curves", "tuning", "axes", "probes")
 _ROW, _FRAME = 0.19, 0.62  # inches of a row of names, and of what surrounds rows
 _LETTER = 0.55  # of the size of text, the width of most letters
 _NAMES = 0.4  # of the width, for names of rows
@@ -77,6 +78,9 @@ def panels(
         names = [variant.name for variant in ended]
         yield Panel("finals", "final-loss", "The final loss of every seed, by variant",
                     lambda axes: draw_finals(axes, findings, ended), names)  # fmt: skip
+    for draw in step_time_panels(findings):
+        title = "The final loss by the time of a step"
+        yield Panel("costs", "final-loss-by-step-time", title, draw)
     yield from _training_panels(findings, rows, most)
     if rates := rate_lines(study):
         named = [line.variant.name for line in rates] if too_many_lines(rates) else []

@@ -14,6 +14,7 @@ from transformer_norms.report.answer import answer, contrast_sentence, sentence
 from transformer_norms.report.fairness import confounds, contrast_differences
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_lines
+from transformer_norms.report.measured.stability import STABILITY_NOTES, stability_table
 from transformer_norms.report.page.charts import POINTS, page_charts
 from transformer_norms.report.page.drawings import block_drawings
 from transformer_norms.report.scope import regime
@@ -50,6 +51,7 @@ def content_of(findings: Findings) -> dict[str, Any]:
     study, key = findings.study, "trainer.probe_every"
     columns, contrasts = tables.table(findings), tables.contrast_table(findings)
     results, regime_notes = _results(columns), tables.regime_notes(findings)
+    stability = stability_table(findings)
     return {
         "study": study,
         "findings": findings,
@@ -67,6 +69,8 @@ def content_of(findings: Findings) -> dict[str, Any]:
         "contrast_differences": {c.text: contrast_differences(study, c) for c in study.contrasts},
         "audit": audit_table(study),
         "audit_lines": audit_lines(study),
+        "stability": stability,
+        "stability_lines": [f"{name}: {STABILITY_NOTES[name]}" for name in [*stability][1:]],
         "failed": any(outcomes.failed for outcomes in findings.outcomes.values()),
         "evidence": tables.evidence_notes(findings),
         "origin": tables.origin_notes(study),

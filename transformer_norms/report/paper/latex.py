@@ -7,13 +7,23 @@ from typing import Any
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.report import table as tables
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.measured.cost import net_price
+from transformer_norms.report.measured.stability import STABILITY_NOTES, stability_table
 from transformer_norms.report.paper.citations import bibliography, choices_of, entries_of
 from transformer_norms.report.scope import regime
 from transformer_norms.report.study import Study, Variant
-from transformer_norms.text_tables import escape_latex, file_name, latex_tabular, printable, show
+from transformer_norms.text_tables import (
+    Table,
+    escape_latex,
+    file_name,
+    latex_tabular,
+    printable,
+    rows_of,
+    show,
+)
 
 _LOSS = r"loss $\pm$ sd"
-_SAVED = r"tokens saved"
+_PRICES = {"saved": "tokens saved", "step_time": "step time", "net": "seconds saved"}
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
 _NUMBER = re.compile(r"(?<![\w.])([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.])")
 _HEAD = r"% \usepackage{booktabs,graphicx}; \bibliography{sources} has the keys of \cite"
@@ -22,13 +32,15 @@ _FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 
 
 def paper_files(findings: Findings, notes: Sequence[str]) -> dict[str, str]:
-    """table.tex and table-seeds.tex, which begin with the `notes`, and as BibTeX the sources of the
-    choices of all runs that count."""
+    """table.tex, table-seeds.tex and, where there is something to show, table-stability.tex, which
+    begin with the `notes`, and as BibTeX the sources of the choices of all runs that count."""
     choices: dict[str, str] = {}
     for member in findings.study.counted:
         choices |= choices_of(member.run.config) if member.run else {}
     head = [_HEAD, *[f"% {printable(note)}" for note in notes], *_keys_by_variant(findings.study)]
     floats = {"table.tex": _short_table(findings), "table-seeds.tex": _seeds_table(findings)}
+    if stability := stability_table(findings):
+        floats["table-stability.tex"] = _stability_table(findings, stability)
     texts = {name: "\n".join([*head, text]) for name, text in floats.items()}
     return texts | {"sources.bib": bibliography(choices)}
 
@@ -66,11 +78,12 @@ def _short_row(findings: Findings, variant: Variant, best: set[str]) -> dict[str
         loss = loss.replace(mean, rf"\mathbf{{{mean}}}", 1)
     compared = findings.comparisons.get(variant.name)
     difference = show(compared.difference, "+.4f") if compared else ""
+    prices = tables.price_cells(findings, variant.name)
     return {
         "variant": escape_latex(variant.name),
         _LOSS: loss,
         "difference": latex_cell(difference),
-        _SAVED: latex_cell(tables.price_cells(findings, variant.name).get("saved", "")),
+        **{heading: latex_cell(prices.get(name, "")) for name, heading in _PRICES.items()},
         "verdict": escape_latex(tables.verdict_words(findings, variant)),
         "$n$": f"${outcomes.ended}$",
     }
@@ -89,6 +102,8 @@ def _caption_words(findings: Findings) -> list[str]:
         words += [f"verdict: by an interval for {together} at once, tuning error included"]
     if findings.prices:
         words += ["tokens saved: the share with which the better one reaches the other one's loss"]
+    if any(net_price(findings, name) for name in findings.prices):
+        words += ["step time: the baseline's is 0; median and quartiles over pairs of seeds"]
     return words
 
 
@@ -106,6 +121,13 @@ def _seeds_table(findings: Findings) -> str:
         rows[0][0] = ""
     words = [f"final {findings.study.loss_name} in nats per token of every seed"]
     return _float(findings, "seeds", rows, words)
+
+
+def _stability_table(findings: Findings, stability: Table) -> str:
+    heading, *rows = rows_of(stability)
+    cells = [heading, *([escape_latex(name), *map(latex_cell, rest)] for name, *rest in rows)]
+    words = [f"{name}: {STABILITY_NOTES[name]}" for name in heading[1:]]
+    return _float(findings, "stability", cells, words)
 
 
 def latex_cell(text: str) -> str:
