@@ -52,7 +52,7 @@ def test_the_price_of_a_variant_is_in_its_sentence_in_tables_and_in_latex(study)
     shown = f"10 % ({100 * price.low:.0f} to {100 * price.high:.0f})"
     claim = f"steps=640 sandwich reaches the loss of steps=640 pre with {shown}"
     assert claim.replace(" % (", " % fewer tokens (") in lines
-    assert lines.count(f" {shown} ") == 1
+    assert f" {shown} " in lines
     assert "steps=40 sandwich reaches" not in lines
     assert "- tokens saved: " in lines
     assert "tokens saved" in Path("study/table.tex").read_text()

@@ -88,8 +88,8 @@ def read_saved(file: Path) -> Saved:
         check("", content, _CONTENT)
         axes, resolved = content.pop("choices"), content.pop("resolved")
         for nodes, (name, added) in itertools.product((content, resolved), _ADDED.items()):
-            if isinstance(nodes[name], dict):  # else it is refused where it is read
-                nodes[name] = added | nodes[name]
+            if isinstance(nodes.get(name), dict):  # else it is refused where it is read
+                nodes[name] |= {key: added[key] for key in added if key not in nodes[name]}
         check("choices", axes, _AXES)
         check("resolved", resolved, _RESOLVED)
         equation = show(content["placement"].get("equation"))
