@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ from transformer_norms.model.settings import ModelConfig
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 REFUSALS = yaml.safe_load((Path(__file__).parent / "refusals.yaml").read_text())
 LLAMA = "mlp=swiglu architecture.tied=false"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compose_once():
+    """Most refusals compare a model with the same configs of other families."""
+    composed = cache(compose)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transformer_norms.hf.families.compose", lambda w: composed(tuple(w)))
+        yield
 
 
 def theirs_of(name, config):
