@@ -229,6 +229,8 @@ def test_a_sweep_tunes_each_horizon_along_shared_steps(capsys, steps):
         ("trainer.branches=[10,20] trainer.steps=15", "15 is not one of trainer.branches, 10, 20"),
         ("trainer.branches=[10,20] trainer.steps=10 schedule.warmup=0.2", "type steps, such as 2"),
         ("trainer.branches=300", "[300, 1200] (steps)"),
+        ("trainer.branches={tokens:[100,101]}", "one horizon, of steps=1"),
+        ("-m trainer.branches=[10,20],[10,30]", "one value for all runs"),
         ("trainer.branches={steps:[1,2]}", "{tokens: [1e8, 4e8]}"),
         ("-m trainer.branches=[10,20] trainer.branches=[10,30]", "typed twice"),
     ],
@@ -255,3 +257,29 @@ def test_typed_branches_are_in_the_place_of_the_horizons_of_a_file():
         assert "trainer.steps" not in {*question.fixed, *question.baseline}
     one = read_request([*typed, "trainer.steps=10"]).question
     assert one.fixed["trainer.steps"] == 10
+
+
+def test_whole_variants_have_each_horizon_and_other_typed_ones():
+    words = sweeps.write_sweep(
+        "baseline: {norm: rmsnorm}\ntogether: [{norm: rmsnorm}, {norm: dyt, init: mup}]\n"
+        "fixed: {schedule: wsd, trainer.branches: [10, 20]}\n"
+    )
+    for typed, steps in (([], [10, 20]), (["trainer.branches=[10,40]"], [10, 40])):
+        variants = read_request([*words, *typed]).question.variants
+        assert sorted(one["trainer.steps"] for one in variants) == sorted(2 * steps)
+    one = read_request([*words, "trainer.branches=none", "trainer.steps=7"]).question
+    assert (len(one.variants), one.fixed["trainer.steps"]) == (2, 7)
+
+
+def test_what_a_kill_or_a_user_left_with_a_branch_fails_no_run():
+    shorter = branch(10)
+    folder = Path(shorter["folder"], "branches")
+    shutil.copytree(folder / "step-00000009", folder / ".tmp-1-step-00000009")
+    (folder / "notes.txt").write_text("mine")
+    assert branch(20)["status"] == "finished"
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+def test_horizons_from_the_longest_on_keep_no_state():
+    runs = [branch(horizon) for horizon in (40, 20, 10)]
+    assert [kept(run) for run in runs] == [[], [], []]

@@ -121,7 +121,10 @@ class _Resolving:
         steps, branches = trainer["steps"], trainer["branches"]
         if isinstance(branches, Mapping):
             branches = [-(-tokens // per_step) for tokens in branches["tokens"]]
-        branches = branches if branches == "none" else sorted({*branches})
+        if branches != "none":
+            branches = sorted({*branches})
+            if len(branches) == 1:
+                raise ConfigError(f"trainer.branches: all are one horizon, of steps={branches[0]}")
         nodes["trainer"] = {**trainer, "tokens": steps * per_step, "branches": branches}
         schedule = dict(nodes["schedule"])
         for key in marked(Mark.STEPS, SCHEDULES[schedule["type"]]):

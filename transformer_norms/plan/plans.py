@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
-from operator import mul
 from typing import Any
 
 from transformer_norms.comparison.sweep_record import label
@@ -134,8 +133,8 @@ def plan_run(config: Config, vocab_size: int | None = None) -> RunPlan:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """`runs` has the plan of one run of each variant, by its label. `stages` has the runs, tokens
-    and FLOPs of all variants together, by stage. All seeds count that may be added until it is
+    """`runs` has the plan of one run of each variant, by its label. `stages` has the runs, steps,
+    tokens and FLOPs of all variants together, by stage. All seeds count that may be added until it is
     decided."""
 
     request: Request
@@ -164,14 +163,21 @@ def plan_sweep_of(arguments: Sequence[str], device: str, vocab: int | None) -> S
             except ConfigError as error:
                 raise ConfigError(f"{error} (in {label(variant)})") from None
             runs[label(variant)] = plan_run(config, vocab)
-    seeds = {"results": question.most_seeds}
-    if tuning := question.tune.budget * len(question.tune.seed):
-        seeds = {"tuning": tuning, **seeds, "all": tuning + question.most_seeds}
-    read = [run.numbers["tokens_per_step"] * new_steps(run.config) for run in runs.values()]
-    per_token = [run.numbers["flops_per_token"] for run in runs.values()]
-    tokens, flops = sum(read), sum(map(mul, read, per_token))
-    stages = {
-        stage: {"runs": n * len(runs), "tokens": n * tokens, "flops": n * flops}
-        for stage, n in seeds.items()
-    }
+    tune, results = question.tune, question.most_seeds
+    # At a tuned point or at a seed that is added, a run may have no shorter one to begin from.
+    shared = {"results": 0 if tune.grid or question.until_decided else results}
+    seeds = {"results": results}
+    if tuning := tune.budget * len(tune.seed):
+        seeds = {"tuning": tuning, **seeds, "all": tuning + results}
+        shared |= dict.fromkeys(("tuning", "all"), len(tune.points) * len(tune.seed))
+    stages = {}
+    for stage, n in seeds.items():
+        stages[stage] = dict.fromkeys(("runs", "steps", "tokens", "flops"), 0)
+        for run in runs.values():
+            steps, k = run.config.trainer.steps, shared[stage]
+            trained = k * new_steps(run.config) + (n - k) * steps
+            tokens = trained * run.numbers["tokens_per_step"]
+            each = n, trained, tokens, tokens * run.numbers["flops_per_token"]
+            for key, more in zip(stages[stage], each, strict=True):
+                stages[stage][key] += more
     return SweepPlan(request, runs, stages)

@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError, TensorSpec, safe_open
 from torch import Tensor
 
-from transformer_norms.errors import NoUsableCheckpoint
-from transformer_norms.storage.files import storage
+from transformer_norms.errors import NoUsableCheckpoint, StorageError
+from transformer_norms.storage.files import remove_leftovers, storage
 from transformer_norms.storage.manifest import (
     DamagedError,
     build_folder,
@@ -120,13 +120,19 @@ def prune(folder: Path, saved: int, keep: int) -> None:
             remove_folder(path)
 
 
-def remove_branch(run: Path) -> None:
-    """Removes the state from which the next longer branch of a run began."""
-    with storage(run):
-        for _, path in _candidates(run / BRANCHES):
-            remove_folder(path)
-        with suppress(FileNotFoundError):
-            (run / BRANCHES).rmdir()
+def remove_branch(run: Path, warn: Callable[[str], None]) -> None:
+    """Removes the state from which the next longer branch of a run began. What cannot be removed
+    stays, since no result depends on it."""
+    folder = run / BRANCHES
+    try:
+        remove_leftovers(folder)
+        with storage(folder):
+            for _, path in _candidates(folder):
+                remove_folder(path)
+    except (NoUsableCheckpoint, StorageError, FileNotFoundError) as error:
+        warn(f"{folder} stays: {error}")
+    with suppress(OSError):  # it is not there, or holds something else
+        folder.rmdir()
 
 
 def newest(

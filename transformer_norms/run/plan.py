@@ -1,6 +1,6 @@
 """The plan of a run before anything is written: its corpus, identity, folder and disk space."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,14 +81,13 @@ class Plan:
             data=self.data_identity,
         )
 
-    def shorter(self) -> Iterator[tuple[Path, str]]:
-        """Yields the folder and the identity of each run that differs from this one by a shorter
-        horizon of `trainer.branches` alone. The longest is the first."""
-        keys, attempts = self.config.trainer, Attempts(self.folder.parent)
-        for steps in reversed([one for one in keys.horizons if one < keys.steps]):
-            config = replace(self.config, trainer=replace(keys, steps=steps))
-            run_hash = identity.run_hash(config, self.data_identity)
-            yield from ((folder, run_hash) for folder in reversed(attempts.of(run_hash)))
+    def at_horizon(self, steps: int) -> list[tuple[Path, str]]:
+        """Returns the folders and the identity of the runs that differ from this one by their
+        horizon alone, newest first."""
+        config = replace(self.config, trainer=replace(self.config.trainer, steps=steps))
+        run_hash = identity.run_hash(config, self.data_identity)
+        folders = Attempts(self.folder.parent).of(run_hash)
+        return [(folder, run_hash) for folder in reversed(folders)]
 
     def summary(self) -> Summary | None:
         """Returns the summary in the run's folder, or None if there is none yet. Raises

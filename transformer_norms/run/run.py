@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,7 @@ class Run:
         divided = self.prepared.division
         machine.forget_memory(self.config.trainer.device)
         torch.set_num_threads(divided.threads_each)
-        return build_trainer(
+        trainer = build_trainer(
             self.config,
             self.prepared.model,
             build_batches(self.config, self.tokens),
@@ -191,6 +191,9 @@ class Run:
             micro_batches=divided.micro_batches,
             loss=self.make_loss,
         )
+        if self.plan.origin:  # its name is not that of a shorter run, and no run looks for it
+            trainer.branch_at = 0
+        return trainer
 
     def _windows(self, tokens: Any, what: str) -> Iterator[Batch]:
         """Yields evaluation windows, and shows how far it is."""
@@ -207,6 +210,7 @@ class Run:
         or else the branch of a shorter one. A run that began at step 0 takes no branch. Rank 0
         chooses it for all. Raises NoUsableCheckpoint."""
         folder, origin = self.folder / "checkpoints", self.plan.origin
+        keys = self.config.trainer
 
         def choose() -> checkpoint.Checkpoint | None:
             saved = checkpoint.newest(folder, self.plan.hash, say, NEEDS)
@@ -216,7 +220,9 @@ class Run:
                 of_origin = self.plan.origin_identity
                 saved = checkpoint.newest(origin / "checkpoints", of_origin, say, NEEDS)
             elif before is None or before.branched_from:
-                saved = next(filter(None, starmap(self._branch, self.plan.shorter())), None)
+                earlier = (h for h in reversed(keys.horizons) if h < keys.steps)
+                runs = chain.from_iterable(map(self.plan.at_horizon, earlier))
+                saved = next(filter(None, starmap(self._branch, runs)), None)
             return saved
 
         return self.ranks.on_first(choose)
@@ -348,11 +354,17 @@ class Run:
             self._restore(self._choose_checkpoint(self.record.summary))
 
     def _forget_branch(self) -> None:
-        """Removes what the next shorter run has kept for this one, which has ended."""
-        shorter = list(self.plan.shorter())
-        for folder, run_hash in shorter:
-            if run_hash == shorter[0][1]:
-                checkpoint.remove_branch(folder)
+        """Removes what the next shorter run has kept for this one, which has ended, and what this
+        one has kept for the next longer one if that has ended before."""
+        steps, horizons = self.config.trainer.steps, self.config.trainer.horizons
+        for shorter in [one for one in horizons if one < steps][-1:]:
+            for folder, _ in self.plan.at_horizon(shorter):
+                checkpoint.remove_branch(folder, say)
+        for longer in [one for one in horizons if one > steps][:1]:
+            for folder, _ in self.plan.at_horizon(longer):
+                with suppress(ConfigError):
+                    if (summary := read_summary(folder)) and summary.ended:
+                        checkpoint.remove_branch(self.folder, say)
 
     def _test(self) -> dict[str, Any]:
         """Returns the losses on the test part, or the status of a run that a signal stopped."""

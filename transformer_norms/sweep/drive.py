@@ -106,7 +106,7 @@ class Sweep:
             if self.goes_on:
                 for job in self.record.jobs:
                     if job.config.trainer.horizons:
-                        remove_branch(job.folder)
+                        remove_branch(job.folder, self.board.say)
 
     def _tune(self) -> list[Pair]:
         """Runs the tuning, if something is tuned. Returns each variant with its best point."""

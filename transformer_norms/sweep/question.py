@@ -138,7 +138,7 @@ def read_request(arguments: Iterable[str]) -> Request:
                 f"{text}: {_INSTEAD.get(key, '')}{key} is written in a sweep's file; what is typed "
                 "with it is KEY=VALUE or KEY=A,B of a run"
             )
-        if key.split(".")[0] in ONE_VALUE and len(values) > 1:
+        if (key.split(".")[0] in ONE_VALUE or key == BRANCHES) and len(values) > 1:
             raise ConfigError(f"{key}: one value for all runs of a sweep; there are {values}")
         if key in typed and typed[key] != values:
             raise ConfigError(f"{key} is typed twice, the second time as {text}")
@@ -174,11 +174,11 @@ def read_question(name: str, plugins: str = "none") -> Question:
         raise ConfigError(f"sweep={name}: a sweep's name has letters, digits, _ . and - only")
     keys = option_content("sweep", name, folder)
     try:
-        question = branch(build(Question, "", cross(keys)))
+        question = build(Question, "", cross(keys))
     except ValueError as error:
         raise ConfigError(f"sweep={name}: {' '.join(str(error).split())}") from None
-    check_question(f"sweep={name}", question)
-    for refusal in wrong_contrasts(question).values():
+    check_question(f"sweep={name}", whole := branch(question))
+    for refusal in wrong_contrasts(whole).values():
         raise ConfigError(f"sweep={name}: contrasts: {refusal}")
     return question
 

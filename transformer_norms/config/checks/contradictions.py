@@ -169,7 +169,7 @@ def _of_trainer(config: Config) -> Iterator[str]:
     if trainer.horizons and trainer.steps not in trainer.horizons:
         which = ", ".join(map(str, trainer.horizons))
         line = f"trainer.steps: {trainer.steps} is not one of trainer.branches, {which}"
-        yield f"{line}; trainer.branches=none trains any horizon"
+        yield f"{line}; type one of them, or trainer.branches=none"
     if trainer.qk_clip != "none" and not hasattr(ATTENTIONS[kind], "largest"):
         yield f"trainer.qk_clip: {trainer.qk_clip:g} is not allowed; attention={kind} has no logits"
     if trainer.average != "none" and (every := trainer.average.get("every", 1)) > trainer.steps:
