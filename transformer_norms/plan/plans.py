@@ -134,8 +134,8 @@ def plan_run(config: Config, vocab_size: int | None = None) -> RunPlan:
 @dataclass(frozen=True)
 class SweepPlan:
     """`runs` has the plan of one run of each variant, by its label. `stages` has the runs, steps,
-    tokens and FLOPs of all variants together, by stage. All seeds count that may be added until it is
-    decided."""
+    tokens and FLOPs of all variants together, by stage. All seeds count that may be added until it
+    is decided."""
 
     request: Request
     runs: dict[str, RunPlan]
