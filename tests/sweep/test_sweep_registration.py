@@ -114,7 +114,7 @@ def test_the_report_says_what_was_registered_before_the_runs_and_what_was_asked_
     made_up_sweep(capsys, *named, "norm=rmsnorm,layernorm,dyt", "seed=0,1,2,5")
     FILE.unlink()
     said = made_up_sweep(capsys, *named)[2]
-    assert "the copy in runs/mine/sweep-mine.json: mine was registered on " in said
+    assert "runs/mine/sweep-mine.json: mine was registered on " in said
     assert "\nAsked and not registered: variant norm=dyt; seed 5.\n" in said
     write_report([RECORD], margin=0.05, contrasts=["scalenorm - rmsnorm"])
     lines = registered().replace("\\", "").split("\n")
@@ -131,8 +131,8 @@ def test_a_narrower_question_names_what_no_command_asked(trainings, capsys):
     made_up_sweep(capsys, *named, "norm=rmsnorm,layernorm", "optimizer.lr=1e-3")
     assert "before the first run began; no commit had the file then." in registered()
     assert registered().split("\n")[1:] == [
-        "- Settings, data or plugins differ from the registered ones: run rmsnorm s0; "
-        "run layernorm s0.",
+        "- Settings, data or plugins differ from the registered ones: run layernorm s0; "
+        "run rmsnorm s0.",
         "- Asked and not registered: seed 3 to 4 seeds each, until decided; "
         "fixed optimizer.lr=0.001.",
         "- Registered and not asked: variant norm=scalenorm; seed 0; seed 1; seed 2.",
@@ -217,7 +217,7 @@ def test_what_changed_after_the_registration_is_reported(trainings, capsys, monk
         plugin.write_text("# other code\n")
         monkeypatch.setattr(loaded_code, "_first", {})  # as another process begins
     said = sweep(capsys, *named)[2]
-    runs = "; ".join(f"run {norm} s0" for norm in NORMS)
+    runs = "; ".join(f"run {norm} s0" for norm in sorted(NORMS))
     names = "plugin plugins/own.py" if changed == "a plugin" else runs
     line = f"Settings, data or plugins differ from the registered ones: {names}."
     assert f"\n{line}\n" in said

@@ -11,7 +11,6 @@ from transformer_norms.comparison.registration import (
     path_of_registration,
     read_registration,
     sealed,
-    terms_of,
 )
 from transformer_norms.comparison.sweep_record import distinct
 from transformer_norms.comparison.verdict import Verdict
@@ -32,7 +31,7 @@ def register(arguments: Sequence[str]) -> str:
         raise ConfigError("--register: is about the question of a file; type sweep=NAME")
     jobs = plan_sweep(arguments)[1]  # refuses a job that cannot be run
     firsts = distinct([job.run for job in jobs], lambda run: run.variant)
-    terms = [*request.question.terms, *terms_of(run=[f"{run} {run.identity}" for run in firsts])]
+    terms = [*request.question.terms, *(f"run {run} {run.identity}" for run in firsts)]
     path = path_of_registration(request.study)
     if is_there(path):
         before, intact = read_registration(read_text(path), str(path))

@@ -86,8 +86,7 @@ def difference_lines(registered: Iterable[str], asked: Iterable[str]) -> list[st
     a plugin is its hash, and it differs where settings, data or code do."""
     before, now = dict.fromkeys(registered), dict.fromkeys(asked)
     hashed = {one.rpartition(" ")[0] for one in before if one.startswith(("run ", "plugin "))}
-    others = dict.fromkeys(one.rpartition(" ")[0] for one in now if one not in before)
-    changed = [name for name in others if name in hashed]
+    changed = sorted(hashed & {one.rpartition(" ")[0] for one in now if one not in before})
     later, never = (
         [one for one in some if one not in others and not one.startswith(("run ", *changed))]
         for some, others in ((now, before), (before, now))

@@ -15,7 +15,6 @@ from transformer_norms.comparison.registration import (
 from transformer_norms.comparison.sweep_record import (
     Asked,
     Look,
-    PlannedRun,
     SweepRecord,
     Tuned,
     distinct,
@@ -75,13 +74,12 @@ class RecordFile:
                 raise Busy(f"{busy} for {self.path}; study=NAME keeps two sweeps apart") from None
 
     def warnings(self, first: Sequence[Job]) -> list[str]:
-        """Names a job that this sweep planned before as another run, since settings changed, and
-        says what the sweep has of its registration."""
+        """Says what is registered, and names a job that was planned before with other settings."""
         before = self.read() if self.request.named else None
         runs = [*(before.runs if before else ()), *(job.run for job in first)]
         identities = Counter(place for place, _ in {(run.place, run.identity) for run in runs})
         changed = [job for job in first if identities[job.run.place] > 1][:1]
-        return self._registration_lines(before, runs) + [
+        return self._findings(before, [f"run {run} {run.identity}" for run in runs]) + [
             f"warning: {job} was planned with other settings before; the report will not mix them, "
             "and study=NAME keeps them apart"
             for job in changed
@@ -134,17 +132,14 @@ class RecordFile:
             raise ConfigError(f"{error}; move or delete it") from None
         return text if own else ""
 
-    def _registration_lines(
-        self, before: SweepRecord | None, runs: Sequence[PlannedRun]
-    ) -> list[str]:
-        """Returns what the report would say of the registration, and names a file that is not one
-        of this sweep in this study."""
+    def _findings(self, before: SweepRecord | None, reported: list[str]) -> list[str]:
+        """Returns the sentences of a report on the registration, or names a file that is of another
+        sweep or study."""
         name, study = self.request.name, self.request.study
         if found := self._registered(before):
-            reported = [f"run {run} {run.identity}" for run in runs]
             first, *more = registration_lines([(name, found)], reported)
-            kept = before and before.registered
-            return [f"{f'the copy in {self.path}' if kept else self.file}: {first}", *more]
+            where = self.path if before and before.registered else self.file
+            return [f"{where}: {first}", *more]
         files = {path_of_registration(one): None for one in (study, name) if self.request.named}
         text = f"does not register sweep={name} study={study}, which has no registration"
         return [f"warning: {file} {text}" for file in files if is_there(file)]
@@ -155,19 +150,16 @@ class RecordFile:
         if not found and (text := self._own_file()):
             from transformer_norms.run.machine import git  # imports torch
 
-            file = str(self.file)
-            clean = git(Path(), "status", "--porcelain", "--", file) == ""
-            commit = clean and git(Path(), "log", "-1", "--format=%H", "--", file) or None
+            clean = git(Path(), "status", "--porcelain", "--", f"{self.file}") == ""
+            commit = clean and git(Path(), "log", "-1", "--format=%H", "--", f"{self.file}") or None
             earlier = elsewhere = 0
             for run in self.study.glob("*/summary.json"):
                 own = None
                 with suppress(ConfigError):
                     own = (summary := read_summary(run.parent)) and summary.commit
-                if commit and git(Path(), "cat-file", "-e", f"{own}") is None:
-                    elsewhere += 1
-                else:
-                    ancestor = "merge-base", "--is-ancestor", f"{commit}", f"{own}"
-                    earlier += git(Path(), *ancestor) is None
+                away = commit and git(Path(), "cat-file", "-e", f"{own}") is None
+                after = git(Path(), "merge-base", "--is-ancestor", f"{commit}", f"{own}") is None
+                elsewhere, earlier = elsewhere + bool(away), earlier + (after and not away)
             found = Registered(text, commit, earlier, [], elsewhere)
         terms = [*found.terms, *self.request.question.terms] if found else []
         return replace(found, terms=distinct(terms)) if found else None
