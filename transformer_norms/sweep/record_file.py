@@ -63,7 +63,8 @@ class RecordFile:
         ConfigError if the record is damaged.
         """
         record = self.read()
-        self._registered(record)  # refuses a damaged registration
+        if record is None or not record.registered:
+            self._own_file()  # refuses a damaged registration
         if self.request.named or record is None or self._asks_the_same(record, first):
             return
         for name in dict.fromkeys(run.folder for run in record.runs):
