@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 from run_folders import tree
-from sweeps import MADE_UP, made_up_sweep, trainings, write_sweep
+from sweeps import MADE_UP, SHORT, composed, made_up_sweep, sweep, trainings, write_sweep
+from warm import TEXT
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.cli import main
 from transformer_norms.report.writing import write_report
+from transformer_norms.run.plan import Plan
+from transformer_norms.storage import loaded_code
 
 FILE = Path("registered/mine.yaml")
 TABLE, RECORD = Path("runs/mine/table.md"), Path("runs/mine/sweep-mine.json")
@@ -24,11 +27,12 @@ seeds: [0, 1, 2]
 contrasts: [layernorm - rmsnorm]
 """
 TUNED = "tune: {optimizer.lr: [1e-3, 2e-3], seed: [9], refine: 0}"
+NORMS = ("rmsnorm", "layernorm", "scalenorm")
 SAME = "What was asked is what was registered."
 
 
-def register(capsys, *typed, content=MINE):
-    code = main([*MADE_UP, *write_sweep(content), *typed, "--register"])
+def register(capsys, *typed, content=MINE, short=MADE_UP):
+    code = main([*short, *write_sweep(content), *typed, "--register"])
     return (code, *capsys.readouterr())
 
 
@@ -41,6 +45,12 @@ def commit(name):
     git("add", "--force", name)
     git("commit", "--quiet", "--message", name)
     return git("rev-parse", "HEAD")
+
+
+def first_run(norm):
+    """The identity of the run that tunes a norm first, planned by itself."""
+    own = [f"norm={norm}", "optimizer.lr=0.001", "seed=9", "plugins=mine"]
+    return Plan(compose([*MADE_UP, *own])).hash
 
 
 def registered():
@@ -60,12 +70,13 @@ def test_a_question_is_written_with_its_hash_and_its_budget_and_nothing_else_is(
     assert held["terms"] == [  # without threads, tracking, the launcher and the study
         "question Which?",
         "baseline norm=rmsnorm",
-        *(f"variant norm={norm}" for norm in ("rmsnorm", "layernorm", "scalenorm")),
+        *(f"variant norm={norm}" for norm in NORMS),
         *("tune optimizer.lr=[0.001, 0.002]", "tune seed=[9]", "tune refine=0"),
         *("seed 0", "seed 1", "seed 2"),
         "contrast layernorm - rmsnorm",
         "margin 0.02",
         *("fixed model=nano", "fixed data=stories", "fixed trainer.steps=4", "fixed plugins=mine"),
+        *(f"run {norm} lr=0.001 s9 {first_run(norm)}" for norm in NORMS),
     ]
     runs = 3 * (2 * 1 + 3)
     tokens = runs * 4 * config.trainer.batch_size * config.model.context
@@ -89,14 +100,22 @@ def test_the_report_says_what_was_registered_before_the_runs_and_what_was_asked_
     git("init", "--quiet")
     register(capsys)
     holder = commit(FILE)
-    made_up_sweep(capsys, *named, "trainer.log_every=2")  # a key that changes no result
+    # A key that changes no result is typed.
+    _, _, said = made_up_sweep(capsys, *named, "trainer.log_every=2")
     assert SAME in registered()
     line = f"before the first run began; commit {holder[:12]} had the file then."
+    first, second = said[said.index("registered/") :].split("\n")[:2]
+    assert first.startswith("registered/mine.yaml: mine was registered on ")
+    assert first.endswith(line)
+    assert second == SAME
     assert line in registered()
     assert registered().count("\n") == 1
     # A part is not a difference while the rest is asked by another command; more is.
     made_up_sweep(capsys, *named, "norm=rmsnorm,layernorm,dyt", "seed=0,1,2,5")
     FILE.unlink()
+    said = made_up_sweep(capsys, *named)[2]
+    assert "runs/mine/sweep-mine.json: mine was registered on " in said
+    assert "\nAsked and not registered: variant norm=dyt; seed 5.\n" in said
     write_report([RECORD], margin=0.05, contrasts=["scalenorm - rmsnorm"])
     lines = registered().replace("\\", "").split("\n")
     assert line in lines[0]
@@ -112,13 +131,15 @@ def test_a_narrower_question_names_what_no_command_asked(trainings, capsys):
     made_up_sweep(capsys, *named, "norm=rmsnorm,layernorm", "optimizer.lr=1e-3")
     assert "before the first run began; no commit had the file then." in registered()
     assert registered().split("\n")[1:] == [
+        "- Settings, data or plugins differ from the registered ones: run layernorm s0; "
+        "run rmsnorm s0.",
         "- Asked and not registered: seed 3 to 4 seeds each, until decided; "
         "fixed optimizer.lr=0.001.",
         "- Registered and not asked: variant norm=scalenorm; seed 0; seed 1; seed 2.",
     ]
 
 
-@pytest.mark.parametrize("begun_at", ["nowhere", "the root", "a later commit"])
+@pytest.mark.parametrize("begun_at", ["nowhere", "elsewhere", "the root", "a later commit"])
 def test_runs_that_began_without_the_registration_are_counted(trainings, capsys, begun_at):
     named = write_sweep(MINE)
     made_up_sweep(capsys, *named)
@@ -129,13 +150,21 @@ def test_runs_that_began_without_the_registration_are_counted(trainings, capsys,
     register(capsys)
     commit(FILE)
     Path("later.txt").touch()
-    commits = {"nowhere": None, "the root": root, "a later commit": commit("later.txt")}
+    commits = {
+        "nowhere": None,
+        "elsewhere": 40 * "1",
+        "the root": root,
+        "a later commit": commit("later.txt"),
+    }
     for file in Path("runs/mine").glob("*/summary.json"):
         file.write_text(json.dumps({**json.loads(file.read_text()), "commit": commits[begun_at]}))
     made_up_sweep(capsys, *named)
-    after = begun_at != "a later commit"
-    assert ("AFTER 9 runs had begun" in registered()) == after
-    assert ("before the first run began" in registered()) != after
+    expected = {
+        "the root": ", AFTER 9 runs had begun; ",
+        "a later commit": ", before the first run began; ",
+    }
+    away = ", 9 runs had begun at commits that are not in its repository and cannot be compared; "
+    assert expected.get(begun_at, away) in registered()
     assert SAME in registered()
 
 
@@ -153,8 +182,43 @@ def test_a_file_that_was_changed_is_said_to_be_and_one_that_is_none_starts_nothi
     made_up_sweep(capsys, *named)
     assert "The file was changed by then: its hash does not fit." in registered()
     assert "no commit had the file then" in registered()
-    FILE.write_text("sha256: 0\n- a list\n")
+    FILE.write_text("sha256: 0\n- a list\n")  # and the record has its copy
+    made_up_sweep(capsys, *named, "seed=7,8,9")
     trained = len(trainings.runs)
-    with pytest.raises(ConfigError, match=r"registered/mine\.yaml: is not a file that"):
-        made_up_sweep(capsys, *named, "seed=7,8,9")
+    FILE.rename("registered/own.yaml")
+    refusal = r"registered/own\.yaml: is not a file that .*; move or delete it$"
+    with pytest.raises(ConfigError, match=refusal):
+        made_up_sweep(capsys, *named, "study=own")
     assert len(trainings.runs) == trained
+
+
+def test_a_registration_of_another_study_is_named_before_the_first_run(trainings, capsys):
+    register(capsys)
+    said = made_up_sweep(capsys, "sweep=mine", "plugins=mine", "study=own")[2]
+    assert "warning: registered/mine.yaml does not register sweep=mine study=own, which" in said
+
+
+@pytest.mark.parametrize("changed", ["a default", "the data", "a plugin"])
+def test_what_changed_after_the_registration_is_reported(trainings, capsys, monkeypatch, changed):
+    named = write_sweep(MINE)
+    corpus, plugin = Path("corpus.txt"), Path("mine/own.py")
+    corpus.write_text(TEXT)
+    plugin.write_text("")
+    assert register(capsys, short=SHORT)[0] == 0
+    if changed == "a default":
+        for module in ("planning", "launching"):
+            monkeypatch.setattr(
+                f"transformer_norms.sweep.{module}.compose",
+                lambda words: composed((*words, "optimizer.weight_decay=0.03")),
+            )
+    elif changed == "the data":
+        corpus.write_text(f"{TEXT}One more line.\n")
+    else:
+        plugin.write_text("# other code\n")
+        monkeypatch.setattr(loaded_code, "_first", {})  # as another process begins
+    said = sweep(capsys, *named)[2]
+    runs = "; ".join(f"run {norm} s0" for norm in sorted(NORMS))
+    names = "plugin plugins/own.py" if changed == "a plugin" else runs
+    line = f"Settings, data or plugins differ from the registered ones: {names}."
+    assert f"\n{line}\n" in said
+    assert registered().split("\n")[1:] == [f"- {line}"]

@@ -12,6 +12,7 @@ from transformer_norms.comparison.registration import (
     read_registration,
     sealed,
 )
+from transformer_norms.comparison.sweep_record import distinct
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.errors import ConfigError
 from transformer_norms.plan.plans import plan_sweep_of
@@ -28,8 +29,10 @@ def register(arguments: Sequence[str]) -> str:
     ConfigError where a job cannot be run, or where the file is there and differs."""
     if not (request := read_request(arguments)).named:
         raise ConfigError("--register: is about the question of a file; type sweep=NAME")
-    plan_sweep(arguments)  # refuses a job that cannot be run
-    path, terms = path_of_registration(request.study), request.question.terms
+    jobs = plan_sweep(arguments)[1]  # refuses a job that cannot be run
+    firsts = distinct([job.run for job in jobs], lambda run: run.variant)
+    terms = [*request.question.terms, *(f"run {run} {run.identity}" for run in firsts)]
+    path = path_of_registration(request.study)
     if is_there(path):
         before, intact = read_registration(read_text(path), str(path))
         if before.sweep == request.name and {*before.terms} == {*terms} and intact:

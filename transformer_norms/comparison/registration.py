@@ -19,24 +19,28 @@ from transformer_norms.storage.reading import parse_yaml
 from transformer_norms.text_tables import show
 from transformer_norms.validation import build
 
+_ELSEWHERE = "{} had begun at commits that are not in its repository and cannot be compared"
+
 
 @dataclass(frozen=True)
 class Registered:
     """A registration as a sweep found it: the `text` of the file, and the `commit` that has it,
     None if none has. `earlier` counts the runs of the study that had begun by then, at a commit
-    without `commit` in its history. `terms` are those that commands asked from then on."""
+    without `commit` in its history. `elsewhere` counts those whose commit the repository of the
+    file does not have. `terms` are those that commands asked from then on."""
 
     text: str
     commit: str | None
     earlier: int
     terms: list[str]
+    elsewhere: int = 0
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Registration:
     """The content of the file. `commit` and `dirty` are those of the package's clone. `terms` are
-    the parts of the question, `words` those that a comparison can get, and `budget` counts runs,
-    steps, tokens and FLOPs."""
+    the parts of the question, its plugins, and the first run of each variant. `words` are those
+    that a comparison can get, and `budget` counts runs, steps, tokens and FLOPs."""
 
     sweep: str
     date: str
@@ -78,14 +82,21 @@ def read_registration(text: str, name: str) -> tuple[Registration, bool]:
 
 
 def difference_lines(registered: Iterable[str], asked: Iterable[str]) -> list[str]:
-    """Returns whether the terms are the same, and those that are not."""
+    """Returns whether the terms are the same, and those that are not. The last word of a run or of
+    a plugin is its hash, and it differs where settings, data or code do."""
     before, now = dict.fromkeys(registered), dict.fromkeys(asked)
+    hashed = {one.rpartition(" ")[0] for one in before if one.startswith(("run ", "plugin "))}
+    changed = sorted(hashed & {one.rpartition(" ")[0] for one in now if one not in before})
     later, never = (
-        "; ".join(one for one in some if one not in others)
+        [one for one in some if one not in others and not one.startswith(("run ", *changed))]
         for some, others in ((now, before), (before, now))
     )
-    lines = {"Asked and not registered": later, "Registered and not asked": never}
-    differences = [f"{words}: {terms}." for words, terms in lines.items() if terms]
+    lines = {
+        "Settings, data or plugins differ from the registered ones": changed,
+        "Asked and not registered": later,
+        "Registered and not asked": never,
+    }
+    differences = [f"{words}: {'; '.join(terms)}." for words, terms in lines.items() if terms]
     return differences or ["What was asked is what was registered."]
 
 
@@ -103,10 +114,11 @@ def registration_lines(found: Iterable[tuple[str, Registered]], reported: list[s
             continue
         terms, asked = terms + file.terms, asked + one.terms
         code = f" at commit {file.commit[:12]}" if file.commit else ""
-        when = f"AFTER {one.earlier} run{'s' * (one.earlier > 1)} had begun"
+        counts = {"AFTER {} had begun": one.earlier, _ELSEWHERE: one.elsewhere}
+        when = ", ".join(text.format(f"{n} run{'s' * (n > 1)}") for text, n in counts.items() if n)
         lines.append(
             f"{name} was registered on {file.date[:40]}{code}{' with changes' * bool(file.dirty)} "
-            f"(SHA-256 {one.text[8:20]}), {when if one.earlier else 'before the first run began'}; "
+            f"(SHA-256 {one.text[8:20]}), {when or 'before the first run began'}; "
             f"{f'commit {one.commit[:12]}' if one.commit else 'no commit'} had the file then."
         )
         lines += [] if intact else ["The file was changed by then: its hash does not fit."]

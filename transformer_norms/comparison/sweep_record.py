@@ -43,6 +43,10 @@ class PlannedRun:
     tuned: Values
     seed: int
 
+    def __str__(self) -> str:
+        tuned = [f"{key.rpartition('.')[2]}={value}" for key, value in self.tuned.items()]
+        return " ".join(filter(None, [label(self.variant), *tuned, f"s{self.seed}"]))
+
     @property
     def place(self) -> str:
         """The purpose of the run in the sweep, without the settings that all runs share."""

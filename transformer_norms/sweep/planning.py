@@ -79,8 +79,7 @@ class Job:
         return state_of(summary) if summary else "waiting"
 
     def __str__(self) -> str:
-        tuned = [f"{key.rpartition('.')[2]}={value}" for key, value in self.run.tuned.items()]
-        return " ".join(filter(None, [label(self.run.variant), *tuned, f"s{self.run.seed}"]))
+        return str(self.run)
 
 
 def at_each(seeds: Sequence[int], pairs: Sequence[Pair]) -> list[tuple[Values, Values, int]]:

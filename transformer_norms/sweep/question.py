@@ -26,11 +26,12 @@ from transformer_norms.config.overrides import (
     parse,
     read_several,
 )
-from transformer_norms.config.plugins import check_plugins
+from transformer_norms.config.plugins import check_plugins, sources
 from transformer_norms.config.tree import marked, within
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Mark, Number, as_number
 from transformer_norms.names import option_files, unknown
+from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.sweep.design import (
     MOST_RUNS,
     NO_TUNING,
@@ -105,10 +106,12 @@ class Question:
         """The parts of what is asked, as they are registered."""
         tune = {**self.tune.grid, "seed": self.tune.seed, "refine": self.tune.refine}
         seeds: list[Any] = [self.seeds] if self.until_decided else self.first_seeds
+        plugins = sources(check_plugins(self.fixed.get("plugins", "none")))
         return terms_of(
             question=[self.question], baseline=[self.baseline], variant=self.variants,
             tune=[{key: value} for key, value in tune.items() if self.tune.grid], seed=seeds,
             contrast=self.contrasts, margin=[self.margin],
+            plugin=[" ".join(file) for file in hash_loaded(plugins).items()],
             fixed=[{k: v} for k, v in self.fixed.items() if not within(k, _NOT_ASKED)],
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from transformer_norms.comparison.registration import (
     Registered,
     path_of_registration,
     read_registration,
+    registration_lines,
 )
 from transformer_norms.comparison.sweep_record import (
     Asked,
@@ -42,10 +43,7 @@ class RecordFile:
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
         self.looks: list[Look] = []
-        path = path_of_registration(request.study)
-        text = read_text(path) if request.named and is_there(path) else ""
-        own = text and read_registration(text, str(path))[0].sweep == request.name
-        self.registration = text if own else ""
+        self.file = path_of_registration(request.study)
 
     def read(self) -> SweepRecord | None:
         """Returns what earlier commands of this sweep have planned; None if there is nothing."""
@@ -65,6 +63,8 @@ class RecordFile:
         ConfigError if the record is damaged.
         """
         record = self.read()
+        if record is None or not record.registered:
+            self._own_file()  # refuses a damaged registration
         if self.request.named or record is None or self._asks_the_same(record, first):
             return
         for name in dict.fromkeys(run.folder for run in record.runs):
@@ -75,12 +75,12 @@ class RecordFile:
                 raise Busy(f"{busy} for {self.path}; study=NAME keeps two sweeps apart") from None
 
     def warnings(self, first: Sequence[Job]) -> list[str]:
-        """Names a job that this sweep planned before as another run, since settings changed."""
+        """Says what is registered, and names a job that was planned before with other settings."""
         before = self.read() if self.request.named else None
         runs = [*(before.runs if before else ()), *(job.run for job in first)]
         identities = Counter(place for place, _ in {(run.place, run.identity) for run in runs})
         changed = [job for job in first if identities[job.run.place] > 1][:1]
-        return [
+        return self._findings(before, [f"run {run} {run.identity}" for run in runs]) + [
             f"warning: {job} was planned with other settings before; the report will not mix them, "
             "and study=NAME keeps them apart"
             for job in changed
@@ -124,22 +124,44 @@ class RecordFile:
             still = [name for name in record.unbegun if not (self.study / name).is_dir()]
             replace(record, looks=distinct_looks(looks), unbegun=still).write(self.study)
 
+    def _own_file(self) -> str:
+        """Returns the file that registers this sweep; empty if there is none."""
+        try:
+            text = read_text(self.file) if self.request.named and is_there(self.file) else ""
+            own = text and read_registration(text, str(self.file))[0].sweep == self.request.name
+        except ConfigError as error:
+            raise ConfigError(f"{error}; move or delete it") from None
+        return text if own else ""
+
+    def _findings(self, before: SweepRecord | None, reported: list[str]) -> list[str]:
+        """Returns the sentences of a report on the registration, or names a file that is of another
+        sweep or study."""
+        name, study = self.request.name, self.request.study
+        if found := self._registered(before):
+            first, *more = registration_lines([(name, found)], reported)
+            where = self.path if before and before.registered else self.file
+            return [f"{where}: {first}", *more]
+        files = {path_of_registration(one): None for one in (study, name) if self.request.named}
+        text = f"does not register sweep={name} study={study}, which has no registration"
+        return [f"warning: {file} {text}" for file in files if is_there(file)]
+
     def _registered(self, before: SweepRecord | None) -> Registered | None:
         """Returns the registration as it was first found, with what this command asks."""
         found = before.registered if before else None
-        if not found and self.registration:
+        if not found and (text := self._own_file()):
             from transformer_norms.run.machine import git  # imports torch
 
-            file = str(path_of_registration(self.request.study))
-            clean = git(Path(), "status", "--porcelain", "--", file) == ""
-            commit = clean and git(Path(), "log", "-1", "--format=%H", "--", file) or None
-            earlier = 0
+            clean = git(Path(), "status", "--porcelain", "--", f"{self.file}") == ""
+            commit = clean and git(Path(), "log", "-1", "--format=%H", "--", f"{self.file}") or None
+            earlier = elsewhere = 0
             for run in self.study.glob("*/summary.json"):
                 own = None
                 with suppress(ConfigError):
                     own = (summary := read_summary(run.parent)) and summary.commit
-                earlier += git(Path(), "merge-base", "--is-ancestor", f"{commit}", f"{own}") is None
-            found = Registered(self.registration, commit, earlier, [])
+                away = commit and git(Path(), "cat-file", "-e", f"{own}") is None
+                after = git(Path(), "merge-base", "--is-ancestor", f"{commit}", f"{own}") is None
+                elsewhere, earlier = elsewhere + bool(away), earlier + (after and not away)
+            found = Registered(text, commit, earlier, [], elsewhere)
         terms = [*found.terms, *self.request.question.terms] if found else []
         return replace(found, terms=distinct(terms)) if found else None
 

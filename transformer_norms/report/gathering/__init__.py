@@ -69,9 +69,11 @@ def read_study(
         names = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
     study = _with_contrasts(study, sources, contrasts)
-    found = [(one.name, one.registered) for one in sources.records.values() if one.registered]
+    records = [one for one in sources.records.values() if one.registered]
+    found = [(one.name, one.registered) for one in records if one.registered]
     variants, contrasts = [v.values for v in study.variants], [c.text for c in study.contrasts]
     reported = terms_of(variant=variants, contrast=contrasts, margin=[study.margin])
+    reported += [f"run {run} {run.identity}" for one in records for run in one.runs]
     lines = registration_lines(found, reported)
     return replace(study, damaged=sources.damage_lines(), registered=lines)
 
