@@ -20,7 +20,6 @@ from transformer_norms.run.machine import commit
 from transformer_norms.storage.files import make_folder, write_bytes
 from transformer_norms.storage.reading import is_there, read_text
 from transformer_norms.sweep.drive import plan_sweep
-from transformer_norms.sweep.planning import new_steps
 from transformer_norms.sweep.question import read_request
 
 
@@ -45,17 +44,15 @@ def register(arguments: Sequence[str]) -> str:
         )
     plan = plan_sweep_of(arguments, "auto", None)
     total = plan.stages.get("all", plan.stages["results"])
-    each = total["runs"] // len(plan.runs)  # runs of a variant
-    steps = each * sum(new_steps(run.config) for run in plan.runs.values())
     content = {
         "sweep": request.name,
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         **commit(),
         "terms": terms,
         "words": [*get_args(Verdict)],
-        "budget": {"steps": steps, **total},
+        "budget": total,
     }
     make_folder(path.parent)
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_bytes(path, sealed(text).encode())
-    return f"{path}: commit it before the first run; {total['runs']:,} runs, {steps:,} steps in all"
+    return f"{path}: commit it before the first run; {total['runs']:,} runs, {total['steps']:,} steps in all"
