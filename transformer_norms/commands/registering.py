@@ -55,4 +55,5 @@ def register(arguments: Sequence[str]) -> str:
     make_folder(path.parent)
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_bytes(path, sealed(text).encode())
-    return f"{path}: commit it before the first run; {total['runs']:,} runs, {total['steps']:,} steps in all"
+    budget = f"{total['runs']:,} runs, {total['steps']:,} steps in all"
+    return f"{path}: commit it before the first run; {budget}"
