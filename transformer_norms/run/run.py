@@ -291,8 +291,11 @@ class Run:
         record.saved = step
         if saved is None:
             return
+        names = [*self.trainer.tensors()]
+        for name in names:  # before one is open, which would name itself in the error of the next
+            saved.check_has(name)
         with ExitStack() as opened:
-            files = {n: opened.enter_context(saved.open(n)) for n in self.trainer.tensors()}
+            files = {name: opened.enter_context(saved.open(name)) for name in names}
             self.trainer.restore(saved.state, files)
         of = saved.path.parents[1]
         after = "" if of == self.folder else f" of {of.name}"
