@@ -198,7 +198,7 @@ def test_copies_that_no_step_takes_are_warned_of():
     for count, lines in (4, 0), (5, 1):  # at 5, 10, 15 and 20
         warnings = compose([*typed[:2], f"{typed[2]}count: {count}}}"]).warnings
         assert len(warnings) == lines
-    assert warnings[0].startswith("trainer.average.count=5 is more than the 4 copies")
+    assert warnings[0].startswith("trainer.average.count=5: 24 steps take only 4 of")
 
 
 def test_a_missing_file_of_a_checkpoint_is_named_alone(stop_at):  # noqa: F811

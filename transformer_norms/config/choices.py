@@ -40,7 +40,6 @@ _INSTEAD = (
     "hydra/launcher=NAME hydra.launcher.KEY=VALUE, and so of hydra/sweeper"
 )
 _STD = ["default", *ROLES]  # what init.std may name
-_WHOLE = (EQUATION, "trainer.branches")  # a group that is one value
 # The keys of a file that another value would make untrue.
 _FIXED = ("type", "formula", "source", "unverified")
 
@@ -153,19 +152,14 @@ def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
         if node is None:  # of an optional key
             node = placed[axis][own.partition(".")[0]] = {}
         held, value = node.get(last), pair.value
-        if isinstance(held, dict) and not _is_replaced(held, pair):
-            if not isinstance(value, dict):
+        if isinstance(held, dict) and pair.key not in (EQUATION, "trainer.branches"):
+            kind = held.get("type")  # whose settings those of another class replace, and none
+            if isinstance(value, dict):
+                value = merge(held, value) if value.get("type", kind) == kind else value
+            elif kind is None:
                 raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
-            value = merge(held, value)
         node[last] = value
     return placed
-
-
-def _is_replaced(held: Mapping[str, Any], pair: Typed) -> bool:
-    """Whether what was typed replaces a group of keys. The settings of a class belong to it: none
-    and another `type` replace them."""
-    typed = pair.value.get("type", held.get("type")) if isinstance(pair.value, dict) else "none"
-    return pair.key in _WHOLE or ("type" in held and typed != held["type"])
 
 
 def _node_at(values: Mapping[str, Any], key: str) -> Any:

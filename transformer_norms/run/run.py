@@ -291,9 +291,8 @@ class Run:
         record.saved = step
         if saved is None:
             return
-        names = [*self.trainer.tensors()]
-        for name in names:  # before one is open, which would name itself in the error of the next
-            saved.check_has(name)
+        # Before one is open, which would name itself in the error of the next.
+        names = [saved.check_has(name).stem for name in self.trainer.tensors()]
         with ExitStack() as opened:
             files = {name: opened.enter_context(saved.open(name)) for name in names}
             self.trainer.restore(saved.state, files)

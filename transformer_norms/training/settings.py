@@ -93,8 +93,7 @@ class TrainerSettings:
 
     @property
     def averaging(self) -> tuple[int, int]:
-        """How many copies of the weights `average` keeps, and how many steps apart. A class with
-        an own __init__ counts as one copy of every step."""
+        """How many copies `average` keeps, and how many steps apart: 1, 1 with an own __init__."""
         if self.average == "none":
             return 0, 1
         from transformer_norms.training.averages import AVERAGES, WindowAverage  # torch

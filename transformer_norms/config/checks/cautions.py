@@ -32,10 +32,7 @@ def cautions(config: Config) -> Iterator[str]:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"
     count, every = config.trainer.averaging
     if count > (taken := steps // every):
-        yield (
-            f"trainer.average.count={count} is more than the {taken} copies that the steps take "
-            f"(trainer.steps={steps}, every={every}); the rest is memory without a use"
-        )
+        yield f"trainer.average.count={count}: {steps} steps take only {taken} of the copies"
     for choice, text in unverified(config, placement).items():
         yield unverified_line(choice, text)
 

@@ -77,11 +77,7 @@ USES = {
     "optimizer": Use(OPTIMIZERS, ("model",), by_position=True),
     "schedule": Use(SCHEDULES, ("step", "steps"), by_position=True),
     "average": Use(
-        AVERAGES,
-        ("model",),
-        {"share": "step", "update": "step skip"},
-        by_position=True,
-        base=WindowAverage,
+        AVERAGES, ("model",), {"share": "step", "update": "step skip"}, True, base=WindowAverage
     ),
     "tracking": Use(TRACKING),
 }
