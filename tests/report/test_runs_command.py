@@ -103,6 +103,15 @@ def test_the_table_fits_a_terminal_and_json_holds_what_it_cuts(study, capsys):
     assert {row["placement"] for row in rows} == set(LOSSES)
 
 
+def test_the_column_of_a_class_is_headed_by_what_it_is(capsys, tmp_path):
+    for seed, average in enumerate(
+        ("{type: ema, decay: 0.9}", "{type: window, count: 2, every: 5}")
+    ):
+        make_run(tmp_path / "runs", config_of([f"trainer.average={average}"], seed), 2.0)
+    assert main([str(tmp_path / "runs")]) == 0
+    assert " average " in capsys.readouterr().out.splitlines()[0]
+
+
 def test_two_runs_side_by_side_have_their_difference_and_no_verdict(study, capsys):
     edit(study["post"], parameters=115072 + 1000, threads=2)
     assert main(["compare", "placement=sandwich", str(study["post"])]) == 0

@@ -13,15 +13,18 @@ from safetensors.torch import load_file
 from short_runs import go, here, rows, same, state, stop_at  # noqa: F401
 from trainers import trainer_of
 
-from transformer_norms import build_model, compose, load
+from transformer_norms import build_model, compose, load, train
 from transformer_norms.commands.sampling import sample
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.explain.explanation import explain
+from transformer_norms.kinds import value_at
 from transformer_norms.plan.plans import plan_run
 from transformer_norms.report.findings import findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import average_notes
 from transformer_norms.run.space import space_left_to_write
 from transformer_norms.sweep.launching import keep_weights_only
+from transformer_norms.training.averages import AVERAGES, WindowAverage
 
 EMA, WINDOW = "{type: ema, decay: 0.8}", "{type: window, count: 3, every: 4}"
 EACH = ["trainer.checkpoint_every=1", "trainer.keep=99", "trainer.precision=fp64"]
@@ -135,6 +138,77 @@ def test_a_wrong_average_is_refused_in_one_line():
         "{type: window, count: 3, every: 4000}": "trainer.average.every: 4000 is not allowed",
     }.items():
         assert refused(compose, [f"trainer.average={typed}"]).startswith(said)
+
+
+TOKENS = ["schedule=wsd", "trainer.tokens=1e6", "trainer.branches={tokens: [1e6, 2e6]}"]
+LINEAR = {"type": "linear", "factor": 4}
+
+
+@pytest.mark.parametrize(
+    ("held", "typed", "wanted"),
+    [
+        ([f"trainer.average={EMA}"], "trainer.average=none", "none"),
+        ([f"trainer.average={EMA}"], f"trainer.average={WINDOW}",
+         {"type": "window", "count": 3, "every": 4}),
+        ([f"trainer.average={WINDOW}"], "trainer.average={type: window, count: 5}",
+         {"type": "window", "count": 5, "every": 4}),
+        ([f"trainer.average={WINDOW}"], "trainer.average={every: 2}",
+         {"type": "window", "count": 3, "every": 2}),
+        (TOKENS, "trainer.branches=none", "none"),
+        (TOKENS, "trainer.branches=[489, 10]", (10, 489)),
+        (["position=rope_yarn"], "position.scaling=none", "none"),
+        (["position=rope_yarn"], "position.scaling={type: linear, factor: 4}", LINEAR),
+    ],
+)  # fmt: skip
+def test_settings_of_another_class_replace_the_saved_ones(held, typed, wanted, tmp_path):
+    (tmp_path / "config.yaml").write_text(to_yaml(compose(held)))
+    config = compose([f"config={tmp_path / 'config.yaml'}", typed])
+    assert value_at(config, typed.partition("=")[0]) == wanted
+
+
+def test_a_finished_branch_is_trained_on_with_other_branches_or_none():
+    origin = go("schedule=wsd", "trainer.branches=[10, 24]")["folder"]
+    typed = [f"continue_from={origin}", "trainer.steps=30"]
+    for branches in ("none", "[24, 30]"):
+        longer = compose([*typed, f"trainer.branches={branches}", "again=true"])
+        assert train(longer)["step"] == 30
+
+
+def test_an_average_of_a_plugin_extends_ours_and_is_explained_in_its_words(monkeypatch):
+    class Latest(WindowAverage):
+        def __init__(self, model, *, count: str) -> None:
+            super().__init__(model, count=1, every=1)
+
+    class Bare:
+        def __init__(self, model) -> None: ...
+        def share(self, step): ...
+        def update(self, step, skip=None): ...
+
+    monkeypatch.setitem(AVERAGES, "latest", Latest)
+    monkeypatch.setitem(AVERAGES, "bare", Bare)
+    line = refused(compose, ["trainer.average={type: bare}"])
+    assert line == "trainer.average.type: bare is not a subclass of WindowAverage"
+    config = compose(["trainer.average={type: latest, count: all}", "model=nano"])
+    assert "evaluated, too: latest (trainer.average=" in str(explain(config, 256, set()))
+    assert plan_run(config, 256).numbers["peak_memory"]
+
+
+def test_copies_that_no_step_takes_are_warned_of():
+    typed = ["trainer.steps=24", "schedule.warmup=4", "trainer.average={type: window, every: 5, "]
+    for count, lines in (4, 0), (5, 1):  # at 5, 10, 15 and 20
+        warnings = compose([*typed[:2], f"{typed[2]}count: {count}}}"]).warnings
+        assert len(warnings) == lines
+    assert warnings[0].startswith("trainer.average.count=5: 24 steps take only 4 of")
+
+
+def test_a_missing_file_of_a_checkpoint_is_named_alone(stop_at):  # noqa: F811
+    stop_at(9)
+    folder = Path(go(f"trainer.average={WINDOW}")["folder"])
+    (lost,) = folder.glob("checkpoints/step-00000009/snapshots.safetensors")
+    lost.unlink()
+    with pytest.raises(ValueError, match="has no snapshots.safetensors") as caught:
+        go(f"trainer.average={WINDOW}")
+    assert str(caught.value).startswith(f"{lost.parent} has no")
 
 
 @pytest.mark.parametrize(("average", "copies"), [(EMA, 1), (WINDOW, 3)])

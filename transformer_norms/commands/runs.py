@@ -159,7 +159,8 @@ def _lines(runs: "DataFrame", keys: Sequence[str]) -> list[str]:
     left = COLUMNS - sum(_width(*column) for column in [*columns.items(), *ends.items()])
     hidden = []
     for key in keys:
-        heading, cells = key.rpartition(".")[2], runs[f"{CHOSEN}{key}"].map(_cell).tolist()
+        heading = key.removesuffix(".type").rpartition(".")[2]
+        cells = runs[f"{CHOSEN}{key}"].map(_cell).tolist()
         heading = key if heading in columns else heading
         if key == "trainer.steps":  # the column `step` has it
             continue

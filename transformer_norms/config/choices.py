@@ -152,10 +152,12 @@ def place(values: dict[str, Any], pairs: Iterable[Typed]) -> dict[str, Any]:
         if node is None:  # of an optional key
             node = placed[axis][own.partition(".")[0]] = {}
         held, value = node.get(last), pair.value
-        if isinstance(held, dict) and pair.key != EQUATION:
-            if not isinstance(value, dict):
+        if isinstance(held, dict) and pair.key not in (EQUATION, "trainer.branches"):
+            kind = held.get("type")  # whose settings those of another class replace, and none
+            if isinstance(value, dict):
+                value = merge(held, value) if value.get("type", kind) == kind else value
+            elif kind is None:
                 raise ConfigError(f"{pair}: {pair.text} is not allowed; it is a group of keys")
-            value = merge(held, value)
         node[last] = value
     return placed
 

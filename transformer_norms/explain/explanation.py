@@ -325,7 +325,7 @@ def parameters(anatomy: Anatomy) -> Section:
     if not decays["matrices"]:
         remarks.append("weights are not decayed, since a constraint holds their length")
     if (average := config.trainer.average) != "none":
-        formula = str(getdoc(AVERAGES[average.type])).splitlines()[0]
+        formula = (AVERAGES[average.type].__doc__ or average.type).strip().partition("\n")[0]
         remarks.append(f"evaluated, too: {formula} (trainer.average={{{show(average)}}})")
     heads = ("where", "group", "tensors", "parameters", "peak rate", "weight decay")
     return Section("Parameters, rates and decay", facts, remarks, heads)

@@ -81,7 +81,7 @@ def memory_of(stage: Stage, layout: StepLayout) -> Memory:
     """Returns what a device holds: weights, moments and average once, and gradients for each
     replica. The stage rehearses one micro-batch."""
     passes = stage.rehearse(layout.sequences, layout.pieces)
-    average = Counter(average=stage.config.trainer.average_copies * stage.weights)
+    average = Counter(average=stage.config.trainer.averaging[0] * stage.weights)
     kept = Counter({part: stage.update[part] for part in ("weights", "moments")}) + average
     micro_batch = Counter({part: size for part, size in passes.items() if part not in kept})
     weights = stage.weights

@@ -15,6 +15,7 @@ from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
 from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
+from transformer_norms.kinds import plain
 from transformer_norms.progress import Live, say
 from transformer_norms.run import identity
 from transformer_norms.run.folder import (
@@ -153,7 +154,8 @@ class Plan:
                 f"{typed}: type a later trainer.steps too; that run ended at step "
                 f"{before.trainer.steps}"
             )
-        longer = compose([*again, f"trainer.steps={steps}"])
+        others = as_typed("trainer.branches", plain(self.config.trainer.branches))
+        longer = compose([*again, f"trainer.steps={steps}", others])
         self._check_settings(typed, summary, longer)
         if files := diff(summary.source, self.code):
             line = f"{typed}: run by other code ({files_text([*files])}), and continued by this one"

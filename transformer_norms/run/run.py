@@ -297,8 +297,10 @@ class Run:
         record.saved = step
         if saved is None:
             return
+        # Before one is open, which would name itself in the error of the next.
+        names = [saved.check_has(name).stem for name in self.trainer.tensors()]
         with ExitStack() as opened:
-            files = {n: opened.enter_context(saved.open(n)) for n in self.trainer.tensors()}
+            files = {name: opened.enter_context(saved.open(name)) for name in names}
             self.trainer.restore(saved.state, files)
         of = saved.path.parents[1]
         after = "" if of == self.folder else f" of {of.name}"

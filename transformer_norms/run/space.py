@@ -59,7 +59,7 @@ def check_metrics_size(config: Config) -> None:
 def _checkpoint_size(config: Config, vocab_size: int) -> int:
     shapes = [parameter.shape for parameter in _parameters(config, vocab_size)]
     number = 8 if config.trainer.precision == "fp64" else 4
-    averaged = config.trainer.average_copies
+    averaged, _ = config.trainer.averaging
     copies = 3 + averaged + (averaged > 1)  # weights, two moments, an average, its snapshots
     weights = copies * number * sum(shape.numel() for shape in shapes)
     return int(_MARGIN * weights) + _PER_TENSOR * copies * len(shapes) + 6 * _FILE

@@ -92,9 +92,14 @@ class TrainerSettings:
         return self.branches if isinstance(self.branches, tuple) else ()
 
     @property
-    def average_copies(self) -> int:
-        """How many copies of the weights `average` needs."""
-        return 0 if self.average == "none" else self.average.get("count", 1)
+    def averaging(self) -> tuple[int, int]:
+        """How many copies `average` keeps, and how many steps apart: 1, 1 with an own __init__."""
+        if self.average == "none":
+            return 0, 1
+        from transformer_norms.training.averages import AVERAGES, WindowAverage  # torch
+
+        windowed = AVERAGES[self.average["type"]].__init__ is WindowAverage.__init__
+        return (self.average["count"], self.average["every"]) if windowed else (1, 1)
 
     def __post_init__(self) -> None:
         if self.batch_size % self.accumulation:

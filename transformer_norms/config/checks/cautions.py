@@ -30,6 +30,9 @@ def cautions(config: Config) -> Iterator[str]:
     warmup, steps = config.schedule.get("warmup", 0), config.trainer.steps
     if warmup >= steps:
         yield f"schedule.warmup={warmup} is as long as trainer.steps={steps}: the rate never peaks"
+    count, every = config.trainer.averaging
+    if count > (taken := steps // every):
+        yield f"trainer.average.count={count}: {steps} steps take only {taken} of the copies"
     for choice, text in unverified(config, placement).items():
         yield unverified_line(choice, text)
 

@@ -172,7 +172,7 @@ def _of_trainer(config: Config) -> Iterator[str]:
         yield f"{line}; type one of them, or trainer.branches=none"
     if trainer.qk_clip != "none" and not hasattr(ATTENTIONS[kind], "largest"):
         yield f"trainer.qk_clip: {trainer.qk_clip:g} is not allowed; attention={kind} has no logits"
-    if trainer.average != "none" and (every := trainer.average.get("every", 1)) > trainer.steps:
+    if (every := trainer.averaging[1]) > trainer.steps:
         yield f"trainer.average.every: {every} is not allowed; the run has {trainer.steps} steps"
     cut = {
         "parallel=fsdp": config.parallel.type == "fsdp",

@@ -21,7 +21,7 @@ from transformer_norms.model.position import POSITIONS, SCALINGS
 from transformer_norms.names import Registry, unknown
 from transformer_norms.norms import NORMS
 from transformer_norms.norms.stated import check_formula, is_fault
-from transformer_norms.training.averages import AVERAGES
+from transformer_norms.training.averages import AVERAGES, WindowAverage
 from transformer_norms.training.loss import LOSSES
 from transformer_norms.training.optimizer import OPTIMIZERS
 from transformer_norms.training.schedule import SCHEDULES
@@ -33,7 +33,7 @@ class Use:
     """The use of what a registry holds: the arguments that the builder supplies besides the node's
     own settings, by name or by position, the methods that are called later, each with its
     arguments, and the attributes that are read. `offered` arguments are supplied to a class that
-    takes them."""
+    takes them. `base` is the class that it should extend."""
 
     registry: Registry
     supplied: tuple[str, ...] = ()
@@ -41,6 +41,7 @@ class Use:
     by_position: bool = False
     offered: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
+    base: type = object
 
 
 USES = {
@@ -75,7 +76,9 @@ USES = {
     "loss": Use(LOSSES, (), {"__call__": "logits targets"}),
     "optimizer": Use(OPTIMIZERS, ("model",), by_position=True),
     "schedule": Use(SCHEDULES, ("step", "steps"), by_position=True),
-    "average": Use(AVERAGES, ("model",), {"update": "step skip"}, by_position=True),
+    "average": Use(
+        AVERAGES, ("model",), {"share": "step", "update": "step skip"}, True, base=WindowAverage
+    ),
     "tracking": Use(TRACKING),
 }
 
@@ -153,6 +156,8 @@ def check_registered(
 def _check_use(key: str, thing: Any, use: Use) -> None:
     """Raises ConfigError if the builder cannot supply its arguments, or if a method that the
     program calls is missing or takes other arguments."""
+    if not (use.base is object or inspect.isclass(thing) and issubclass(thing, use.base)):
+        raise ConfigError(f"{key} is not a subclass of {use.base.__name__}")
     for name in (name for name in use.attributes if not hasattr(thing, name)):
         raise ConfigError(f"{key} has no attribute {name}")
     if "__call__" in use.methods and not inspect.isclass(thing):
