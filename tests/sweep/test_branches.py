@@ -14,6 +14,7 @@ from short_runs import here, same, stop_at  # noqa: F401
 from transformer_norms import cli, compose
 from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.config.building import build_schedulers
+from transformer_norms.run import run as running
 from transformer_norms.sweep.question import read_request
 from transformer_norms.training.schedule import SCHEDULES, shared_steps
 from transformer_norms.training.trainer import Trainer
@@ -278,6 +279,24 @@ def test_what_a_kill_or_a_user_left_with_a_branch_fails_no_run():
     (folder / "notes.txt").write_text("mine")
     assert branch(20)["status"] == "finished"
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+def test_a_branch_that_is_removed_before_it_is_read_is_trained_again(monkeypatch, steps, capsys):
+    choose = running.Run._choose_checkpoint
+
+    def choose_and_lose(self, before):
+        saved = choose(self, before)
+        if saved is not None:
+            shutil.rmtree(saved.path)
+        return saved
+
+    branch(10)
+    monkeypatch.setattr(running.Run, "_choose_checkpoint", choose_and_lose)
+    del steps[:]
+    run = branch(20)
+    assert (steps, run["branched_from"]) == ([*range(20)], None)
+    assert "was removed" in capsys.readouterr().err
+    check_equal(run, separate(20))
 
 
 def test_horizons_from_the_longest_on_keep_no_state():

@@ -299,10 +299,18 @@ class Run:
             return
         # Before one is open, which would name itself in the error of the next.
         names = [saved.check_has(name).stem for name in self.trainer.tensors()]
-        with ExitStack() as opened:
-            files = {name: opened.enter_context(saved.open(name)) for name in names}
-            self.trainer.restore(saved.state, files)
         of = saved.path.parents[1]
+        try:
+            with ExitStack() as opened:
+                files = {name: opened.enter_context(saved.open(name)) for name in names}
+                self.trainer.restore(saved.state, files)
+        except FileNotFoundError:  # another process has removed it since it was chosen
+            if saved.path.parent.name != checkpoint.BRANCHES:
+                raise
+            say(f"the first steps are trained again: {path_text(saved.path)} was removed")
+            record.summary = replace(record.summary, branched_from=None, branch_step=None)
+            self._restore(None)
+            return
         after = "" if of == self.folder else f" of {of.name}"
         say(f"{path_text(self.folder)} goes on from step {saved.step}{after}")
 
