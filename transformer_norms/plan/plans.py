@@ -170,7 +170,7 @@ def plan_sweep_of(arguments: Sequence[str], device: str, vocab: int | None) -> S
     if tuning := tune.budget * len(tune.seed):
         seeds = {"tuning": tuning, **seeds, "all": tuning + results}
         shared |= dict.fromkeys(("tuning", "all"), len(tune.points) * len(tune.seed))
-    stages = {}
+    stages: dict[str, dict[str, float]] = {}
     for stage, n in seeds.items():
         stages[stage] = dict.fromkeys(("runs", "steps", "tokens", "flops"), 0)
         for run in runs.values():
