@@ -11,8 +11,9 @@ from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.horizons import at_text
 from transformer_norms.report.left_out import left_out_lines, run_warnings
-from transformer_norms.report.measured.cost import cost_cells
+from transformer_norms.report.measured.cost import cost_ratio, gpu_memory, seconds_price
 from transformer_norms.report.scatter import scatter_notes
 from transformer_norms.report.study import RATE, TUNED_ON, Study, Variant, read_rows
 from transformer_norms.report.texts import render_lines
@@ -38,6 +39,7 @@ _HEADINGS = {
 }  # fmt: skip
 CONTRAST_HEADINGS = _HEADINGS | {"difference": "value"}
 AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
+_MOST_REASONS = 3
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
 
 
@@ -61,7 +63,9 @@ def filled_columns(
 def _headings(findings: Findings) -> dict[str, str]:
     """The heading of each of _COLUMNS."""
     tuned, loss = findings.study.rate or "", f"{findings.study.loss_name}, mean ± sd"
-    return {name: name for name in _COLUMNS} | _HEADINGS | {"tuned": tuned, "loss": loss}
+    difference = f"difference{at_text(findings.study.at)}"
+    own = {"tuned": tuned, "loss": loss, "difference": difference}
+    return {name: name for name in _COLUMNS} | _HEADINGS | own
 
 
 def _row(findings: Findings, variant: Variant) -> dict[str, str]:
@@ -84,8 +88,15 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
 
 
 def price_cells(findings: Findings, name: str) -> dict[str, str]:
-    price = findings.prices.get(name)
-    return {"saved": price_text(price), **cost_cells(findings, name)} if price else {}
+    """The cells of a variant that has a price."""
+    if not (price := findings.prices.get(name)):
+        return {}
+    study, pair = findings.study, findings.study.asked[name].pair or ()
+    step_time, net = seconds_price(study, pair, price)
+    memory = cost_ratio(study, *map(study.variant, pair), gpu_memory)
+    cells = {"step_time": step_time and str(step_time), "peak_memory": memory and str(memory),
+             "net": net and price_text(net)}  # fmt: skip
+    return {"saved": price_text(price)} | {key: cell for key, cell in cells.items() if cell}
 
 
 def mean_text(outcomes: Outcomes) -> str:
@@ -126,9 +137,12 @@ def contrast_table(findings: Findings) -> Table:
         lacking = "no value" if contrast.text in findings.budgets else "no results"
         seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, lacking)
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
-        rows.append(row | (comparison_cells(c) if c else {}) | price_cells(findings, contrast.text))
+        price = findings.prices.get(contrast.text)
+        saved = {"saved": price_text(price)} if price else {}
+        rows.append(row | (comparison_cells(c) if c else {}) | saved)
     names = "contrast seeds difference interval bounds p detectable saved verdict".split()
-    return filled_columns(rows, CONTRAST_HEADINGS, names)
+    value = {"difference": f"value{at_text(findings.study.at)}"}
+    return filled_columns(rows, CONTRAST_HEADINGS | value, names)
 
 
 def _probability(value: float | None) -> str:
@@ -151,7 +165,13 @@ def summary_lines(findings: Findings) -> list[str]:
     warnings = [f"warning of {warning}" for warning in run_warnings(findings.study)]
     reasons = [f"{name} ({one.reasons})" for name, one in findings.outcomes.items() if one.failed]
     told = [f"failed to train: {', '.join(reasons)}"] if reasons else []
+    if at := at_text(findings.study.at):
+        told.append(f"differences and verdicts are{at}")
+    lacking = dict.fromkeys(one.lacking for one in findings.budgets.values() if one.lacking)
     told += [
+        *[f"no value{at}: {reason}" for reason in [*lacking][:_MOST_REASONS]],
+        *[f"no value{at}: {len(lacking) - _MOST_REASONS} reasons more, in the report"]
+        * (len(lacking) > _MOST_REASONS),
         *left_out_lines(findings.study, by_name=False),
         *unasked,
         *findings.study.registered,
@@ -161,7 +181,7 @@ def summary_lines(findings: Findings) -> list[str]:
     damaged = findings.study.damaged  # in one line each, as an error would be
     notes = [line for note in told for line in ([note] if note in damaged else wrap_text(note))]
     contrasts = contrast_table(findings)
-    shown = {name: contrasts[name] for name in _OF_A_CONTRAST if name in contrasts}
+    shown = {name: cells for name, cells in contrasts.items() if name.startswith(_OF_A_CONTRAST)}
     prices = {name: price_text(price) for name, price in findings.prices.items()}
     priced = {"price of": [*prices], _HEADINGS["saved"]: [*prices.values()]} if prices else {}
     others = [line for one in (shown, priced) if one for line in wrapped_table(rows_of(one))]

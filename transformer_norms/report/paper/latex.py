@@ -7,7 +7,7 @@ from typing import Any
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.report import table as tables
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.measured.cost import net_price
+from transformer_norms.report.horizons import at_text
 from transformer_norms.report.measured.stability import STABILITY_NOTES, stability_table
 from transformer_norms.report.paper.citations import bibliography, choices_of, entries_of
 from transformer_norms.report.scope import regime
@@ -82,7 +82,7 @@ def _short_row(findings: Findings, variant: Variant, best: set[str]) -> dict[str
     return {
         "variant": escape_latex(variant.name),
         _LOSS: loss,
-        "difference": latex_cell(difference),
+        f"difference{at_text(findings.study.at)}": latex_cell(difference),
         **{heading: latex_cell(prices.get(name, "")) for name, heading in _PRICES.items()},
         "verdict": escape_latex(tables.verdict_words(findings, variant)),
         "$n$": f"${outcomes.ended}$",
@@ -96,14 +96,19 @@ def _caption_words(findings: Findings) -> list[str]:
     names = {variant.baseline for variant in findings.compared}
     if names:
         baseline = names.pop() if len(names) == 1 else "its baseline"
-        words += [f"difference: the loss - that of {baseline}, over the seeds that both have"]
+        at = at_text(findings.study.at)
+        words += [f"difference{at}: the loss - that of {baseline}, over the seeds that both have"]
     if count := findings.compared_together:
         together = plural(count, "comparison")
         words += [f"verdict: by an interval for {together} at once, tuning error included"]
     if findings.prices:
-        words += ["tokens saved: the share with which the better one reaches the other one's loss"]
-    if any(net_price(findings, name) for name in findings.prices):
-        words += ["step time: the baseline's is 0; median and quartiles over pairs of seeds"]
+        words += [
+            "tokens saved: the share with which the better one reaches the other one's loss, with "
+            "the interval that follows from that of the verdict",
+            "step time: the baseline's is 0; median and quartiles over the pairs of all horizons",
+            "seconds saved: 1 - (share of tokens needed) x (ratio of step times). In brackets is "
+            "the interval of tokens saved at the quartiles of this ratio, not a 95 % interval",
+        ]
     return words
 
 
