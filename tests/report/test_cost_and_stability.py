@@ -157,7 +157,9 @@ def test_seconds_saved_are_those_of_the_better_one_for_the_same_loss(saved):
     for seed in PRE:
         edit(folder("pre", seed), seconds=40.0)
         edit(folder("post", seed), seconds=44.0)
-    net = seconds_price(found().study, ("post", "pre"), Price(1e6, saved, None, saved))[1]
+    study = found().study
+    sides = map(study.variant, ("post", "pre"))
+    net = seconds_price(study, *sides, Price(1e6, saved, None, saved))[1]
     assert net.low is None
     if saved is None:
         assert net.saved is None

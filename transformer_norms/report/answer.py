@@ -18,7 +18,8 @@ from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.horizons import at_text
 from transformer_norms.report.measured.cost import seconds_price
-from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.study import Variant
+from transformer_norms.report.table import branch_note
 from transformer_norms.report.tuning_audit import caveats, same_data_note
 
 Groups = dict[Verdict, list[Variant]]
@@ -48,21 +49,10 @@ def answer(findings: Findings) -> Answer:
         findings.study.unasked,
         "Each variant is compared with its baseline, and not with the others." * others,
         same_data_note(findings.study),
-        _branch_note(findings.study),
+        branch_note(findings.study),
         *findings.study.registered,
     ]
     return Answer(_lead(findings, groups), groups, [*filter(None, notes)])
-
-
-def _branch_note(study: Study) -> str:
-    """Says that horizons share first steps, and what follows from it."""
-    branches = sum(run.summary.branched_from is not None for run in study.results)
-    results = plural(len(study.results), "result")
-    line = (
-        f"{branches} of {results} began from the last step that they share with a shorter horizon, "
-        "so losses of two horizons at one seed are not independent."
-    )
-    return line if branches else ""
 
 
 def sentence(findings: Findings, variant: Variant) -> str:
@@ -103,7 +93,7 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     price = findings.prices.get(name)
     clause = []
     if price and contrast.pair:
-        net = seconds_price(study, contrast.pair, price)[1]
+        net = seconds_price(study, variants[0], variants[1], price)[1]
         clause = [price_clause(price, *contrast.pair)]
         clause += [price_clause(net, *contrast.pair, unit="seconds")] if net else []
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]

@@ -6,7 +6,7 @@ from math import isinf
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import plural, price_text
+from transformer_norms.comparison.sentences import listed, plural, price_text
 from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
@@ -39,7 +39,6 @@ _HEADINGS = {
 }  # fmt: skip
 CONTRAST_HEADINGS = _HEADINGS | {"difference": "value"}
 AFTER_MEAN = "mean ± standard deviation (sd) over seeds"
-_MOST_REASONS = 3
 _OF_A_CONTRAST = ("contrast", "seeds", "value", "verdict")  # columns for a terminal
 
 
@@ -91,12 +90,12 @@ def price_cells(findings: Findings, name: str) -> dict[str, str]:
     """The cells of a variant that has a price."""
     if not (price := findings.prices.get(name)):
         return {}
-    study, pair = findings.study, findings.study.asked[name].pair or ()
-    step_time, net = seconds_price(study, pair, price)
-    memory = cost_ratio(study, *map(study.variant, pair), gpu_memory)
-    cells = {"step_time": step_time and str(step_time), "peak_memory": memory and str(memory),
-             "net": net and price_text(net)}  # fmt: skip
-    return {"saved": price_text(price)} | {key: cell for key, cell in cells.items() if cell}
+    study = findings.study
+    variant, baseline = map(study.variant, study.asked[name].pair or ())
+    step_time, net = seconds_price(study, variant, baseline, price)
+    memory = cost_ratio(study, variant, baseline, gpu_memory)
+    cells = {"step_time": step_time, "peak_memory": memory, "net": net and price_text(net)}
+    return {"saved": price_text(price)} | {key: str(one) for key, one in cells.items() if one}
 
 
 def mean_text(outcomes: Outcomes) -> str:
@@ -106,11 +105,12 @@ def mean_text(outcomes: Outcomes) -> str:
 
 def comparison_cells(comparison: Comparison) -> dict[str, str]:
     """The cells of a comparison."""
+    p = comparison.p
     return {
         "difference": show(comparison.difference, "+.4f"),
         "interval": _ends_text(comparison.interval),
         "bounds": _ends_text(comparison.bounds),
-        "p": _probability(comparison.p),
+        "p": "below 0.001" if p is not None and p < 0.001 else show(p, ".3f"),
         "detectable": number(comparison.detectable),
     }
 
@@ -145,10 +145,6 @@ def contrast_table(findings: Findings) -> Table:
     return filled_columns(rows, CONTRAST_HEADINGS | value, names)
 
 
-def _probability(value: float | None) -> str:
-    return "below 0.001" if value is not None and value < 0.001 else show(value, ".3f")
-
-
 def summary_lines(findings: Findings) -> list[str]:
     """The table for a terminal: a line for each variant, of at most 80 columns, the contrasts, and
     the n-grams. `seeds` are those that have ended, of those that were planned."""
@@ -165,13 +161,12 @@ def summary_lines(findings: Findings) -> list[str]:
     warnings = [f"warning of {warning}" for warning in run_warnings(findings.study)]
     reasons = [f"{name} ({one.reasons})" for name, one in findings.outcomes.items() if one.failed]
     told = [f"failed to train: {', '.join(reasons)}"] if reasons else []
-    if at := at_text(findings.study.at):
-        told.append(f"differences and verdicts are{at}")
-    lacking = dict.fromkeys(one.lacking for one in findings.budgets.values() if one.lacking)
+    at = at_text(findings.study.at)
+    lacking = list(dict.fromkeys(one.lacking for one in findings.budgets.values() if one.lacking))
+    told += [f"differences and verdicts are{at}"] if at else []
     told += [
-        *[f"no value{at}: {reason}" for reason in [*lacking][:_MOST_REASONS]],
-        *[f"no value{at}: {len(lacking) - _MOST_REASONS} reasons more, in the report"]
-        * (len(lacking) > _MOST_REASONS),
+        *([f"no value{at}: {listed(lacking, 3)}"] if lacking else []),
+        *filter(None, [branch_note(findings.study)]),
         *left_out_lines(findings.study, by_name=False),
         *unasked,
         *findings.study.registered,
@@ -179,7 +174,11 @@ def summary_lines(findings: Findings) -> list[str]:
         *regime_notes(findings),
     ]
     damaged = findings.study.damaged  # in one line each, as an error would be
-    notes = [line for note in told for line in ([note] if note in damaged else wrap_text(note))]
+    notes = [
+        line
+        for note in filter(None, told)
+        for line in ([note] if note in damaged else wrap_text(note))
+    ]
     contrasts = contrast_table(findings)
     shown = {name: cells for name, cells in contrasts.items() if name.startswith(_OF_A_CONTRAST)}
     prices = {name: price_text(price) for name, price in findings.prices.items()}
@@ -296,7 +295,17 @@ def origin_notes(study: Study) -> list[str]:
         several = len(counts) > 1
         texts = [f"{text} ({count} runs)" if several else text for text, count in counts]
         notes.append(f"{name}: {'; '.join(texts)}")
-    return [*notes, "run by run: results.csv"]
+    return [*notes, *filter(None, [branch_note(study)]), "run by run: results.csv"]
+
+
+def branch_note(study: Study) -> str:
+    """Says that horizons share first steps, and what follows from it."""
+    branches = sum(run.summary.branched_from is not None for run in study.results)
+    line = (
+        f"{branches} of {plural(len(study.results), 'result')} began from the last step that they "
+        "share with a shorter horizon, so losses of two horizons at one seed are not independent."
+    )
+    return line if branches else ""
 
 
 def _origin(run: SavedRun) -> dict[str, str]:

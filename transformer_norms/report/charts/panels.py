@@ -101,7 +101,7 @@ def panels(
 
 
 def difference_panel(title: str, rows: Sequence[Row], margin: float, at: str = "") -> Panel:
-    draw = partial(draw_difference_rows, rows=rows, margin=margin, at=at)
+    draw = partial(draw_difference_rows, rows=rows, margin=margin, budget=at)
     names = [name for _, name, _ in rows]
     return Panel("differences", "differences", title, draw, names, above=LEGEND)
 

@@ -8,18 +8,16 @@ pairs of runs. The reading moves by so much at a quartile of the ratio; that is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean, median
+from operator import attrgetter
+from statistics import fmean
 
 from transformer_norms.comparison.price import LossCurve
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.comparison.verdict import Side, Sides
-from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.horizons.prices import horizon_of, loss_curves
-from transformer_norms.report.measured.cost import CostRatio, cost_ratio
+from transformer_norms.report.measured.cost import cost_ratio
 from transformer_norms.report.study import Study, Variant
-from transformer_norms.run.reader import SavedRun
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ def at_equal_budgets(
     Raises ConfigError if the cost of a run is not recorded.
     """
     for run in (run for v in study.variants for run in v.ended if run.finished):
-        if not (_spent(study, run) and run.summary.tokens):
+        if not (getattr(run.summary, study.at) and run.summary.tokens):
             raise ConfigError(f"--at {study.at}: {run.folder} has no record of its {study.at}")
     curves = loss_curves(study, sides)
     read: dict[str, Sides] = {}
@@ -53,64 +51,42 @@ def at_equal_budgets(
             continue
         coefficients = study.asked[name].coefficients
         variants = [study.variant(one) for one in coefficients]
-        found: list[Side] = []
-        lacking: list[str] = []
-        shares: dict[str, float] = {}
-        for variant in variants:
-            ratio = _ratio_to_cheapest(study, variant, variants)
-            if isinstance(ratio, str):
-                lacking.append(ratio)
-                continue
-            shares[variant.name] = 1 / ratio.median
-            side = _reading(variant, curves[variant.name], ratio)
-            if isinstance(side, str):
-                lacking.append(side)
-            else:
-                found.append(side._replace(coefficient=coefficients[variant.name]))
+        readings = {v.name: _reading(study, v, variants, curves[v.name]) for v in variants}
+        lacking = dict.fromkeys(side for _, side in readings.values() if isinstance(side, str))
+        found = [
+            side._replace(coefficient=coefficients[one])
+            for one, (_, side) in readings.items()
+            if isinstance(side, Side)
+        ]
         read |= {} if lacking else {name: found}
-        budgets[name] = EqualBudget(shares, "; ".join(dict.fromkeys(lacking)))
+        shares = {one: share for one, (share, _) in readings.items()}
+        budgets[name] = EqualBudget(shares, "; ".join(lacking))
     return read, budgets
 
 
-def _spent(study: Study, run: SavedRun) -> float | None:
-    return getattr(run.summary, study.at)
-
-
-def _ratio_to_cheapest(study: Study, variant: Variant, variants: list[Variant]) -> CostRatio | str:
-    """What a variant spent, divided by the least that one of its horizon spent; or why it is not
-    known."""
-    horizons = grouped(variants, lambda v: {key: v.values.get(key) for key in HORIZONS})
-    ratios: list[CostRatio] = []
-    for other in next(together for together in horizons if variant in together):
-        if study.at == "seconds":
-            ratio = cost_ratio(study, variant, other, lambda run: _spent(study, run))
-        else:  # exact, whatever the machine
-            mine, theirs = (
-                median(_spent(study, run) or 0 for run in one.ended if run.finished)
-                for one in (variant, other)
-            )
-            ratio = CostRatio(*[mine / theirs] * 3)
-        if ratio is None:
-            return f"seconds need {FEWEST} pairs of runs"
-        if ratio.apart:
-            return f"the seconds of {' and '.join(v.name for v in variants)} are {ratio}"
-        ratios.append(ratio)
-    return max(ratios, key=lambda ratio: (ratio.median, ratio.high))
-
-
-def _reading(variant: Variant, curve: LossCurve, ratio: CostRatio) -> Side | str:
-    """The side of a variant at its budget, or why there is none. The distance to the reading at the
-    farther one of the quartiles is part of its slack."""
-    horizon = horizon_of(variant) or 0
+def _reading(
+    study: Study, variant: Variant, variants: list[Variant], curve: LossCurve
+) -> tuple[float, Side | str]:
+    """The share of its tokens that the smallest budget of the variants of its horizon buys, and its
+    side there, or why there is none."""
+    found = [
+        cost_ratio(study, variant, v, attrgetter(f"summary.{study.at}"), study.at != "seconds")
+        for v in variants
+        if v.horizon == variant.horizon
+    ]
+    if lacking := [one for one in found if not one or one.apart]:
+        why = f"are {lacking[0]}" if lacking[0] else f"need {FEWEST} pairs of runs"
+        return 1.0, f"the {study.at} of {' and '.join(v.name for v in variants)} {why}"
+    ratio = max(filter(None, found), key=lambda one: (one.median, one.high))
     sides: list[Side] = []
     for one in (ratio.median, ratio.low, ratio.high):
-        tokens = horizon * min(1.0, 1 / one)
+        tokens = (horizon_of(variant) or 0) * min(1.0, 1 / one)
         if not (side := curve.side_at(tokens)):
-            return _lack(variant.name, curve, tokens)
+            return 1 / ratio.median, _lack(variant.name, curve, tokens)
         sides.append(side)
     read, *ends = (fmean(side.outcomes.losses.values()) for side in sides)
-    far = max(abs(end - read) for end in ends)
-    return sides[0]._replace(tuning_slack=sides[0].tuning_slack + far)
+    slack = sides[0].tuning_slack + max(abs(end - read) for end in ends)
+    return 1 / ratio.median, sides[0]._replace(tuning_slack=slack)
 
 
 def _lack(name: str, curve: LossCurve, tokens: float) -> str:

@@ -5,13 +5,13 @@ heat of a machine change from run to run.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from transformer_norms.comparison.price import Price
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.summary import ELSEWHERE
@@ -49,34 +49,26 @@ def gpu_memory(run: SavedRun) -> float | None:
     return None if run.value("trainer.device") == "cpu" else run.summary.peak_memory
 
 
-def cost_ratio(study: Study, variant: Variant, baseline: Variant, cost: Cost) -> CostRatio | None:
+def cost_ratio(
+    study: Study, variant: Variant, baseline: Variant, cost: Cost, exact: bool = False
+) -> CostRatio | None:
     """The ratio of a cost over all horizons that both kinds of variants share. None with fewer
-    than FEWEST pairs of runs that have it."""
+    than FEWEST pairs of runs that have it. An `exact` cost is the same on all machines."""
     pairs: list[tuple[SavedRun, SavedRun]] = []
-    ratios: list[float] = []
-    for one, other in _at_shared_horizons(study, variant, baseline):
-        ours, theirs = (
-            {run.seed: (run, value) for run in side.ended if run.finished and (value := cost(run))}
-            for side in (one, other)
-        )
-        seeds = sorted(ours.keys() & theirs.keys())
-        pairs += [(ours[seed][0], theirs[seed][0]) for seed in seeds]
-        ratios += [ours[seed][1] / theirs[seed][1] for seed in seeds]
-    if len(ratios) < FEWEST:
+    kinds = ([v for v in study.variants if v.kind == one.kind] for one in (variant, baseline))
+    for variants in product(*kinds):
+        if variants[0].horizon == variants[1].horizon:
+            ours, theirs = (
+                {run.seed: run for run in one.ended if run.finished and cost(run)}
+                for one in variants
+            )
+            pairs += [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    if len(pairs) < (1 if exact else FEWEST):
         return None
-    if apart := _differing_conditions([run for pair in pairs for run in pair]):
+    if not exact and (apart := _differing_conditions([run for pair in pairs for run in pair])):
         return CostRatio(apart=apart)
+    ratios = [(cost(one) or 0) / (cost(other) or 1) for one, other in pairs]
     return CostRatio(*np.quantile(ratios, (0.25, 0.5, 0.75)).tolist())
-
-
-def _at_shared_horizons(study: Study, *kinds: Variant) -> list[tuple[Variant, Variant]]:
-    none = dict.fromkeys(HORIZONS)
-    first, second = (
-        {str([v.values.get(key) for key in none]): v for v in study.variants
-         if v.values | none == kind.values | none}
-        for kind in kinds
-    )  # fmt: skip
-    return [(first[at], second[at]) for at in first if at in second]
 
 
 def _differing_conditions(runs: Sequence[SavedRun]) -> list[str]:
@@ -96,11 +88,11 @@ def _differing_conditions(runs: Sequence[SavedRun]) -> list[str]:
 
 
 def seconds_price(
-    study: Study, pair: Sequence[str], price: Price
+    study: Study, variant: Variant, baseline: Variant, price: Price
 ) -> tuple[CostRatio | None, Price | None]:
     """The ratio of the step times of a pair, and its price in seconds: at the median of the ratio,
     and for the ends of the interval at its quartiles. None where these are not known."""
-    ratio = cost_ratio(study, *map(study.variant, pair), step_seconds)
+    ratio = cost_ratio(study, variant, baseline, step_seconds)
     if ratio is None or ratio.apart:
         return ratio, None
 
@@ -110,5 +102,5 @@ def seconds_price(
         left = ratio * (1 - share if share > 0 else 1 / (1 + share))  # for the same loss
         return 1 - left if left < 1 else 1 / left - 1
 
-    ends = {"low": saved(price.low, ratio.high), "high": saved(price.high, ratio.low)}
-    return ratio, replace(price, saved=saved(price.saved, ratio.median), **ends)
+    low, high = saved(price.low, ratio.high), saved(price.high, ratio.low)
+    return ratio, Price(price.horizon, saved(price.saved, ratio.median), low, high)

@@ -29,7 +29,9 @@ def stability_table(findings: Findings) -> Table:
     audited = {audit.variant.name: audit for audit in audits(study)}
     if any(len(audit.training) < len(audit.outcomes) for audit in audited.values()):
         tuned = [audited.get(name) for name in spikes]
-        columns[_TRAIN] = [_share_text(audit) if audit else "" for audit in tuned]
+        columns[_TRAIN] = [
+            f"{len(audit.training)} of {len(audit.outcomes)}" if audit else "" for audit in tuned
+        ]
         columns[_EDGE] = [edge_text(audit) if audit else "" for audit in tuned]
     return columns if len(columns) > 1 else {}
 
@@ -52,7 +54,3 @@ def edge_text(audit: Audit) -> str:
     factors = [rate / best for rate in (edge, *sorted(failed)[:1])]
     text = " to ".join(f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in factors)
     return text if failed else f"at least {text}"
-
-
-def _share_text(audit: Audit) -> str:
-    return f"{len(audit.training)} of {len(audit.outcomes)}"
