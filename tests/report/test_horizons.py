@@ -89,6 +89,8 @@ def test_at_an_equal_budget_the_dearer_variant_is_read_at_what_the_budget_buys(s
     ) in lines
     assert "tokens saved" not in lines
     assert " at equal " in answer(found).lead
+    for file in ("table.md", "table.tex", "report.html"):
+        assert f"difference at equal {field}" in (study / file).read_text()
 
 
 def test_the_quartiles_of_the_ratio_of_seconds_widen_the_bounds_of_the_comparison(study):
@@ -141,7 +143,7 @@ def test_at_equal_tokens_variants_may_differ_in_their_batches(tmp_path, monkeypa
         size = 1 + ("batch_size: 32" in file.with_name("config.yaml").read_text())
         changed = {"tokens": summary["tokens"] * size, "batch_chain": f"{size}"}
         file.write_text(json.dumps(summary | changed))
-    with pytest.raises(ConfigError, match=r"^trainer.batch_size \(horizon\)"):
+    with pytest.raises(ConfigError, match=r"^trainer.batch_size \(horizon\).*, or --at tokens$"):
         findings(read_study([Path("study")]))
     found = findings(read_study([Path("study")], at="tokens"))
     assert found.budgets["steps=640 batch_size=32"].shares == {

@@ -6,7 +6,7 @@ from math import isinf
 from typing import Any
 
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import listed, plural, price_text
+from transformer_norms.comparison.sentences import plural, price_text
 from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
@@ -165,7 +165,8 @@ def summary_lines(findings: Findings) -> list[str]:
     lacking = list(dict.fromkeys(one.lacking for one in findings.budgets.values() if one.lacking))
     told += [f"differences and verdicts are{at}"] if at else []
     told += [
-        *([f"no value{at}: {listed(lacking, 3)}"] if lacking else []),
+        *[f"no value{at}: {one}" for one in lacking[:3]],
+        *[f"no value{at}: {len(lacking) - 3} more reasons are in the report"] * (len(lacking) > 3),
         *filter(None, [branch_note(findings.study)]),
         *left_out_lines(findings.study, by_name=False),
         *unasked,

@@ -82,16 +82,15 @@ def _reading(
     for one in (ratio.median, ratio.low, ratio.high):
         tokens = (horizon_of(variant) or 0) * min(1.0, 1 / one)
         if not (side := curve.side_at(tokens)):
-            return 1 / ratio.median, _lack(variant.name, curve, tokens)
+            name, shortest = variant.name, min(curve.horizons, default=0)
+            lack = (
+                f"the loss of {name} at {tokens:,.0f} tokens needs three horizons at which it falls"
+            )
+            if tokens < shortest:
+                few = f"{name} would have {tokens:,.0f} tokens, and its shortest horizon has"
+                lack = f"{few} {shortest:,}"
+            return 1 / ratio.median, lack
         sides.append(side)
     read, *ends = (fmean(side.outcomes.losses.values()) for side in sides)
     slack = sides[0].tuning_slack + max(abs(end - read) for end in ends)
     return 1 / ratio.median, sides[0]._replace(tuning_slack=slack)
-
-
-def _lack(name: str, curve: LossCurve, tokens: float) -> str:
-    """Why a curve has no loss at these tokens."""
-    shortest = min(curve.horizons, default=0)
-    if tokens < shortest:
-        return f"{name} would have {tokens:,.0f} tokens, and its shortest horizon has {shortest:,}"
-    return f"the loss of {name} at {tokens:,.0f} tokens needs three horizons at which it falls"
