@@ -78,6 +78,7 @@ def test_the_interval_of_spikes_covers_the_truth_where_seeds_scatter_more(seeds,
         low, high = SpikeRate(counts.tolist(), [10_000] * seeds).bounds
         covered += low <= 10 <= high
     assert 0.935 <= covered / 1000 <= 0.995
+    assert SpikeRate((90, 0), (100, 100)).bounds[1] == 10_000  # a step has one spike at most
 
 
 def test_stability_has_spikes_the_rates_that_train_and_the_way_to_the_edge():

@@ -12,7 +12,6 @@ from operator import attrgetter
 from statistics import fmean
 
 from transformer_norms.comparison.price import LossCurve
-from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.comparison.verdict import Side, Sides
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.horizons.prices import horizon_of, loss_curves
@@ -75,7 +74,7 @@ def _reading(
         if v.horizon == variant.horizon
     ]
     if lacking := [one for one in found if not one or one.apart]:
-        why = f"are {lacking[0]}" if lacking[0] else f"need {FEWEST} pairs of runs"
+        why = f"are {lacking[0]}" if lacking[0] else "have too few pairs of runs"
         return 1.0, f"the {study.at} of {' and '.join(v.name for v in variants)} {why}"
     ratio = max(filter(None, found), key=lambda one: (one.median, one.high))
     sides: list[Side] = []
@@ -83,13 +82,10 @@ def _reading(
         tokens = (horizon_of(variant) or 0) * min(1.0, 1 / one)
         if not (side := curve.side_at(tokens)):
             name, shortest = variant.name, min(curve.horizons, default=0)
-            lack = (
-                f"the loss of {name} at {tokens:,.0f} tokens needs three horizons at which it falls"
-            )
+            text = f"{name} would have {tokens:,.0f} tokens, and its"
             if tokens < shortest:
-                few = f"{name} would have {tokens:,.0f} tokens, and its shortest horizon has"
-                lack = f"{few} {shortest:,}"
-            return 1 / ratio.median, lack
+                return 1 / ratio.median, f"{text} shortest horizon has {shortest:,}"
+            return 1 / ratio.median, f"{text} loss there needs three horizons at which it falls"
         sides.append(side)
     read, *ends = (fmean(side.outcomes.losses.values()) for side in sides)
     slack = sides[0].tuning_slack + max(abs(end - read) for end in ends)
