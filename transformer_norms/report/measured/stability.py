@@ -29,9 +29,7 @@ def stability_table(findings: Findings) -> Table:
     audited = {audit.variant.name: audit for audit in audits(study)}
     if any(len(audit.training) < len(audit.outcomes) for audit in audited.values()):
         tuned = [audited.get(name) for name in spikes]
-        columns[_TRAIN] = [
-            f"{len(audit.training)} of {len(audit.outcomes)}" if audit else "" for audit in tuned
-        ]
+        columns[_TRAIN] = [f"{len(a.training)} of {len(a.outcomes)}" if a else "" for a in tuned]
         columns[_EDGE] = [edge_text(audit) if audit else "" for audit in tuned]
     return columns if len(columns) > 1 else {}
 
