@@ -10,11 +10,10 @@ The better one of two variants is always read backward, inside what it trained. 
     theta > 0: the variant with H exp(-theta) tokens has the loss of the baseline with H tokens
     theta < 0: the baseline with H exp(theta) tokens has the loss of the variant with H tokens
 
-and the share saved is 1 - exp(-theta), or exp(theta) - 1 below zero. The interval has each theta at
-which the difference of these losses has zero between its bounds (the inversion of a test, as in
-Fieller 1954). So it leaves out zero exactly where the verdict at H is better or worse. It has no
-bound on a side where it reaches the shortest horizon. experiments/noise/price_coverage.md has how
-often it covers the truth.
+and the share saved is 1 - exp(-theta), or exp(theta) - 1 below zero. The ends of the interval are
+those theta at which zero is a bound of the difference of these losses (the inversion of a test, as
+in Fieller 1954). So it leaves out zero exactly where these bounds at H do. It has no bound on a
+side where it reaches the shortest horizon. experiments/noise/price_coverage.md has its coverage.
 """
 
 import math
@@ -40,15 +39,12 @@ class Price:
 
     `saved`: the share of tokens that the variant saves; below zero its baseline saves them. `low`
     and `high`: its interval, at the level of the verdict. None: the horizons give no such number.
-    `reached`: the tokens at which the better one of both has the loss that the other one has at the
-    horizon.
     """
 
     horizon: float
     saved: float | None = None
     low: float | None = None
     high: float | None = None
-    reached: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,8 +152,7 @@ def price(
     # Where even the shortest horizon of the better one is enough, it saves at least that.
     low = most if read(most)[2] < 0 else low
     high = least if read(least)[1] > 0 else high
-    reached = None if theta is None else horizon * math.exp(-abs(theta))
-    return Price(horizon, _share(theta), _share(low), _share(high), reached)
+    return Price(horizon, *map(_share, (theta, low, high)))
 
 
 def _root(

@@ -165,20 +165,19 @@ def _two_digit_text(value: float) -> str:
     return text.rstrip("0").rstrip(".") if decimals else text
 
 
-def price_clause(price: Price, variant: str, baseline: str) -> str:
-    """`post reaches the loss of pre with 9 % fewer tokens (4 to 14)`: the better one comes first,
-    and below zero the other one saves tokens."""
-    known = [one for one in (price.saved, price.low, price.high) if one is not None]
-    if known and known[0] < 0:
+def price_clause(price: Price, variant: str, baseline: str, unit: str = "tokens") -> str:
+    """`post reaches the loss of pre with 9 % fewer tokens (4 to 14)`: the one that saves them comes
+    first."""
+    if (price.high or 0 if price.saved is None else price.saved) < 0:
         saved, high, low = (None if x is None else -x for x in (price.saved, price.low, price.high))
         price = replace(price, saved=saved, low=low, high=high)
         variant, baseline = baseline, variant
     claim = f"{variant} reaches the loss of {baseline} with"
     if price.saved is not None:
-        return f"{claim} {100 * price.saved:z.0f} % fewer tokens ({_range_text(price)})"
-    if price.low is None:
-        return f"the horizons do not bound the tokens that {variant} saves"
-    return f"{claim} at least {100 * price.low:.0f} % fewer tokens"
+        return f"{claim} {100 * price.saved:z.0f} % fewer {unit} ({_range_text(price)})"
+    if (price.low or 0) <= 0:
+        return f"the horizons do not bound the {unit} saved"
+    return f"{claim} at least {100 * (price.low or 0):.0f} % fewer {unit}"
 
 
 def price_text(price: Price) -> str:

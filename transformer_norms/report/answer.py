@@ -11,15 +11,15 @@ from transformer_norms.comparison.sentences import (
     comparison_sentence,
     plural,
     price_clause,
-    price_text,
 )
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.horizons import BUDGETS
-from transformer_norms.report.measured.cost import net_price
-from transformer_norms.report.study import Study, Variant
+from transformer_norms.report.horizons import at_text
+from transformer_norms.report.measured.cost import seconds_price
+from transformer_norms.report.study import Variant
+from transformer_norms.report.table import branch_note
 from transformer_norms.report.tuning_audit import caveats, same_data_note
 
 Groups = dict[Verdict, list[Variant]]
@@ -49,21 +49,10 @@ def answer(findings: Findings) -> Answer:
         findings.study.unasked,
         "Each variant is compared with its baseline, and not with the others." * others,
         same_data_note(findings.study),
-        _branch_note(findings.study),
+        branch_note(findings.study),
         *findings.study.registered,
     ]
     return Answer(_lead(findings, groups), groups, [*filter(None, notes)])
-
-
-def _branch_note(study: Study) -> str:
-    """Says that horizons share first steps, and what follows from it."""
-    branches = sum(run.summary.branched_from is not None for run in study.results)
-    results = plural(len(study.results), "result")
-    line = (
-        f"{branches} of {results} began from the last step that they share with a shorter horizon, "
-        "so losses of two horizons at one seed are not independent."
-    )
-    return line if branches else ""
 
 
 def sentence(findings: Findings, variant: Variant) -> str:
@@ -85,7 +74,7 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     variants = [study.variant(one) for one in contrast.pair or contrast.coefficients]
     budget = findings.budgets.get(name)
     if comparison is None and budget:
-        return f"{contrast.text} has no value at equal {BUDGETS[study.at]}: {budget.lacking}"
+        return f"{contrast.text} has no value{at_text(study.at)}: {budget.lacking}"
     if comparison is None:
         without = ", ".join(variant.name for variant in variants if not variant.results)
         return f"{contrast.text} has no value: {without} without results"
@@ -93,7 +82,7 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     edges = [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
     claim = comparison_sentence(contrast, comparison, outcomes, edges)
     if budget:
-        claim = f"at equal {BUDGETS[study.at]}, {claim}"
+        claim = f"{at_text(study.at).strip()}, {claim}"
     less = [
         f"{one} is read at {share:.1%} of its tokens".replace("%", " %")
         for one, share in (budget.shares.items() if budget else ())
@@ -102,9 +91,11 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     word = findings.alone.get(name)  # the verdict follows from what is judged together with it
     alone = [f"judged alone, by its own variance, it would be {word}"] if word else []
     price = findings.prices.get(name)
-    clause = [price_clause(price, *contrast.pair)] if price and contrast.pair else []
-    net = net_price(findings, name)
-    clause += [f"seconds saved: {price_text(net)}"] if net else []
+    clause = []
+    if price and contrast.pair:
+        net = seconds_price(study, variants[0], variants[1], price)[1]
+        clause = [price_clause(price, *contrast.pair)]
+        clause += [price_clause(net, *contrast.pair, unit="seconds")] if net else []
     unfair = [line for sides in pairs_within(study, contrast) for line in caveats(study, *sides)]
     return "; ".join([claim, *less, *clause, *alone, *dict.fromkeys(unfair)])
 
@@ -131,7 +122,7 @@ def _lead(findings: Findings, groups: Groups) -> str:
     """The declared contrasts, if there are any; the best variant that is better than its baseline;
     else the number of each verdict."""
     study, compared = findings.study, findings.compared
-    at = f" at equal {BUDGETS[study.at]}" if study.at else ""
+    at = at_text(study.at)
     if declared := [c for c in study.contrasts if c.declared and c.text in findings.contrasts]:
         words = Counter(findings.contrasts[c.text].verdict for c in declared)
         pairs = [pair for contrast in declared for pair in pairs_within(study, contrast)]

@@ -133,9 +133,10 @@ def _refuse_different(
     key = min(differing, key=lambda key: (_rank(key), key))
     value, second_value = map(shorten, differing[key])
     kind = f" ({_kind(key)})" if _kind(key) else ""
+    tokens = ", or --at tokens" if key == "trainer.batch_size" else ""
     raise ConfigError(
         f"{key}{kind}: {value} in {first.folder} and {second_value} in {second.folder}; such runs "
-        "are not compared: name other folders, or a --baseline without it"
+        f"are not compared: name other folders, or a --baseline without it{tokens}"
     )
 
 

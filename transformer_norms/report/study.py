@@ -12,6 +12,7 @@ from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import ORDER, Tuned, Values, grouped
 from transformer_norms.comparison.verdict import MARGIN
+from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.errors import ConfigError
 from transformer_norms.run.failure import bigram_horizons, failure, ngram_losses
 from transformer_norms.run.reader import SavedRun
@@ -66,6 +67,15 @@ class Variant:
     trials: list[StudyRun] = field(default_factory=list)
     baseline: str | None = None
     tuned: Tuned | None = None
+
+    @property
+    def kind(self) -> Values:
+        """Its values without the horizon."""
+        return self.values | dict.fromkeys(HORIZONS)
+
+    @property
+    def horizon(self) -> list[Any]:
+        return [self.values.get(key) for key in HORIZONS]
 
     @property
     def compared(self) -> bool:

@@ -11,8 +11,9 @@ from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.verdict import Comparison, Interval
 from transformer_norms.data.ngrams import ngram_name
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.horizons import at_text
 from transformer_norms.report.left_out import left_out_lines, run_warnings
-from transformer_norms.report.measured.cost import cost_cells
+from transformer_norms.report.measured.cost import cost_ratio, gpu_memory, seconds_price
 from transformer_norms.report.scatter import scatter_notes
 from transformer_norms.report.study import RATE, TUNED_ON, Study, Variant, read_rows
 from transformer_norms.report.texts import render_lines
@@ -61,7 +62,9 @@ def filled_columns(
 def _headings(findings: Findings) -> dict[str, str]:
     """The heading of each of _COLUMNS."""
     tuned, loss = findings.study.rate or "", f"{findings.study.loss_name}, mean ± sd"
-    return {name: name for name in _COLUMNS} | _HEADINGS | {"tuned": tuned, "loss": loss}
+    difference = f"difference{at_text(findings.study.at)}"
+    own = {"tuned": tuned, "loss": loss, "difference": difference}
+    return {name: name for name in _COLUMNS} | _HEADINGS | own
 
 
 def _row(findings: Findings, variant: Variant) -> dict[str, str]:
@@ -84,8 +87,15 @@ def _row(findings: Findings, variant: Variant) -> dict[str, str]:
 
 
 def price_cells(findings: Findings, name: str) -> dict[str, str]:
-    price = findings.prices.get(name)
-    return {"saved": price_text(price), **cost_cells(findings, name)} if price else {}
+    """The cells of a variant that has a price."""
+    if not (price := findings.prices.get(name)):
+        return {}
+    study = findings.study
+    variant, baseline = map(study.variant, study.asked[name].pair or ())
+    step_time, net = seconds_price(study, variant, baseline, price)
+    memory = cost_ratio(study, variant, baseline, gpu_memory)
+    cells = {"step_time": step_time, "peak_memory": memory, "net": net and price_text(net)}
+    return {"saved": price_text(price)} | {key: str(one) for key, one in cells.items() if one}
 
 
 def mean_text(outcomes: Outcomes) -> str:
@@ -95,11 +105,12 @@ def mean_text(outcomes: Outcomes) -> str:
 
 def comparison_cells(comparison: Comparison) -> dict[str, str]:
     """The cells of a comparison."""
+    p = comparison.p
     return {
         "difference": show(comparison.difference, "+.4f"),
         "interval": _ends_text(comparison.interval),
         "bounds": _ends_text(comparison.bounds),
-        "p": _probability(comparison.p),
+        "p": "below 0.001" if p is not None and p < 0.001 else show(p, ".3f"),
         "detectable": number(comparison.detectable),
     }
 
@@ -126,13 +137,12 @@ def contrast_table(findings: Findings) -> Table:
         lacking = "no value" if contrast.text in findings.budgets else "no results"
         seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, lacking)
         row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
-        rows.append(row | (comparison_cells(c) if c else {}) | price_cells(findings, contrast.text))
+        price = findings.prices.get(contrast.text)
+        saved = {"saved": price_text(price)} if price else {}
+        rows.append(row | (comparison_cells(c) if c else {}) | saved)
     names = "contrast seeds difference interval bounds p detectable saved verdict".split()
-    return filled_columns(rows, CONTRAST_HEADINGS, names)
-
-
-def _probability(value: float | None) -> str:
-    return "below 0.001" if value is not None and value < 0.001 else show(value, ".3f")
+    value = {"difference": f"value{at_text(findings.study.at)}"}
+    return filled_columns(rows, CONTRAST_HEADINGS | value, names)
 
 
 def summary_lines(findings: Findings) -> list[str]:
@@ -151,7 +161,13 @@ def summary_lines(findings: Findings) -> list[str]:
     warnings = [f"warning of {warning}" for warning in run_warnings(findings.study)]
     reasons = [f"{name} ({one.reasons})" for name, one in findings.outcomes.items() if one.failed]
     told = [f"failed to train: {', '.join(reasons)}"] if reasons else []
+    at = at_text(findings.study.at)
+    lacking = list(dict.fromkeys(one.lacking for one in findings.budgets.values() if one.lacking))
+    told += [f"differences and verdicts are{at}"] if at else []
     told += [
+        *[f"no value{at}: {one}" for one in lacking[:3]],
+        *[f"no value{at}: {len(lacking) - 3} more reasons are in the report"] * (len(lacking) > 3),
+        *filter(None, [branch_note(findings.study)]),
         *left_out_lines(findings.study, by_name=False),
         *unasked,
         *findings.study.registered,
@@ -159,9 +175,13 @@ def summary_lines(findings: Findings) -> list[str]:
         *regime_notes(findings),
     ]
     damaged = findings.study.damaged  # in one line each, as an error would be
-    notes = [line for note in told for line in ([note] if note in damaged else wrap_text(note))]
+    notes = [
+        line
+        for note in filter(None, told)
+        for line in ([note] if note in damaged else wrap_text(note))
+    ]
     contrasts = contrast_table(findings)
-    shown = {name: contrasts[name] for name in _OF_A_CONTRAST if name in contrasts}
+    shown = {name: cells for name, cells in contrasts.items() if name.startswith(_OF_A_CONTRAST)}
     prices = {name: price_text(price) for name, price in findings.prices.items()}
     priced = {"price of": [*prices], _HEADINGS["saved"]: [*prices.values()]} if prices else {}
     others = [line for one in (shown, priced) if one for line in wrapped_table(rows_of(one))]
@@ -276,7 +296,17 @@ def origin_notes(study: Study) -> list[str]:
         several = len(counts) > 1
         texts = [f"{text} ({count} runs)" if several else text for text, count in counts]
         notes.append(f"{name}: {'; '.join(texts)}")
-    return [*notes, "run by run: results.csv"]
+    return [*notes, *filter(None, [branch_note(study)]), "run by run: results.csv"]
+
+
+def branch_note(study: Study) -> str:
+    """Says that horizons share first steps, and what follows from it."""
+    branches = sum(run.summary.branched_from is not None for run in study.results)
+    line = (
+        f"{branches} of {plural(len(study.results), 'result')} began from the last step that they "
+        "share with a shorter horizon, so losses of two horizons at one seed are not independent."
+    )
+    return line if branches else ""
 
 
 def _origin(run: SavedRun) -> dict[str, str]:

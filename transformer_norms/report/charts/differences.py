@@ -40,7 +40,7 @@ def limit_of(rows: Sequence[Row], margin: float) -> float:
     return 1.1 * max(margin, limit) or 1.0
 
 
-def draw_difference_rows(axes: Any, rows: Sequence[Row], margin: float) -> None:
+def draw_difference_rows(axes: Any, rows: Sequence[Row], margin: float, budget: str = "") -> None:
     """Draws a dot for every seed above the mean, a thick bar for its 95 % interval and a thin one
     for the bounds that decide, zero, and the band of the margin. An arrow at the edge is an
     interval that goes on. A comparison with failed runs has words only: no difference is known."""
@@ -55,7 +55,7 @@ def draw_difference_rows(axes: Any, rows: Sequence[Row], margin: float) -> None:
         with figures.tagging(axes, place, f"{name}: {_difference_words(c)}"):
             _draw_row(axes, at, place, name, c, limit)
     _draw_legend(axes, rows)
-    axes.set_xlabel("difference, nats per token", loc="right")
+    axes.set_xlabel(f"difference{budget}, nats per token", loc="right")
 
 
 def _draw_legend(axes: Any, rows: Sequence[Row]) -> None:

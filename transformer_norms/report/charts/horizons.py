@@ -44,7 +44,10 @@ def draw_gaps(
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     found = [(place, v, findings.prices.get(v.name)) for place, v in enumerate(longest)]
-    gaps = [(place, v, price) for place, v, price in found if price and price.reached]
+    gaps = [
+        (place, v, price.horizon, price.horizon * (1 - abs(price.saved)))
+        for place, v, price in found if price and price.saved is not None
+    ]  # fmt: skip
     if not gaps:
         return
     inset = axes.inset_axes(_INSET)
@@ -53,14 +56,13 @@ def draw_gaps(
         curve = zip(*curves.get(variant.name, ()), strict=True)
         inset.plot(*curve, color=colour, linestyle=dashes, linewidth=1)
     losses: list[float] = []
-    for place, variant, price in gaps:
+    for place, variant, horizon, reached in gaps:
         pair = variant, findings.study.baseline_of(variant)
         means = [mean for one in pair if (mean := findings.outcomes[one.name].mean) is not None]
         losses += means
-        inset.plot([price.reached, price.horizon], [max(means)] * 2, "|-", markersize=6,
+        inset.plot([reached, horizon], [max(means)] * 2, "|-", markersize=6,
                    color=figures.line_style(place)[0], linewidth=0.9)  # fmt: skip
-    first = min(price.reached or price.horizon for *_, price in gaps)
-    last = max(price.horizon for *_, price in gaps)
+    first, last = min(reached for *_, reached in gaps), max(horizon for *_, horizon, _ in gaps)
     wide, high = last - first or 0.1 * last, max(losses) - min(losses) or 0.01
     inset.set(xlim=(first - 0.2 * wide, last + 0.2 * wide),
               ylim=(min(losses) - 0.2 * high, max(losses) + 0.5 * high))  # fmt: skip

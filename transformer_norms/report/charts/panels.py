@@ -20,6 +20,7 @@ from transformer_norms.report.charts.step_times import step_time_panels
 from transformer_norms.report.curves import ALONG, CurveView, curves_of, draw_finals, draw_training
 from transformer_norms.report.figures import figure_bytes, subplots
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.horizons import at_text
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.rates import draw_tuning, rate_lines, too_many_lines
 from transformer_norms.report.study import LOSS_KEYS, Rows
@@ -64,6 +65,8 @@ def draw_panel(panel: Panel, width: float, height: float | None = None) -> Any:
     panel.draw(axes)
     if names:
         axes.set_yticks(range(len(names)), names, parse_math=False)
+    elif len(label := axes.get_ylabel()) * _LETTER * TEXT > 0.8 * size[1] * 72:
+        axes.set_ylabel(label.replace(", ", ",\n"))
     return figure
 
 
@@ -73,7 +76,8 @@ def panels(
     """Yields the panels for which there are numbers. A curve has at most `most` points."""
     study = findings.study
     if compared := difference_rows(findings):
-        yield difference_panel("Differences from the baseline, by seed", compared, study.margin)
+        title = "Differences from the baseline, by seed"
+        yield difference_panel(title, compared, study.margin, at_text(study.at))
     if ended := [variant for variant in study.variants if variant.ended]:
         names = [variant.name for variant in ended]
         yield Panel("finals", "final-loss", "The final loss of every seed, by variant",
@@ -96,8 +100,8 @@ def panels(
                     note=note)  # fmt: skip
 
 
-def difference_panel(title: str, rows: Sequence[Row], margin: float) -> Panel:
-    draw = partial(draw_difference_rows, rows=rows, margin=margin)
+def difference_panel(title: str, rows: Sequence[Row], margin: float, at: str = "") -> Panel:
+    draw = partial(draw_difference_rows, rows=rows, margin=margin, budget=at)
     names = [name for _, name, _ in rows]
     return Panel("differences", "differences", title, draw, names, above=LEGEND)
 

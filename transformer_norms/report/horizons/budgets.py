@@ -2,19 +2,20 @@
 
 The budget of two variants at a horizon is the smaller one of what both spent there. The loss of the
 one that spent more is read at the tokens that this budget buys it, between its horizons
-(comparison/price.py).
+(comparison/price.py). Seconds are compared as step times are: their ratio is the median over the
+pairs of runs. The reading moves by so much at a quartile of the ratio; that is part of its slack.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
+from operator import attrgetter
+from statistics import fmean
 
 from transformer_norms.comparison.price import LossCurve
-from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.comparison.verdict import Side, Sides
-from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.horizons.prices import horizon_of, loss_curves
+from transformer_norms.report.measured.cost import cost_ratio
 from transformer_norms.report.study import Study, Variant
 
 
@@ -33,9 +34,12 @@ def at_equal_budgets(
     """The sides of each comparison at its budgets, and the budgets, by its name. A comparison of
     which a run failed, or that waits for runs, stays as it is: it has no value in any case.
 
-    Raises ConfigError if the cost of a run is not recorded, or if machines differ in seconds.
+    Raises ConfigError if the cost of a run is not recorded.
     """
-    curves, costs = loss_curves(study, sides), _costs_per_token(study)
+    for run in (run for v in study.variants for run in v.ended if run.finished):
+        if not (getattr(run.summary, study.at) and run.summary.tokens):
+            raise ConfigError(f"--at {study.at}: {run.folder} has no record of its {study.at}")
+    curves = loss_curves(study, sides)
     read: dict[str, Sides] = {}
     budgets: dict[str, EqualBudget] = {}
     for name, planned in asked.items():
@@ -45,52 +49,44 @@ def at_equal_budgets(
             read[name] = planned
             continue
         coefficients = study.asked[name].coefficients
-        shares = _affordable_shares(map(study.variant, coefficients), costs)
-        found, lacking = [], []
-        for one, share in shares.items():
-            tokens = share * (horizon_of(study.variant(one)) or 0)
-            if side := curves[one].side_at(tokens):
-                found.append(side._replace(coefficient=coefficients[one]))
-            else:
-                lacking.append(_lack(one, curves[one], tokens))
+        variants = [study.variant(one) for one in coefficients]
+        readings = {v.name: _reading(study, v, variants, curves[v.name]) for v in variants}
+        lacking = dict.fromkeys(side for _, side in readings.values() if isinstance(side, str))
+        found = [
+            side._replace(coefficient=coefficients[one])
+            for one, (_, side) in readings.items()
+            if isinstance(side, Side)
+        ]
         read |= {} if lacking else {name: found}
+        shares = {one: share for one, (share, _) in readings.items()}
         budgets[name] = EqualBudget(shares, "; ".join(lacking))
     return read, budgets
 
 
-def _lack(name: str, curve: LossCurve, tokens: float) -> str:
-    """Why a curve has no loss at these tokens."""
-    shortest = min(curve.horizons, default=0)
-    if tokens < shortest:
-        return f"{name} would have {tokens:,.0f} tokens, and its shortest horizon has {shortest:,}"
-    return f"the loss of {name} at {tokens:,.0f} tokens needs three horizons at which it falls"
-
-
-def _affordable_shares(variants: Iterable[Variant], costs: Mapping[str, float]) -> dict[str, float]:
-    """The share of its tokens, by variant, that the smallest budget of its horizon buys."""
-    shares: dict[str, float] = {}
-    for together in grouped(variants, lambda v: {key: v.values.get(key) for key in HORIZONS}):
-        spent = {v.name: costs[v.name] * (horizon_of(v) or 0) for v in together}
-        shares |= {name: min(spent.values()) / one for name, one in spent.items()}
-    return shares
-
-
-def _costs_per_token(study: Study) -> dict[str, float]:
-    """The cost of a token, by the name of each variant that has finished runs, in the unit of the
-    budget. Seconds are the median over these runs, in training steps alone."""
-    finished = {v.name: [run for run in v.ended if run.finished] for v in study.variants}
-    every = [run for runs in finished.values() for run in runs]
-    machines = {f"{run.summary.device}, threads {run.summary.threads}" for run in every}
-    if study.at == "seconds" and len(machines) > 1:
-        raise ConfigError(
-            f"--at seconds: the runs are of {len(machines)} machines "
-            f"({'; '.join(sorted(machines))}); seconds are compared on one, FLOPs on any"
-        )
-    for run in every:
-        if not (getattr(run.summary, study.at) and run.summary.tokens):
-            raise ConfigError(f"--at {study.at}: {run.folder} has no record of its {study.at}")
-    return {
-        name: median(getattr(run.summary, study.at) / run.summary.tokens for run in runs)
-        for name, runs in finished.items()
-        if runs
-    }
+def _reading(
+    study: Study, variant: Variant, variants: list[Variant], curve: LossCurve
+) -> tuple[float, Side | str]:
+    """The share of its tokens that the smallest budget of the variants of its horizon buys, and its
+    side there, or why there is none."""
+    found = [
+        cost_ratio(study, variant, v, attrgetter(f"summary.{study.at}"), study.at != "seconds")
+        for v in variants
+        if v.horizon == variant.horizon
+    ]
+    if lacking := [one for one in found if not one or one.apart]:
+        why = f"are {lacking[0]}" if lacking[0] else "have too few pairs of runs"
+        return 1.0, f"the {study.at} of {' and '.join(v.name for v in variants)} {why}"
+    ratio = max(filter(None, found), key=lambda one: (one.median, one.high))
+    sides: list[Side] = []
+    for one in (ratio.median, ratio.low, ratio.high):
+        tokens = (horizon_of(variant) or 0) * min(1.0, 1 / one)
+        if not (side := curve.side_at(tokens)):
+            name, shortest = variant.name, min(curve.horizons, default=0)
+            text = f"{name} would have {tokens:,.0f} tokens, and its"
+            if tokens < shortest:
+                return 1 / ratio.median, f"{text} shortest horizon has {shortest:,}"
+            return 1 / ratio.median, f"{text} loss there needs three horizons at which it falls"
+        sides.append(side)
+    read, *ends = (fmean(side.outcomes.losses.values()) for side in sides)
+    slack = sides[0].tuning_slack + max(abs(end - read) for end in ends)
+    return 1 / ratio.median, sides[0]._replace(tuning_slack=slack)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from transformer_norms.comparison.price import LossCurve, Price, price
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.comparison.verdict import Comparison, Rules, Side
-from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.report.study import Study, Variant
 
 
@@ -18,7 +17,7 @@ def loss_curves(study: Study, sides: Mapping[str, Side]) -> dict[str, LossCurve]
     """The curve of each variant, by its name: of all variants that differ in nothing but their
     horizon."""
     curves: dict[str, LossCurve] = {}
-    for kind in grouped(study.variants, lambda v: v.values | dict.fromkeys(HORIZONS)):
+    for kind in grouped(study.variants, lambda v: v.kind):
         curve = LossCurve({at: sides[v.name] for v in kind if (at := horizon_of(v))})
         curves |= {variant.name: curve for variant in kind}
     return curves

@@ -1,19 +1,18 @@
-"""What a step of a variant costs, compared with its baseline's, by the runs' own measurements.
+"""What a variant costs, compared with its baseline, by the runs' own measurements.
 
-Seeds are paired, as losses are: the load and the heat of a machine change from seed to seed, and
-hardly between the two runs of one seed.
+Seeds are paired, as losses are. The pairs of all horizons count together, because the load and the
+heat of a machine change from run to run.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from transformer_norms.comparison.price import Price
-from transformer_norms.comparison.sentences import price_text
 from transformer_norms.comparison.statistics import FEWEST
-from transformer_norms.report.findings import Findings
-from transformer_norms.report.study import Variant
+from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.reader import SavedRun
 from transformer_norms.run.summary import ELSEWHERE
 
@@ -50,20 +49,26 @@ def gpu_memory(run: SavedRun) -> float | None:
     return None if run.value("trainer.device") == "cpu" else run.summary.peak_memory
 
 
-def cost_ratio(variant: Variant, baseline: Variant, cost: Cost) -> CostRatio | None:
-    """The ratio of a cost. None if fewer than FEWEST seeds have it on both sides."""
-    ours, theirs = (
-        {run.seed: (run, value) for run in side.ended if run.finished and (value := cost(run))}
-        for side in (variant, baseline)
-    )
-    seeds = sorted(ours.keys() & theirs.keys())
-    if len(seeds) < FEWEST:
+def cost_ratio(
+    study: Study, variant: Variant, baseline: Variant, cost: Cost, exact: bool = False
+) -> CostRatio | None:
+    """The ratio of a cost over all horizons that both kinds of variants share. None with fewer
+    than FEWEST pairs of runs that have it. An `exact` cost is the same on all machines."""
+    pairs: list[tuple[SavedRun, SavedRun]] = []
+    kinds = ([v for v in study.variants if v.kind == one.kind] for one in (variant, baseline))
+    for variants in product(*kinds):
+        if variants[0].horizon == variants[1].horizon:
+            ours, theirs = (
+                {run.seed: run for run in one.ended if run.finished and cost(run)}
+                for one in variants
+            )
+            pairs += [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    if len(pairs) < (1 if exact else FEWEST):
         return None
-    if apart := _differing_conditions([side[seed][0] for side in (ours, theirs) for seed in seeds]):
+    if not exact and (apart := _differing_conditions([run for pair in pairs for run in pair])):
         return CostRatio(apart=apart)
-    ratios = [ours[seed][1] / theirs[seed][1] for seed in seeds]
-    low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
-    return CostRatio(low, median, high)
+    ratios = [(cost(one) or 0) / (cost(other) or 1) for one, other in pairs]
+    return CostRatio(*np.quantile(ratios, (0.25, 0.5, 0.75)).tolist())
 
 
 def _differing_conditions(runs: Sequence[SavedRun]) -> list[str]:
@@ -82,32 +87,14 @@ def _differing_conditions(runs: Sequence[SavedRun]) -> list[str]:
     return [name for name, found in values.items() if len({*found}) > 1]
 
 
-def cost_cells(findings: Findings, name: str) -> dict[str, str]:
-    """The cells of a comparison that has a price: the costs of the variant compared with its
-    baseline's, and the share of seconds saved."""
-    costs = {"step_time": step_seconds, "peak_memory": gpu_memory}
-    ratios = {key: _ratio_of(findings, name, cost) for key, cost in costs.items()}
-    net = net_price(findings, name)
-    cells = {key: str(ratio) for key, ratio in ratios.items() if ratio}
-    return cells | ({"net": price_text(net)} if net else {})
-
-
-def _ratio_of(findings: Findings, name: str, cost: Cost) -> CostRatio | None:
-    pair = findings.study.asked[name].pair
-    if pair is None:
-        return None
-    variant, baseline = map(findings.study.variant, pair)
-    return cost_ratio(variant, baseline, cost)
-
-
-def net_price(findings: Findings, name: str) -> Price | None:
-    """The price of a comparison in seconds instead of tokens, at the median ratio of the step
-    times, and for its ends at the quartiles. None where the step times are not known or not
-    comparable."""
-    price = findings.prices.get(name)
-    step_time = _ratio_of(findings, name, step_seconds) if price else None
-    if price is None or step_time is None or step_time.apart:
-        return None
+def seconds_price(
+    study: Study, variant: Variant, baseline: Variant, price: Price
+) -> tuple[CostRatio | None, Price | None]:
+    """The ratio of the step times of a pair, and its price in seconds: at the median of the ratio,
+    and for the ends of the interval at its quartiles. None where these are not known."""
+    ratio = cost_ratio(study, variant, baseline, step_seconds)
+    if ratio is None or ratio.apart:
+        return ratio, None
 
     def saved(share: float | None, ratio: float) -> float | None:
         if share is None:
@@ -115,9 +102,5 @@ def net_price(findings: Findings, name: str) -> Price | None:
         left = ratio * (1 - share if share > 0 else 1 / (1 + share))  # for the same loss
         return 1 - left if left < 1 else 1 / left - 1
 
-    return replace(
-        price,
-        saved=saved(price.saved, step_time.median),
-        low=saved(price.low, step_time.high),
-        high=saved(price.high, step_time.low),
-    )
+    low, high = saved(price.low, ratio.high), saved(price.high, ratio.low)
+    return ratio, Price(price.horizon, saved(price.saved, ratio.median), low, high)

@@ -13,8 +13,8 @@ STABILITY_NOTES = {
     f"of the {WINDOW} before, with Garwood's 95 % interval, wider where seeds scatter more than "
     "Poisson's law",
     _TRAIN: "the tried values at which no trial failed",
-    _EDGE: "the highest value that trains before one above the best fails, divided by the best. "
-    "at least: none failed above the best",
+    _EDGE: "the highest value that trains and the lowest above the best that fails, divided by the "
+    "best. at least: none failed above the best",
 }
 
 
@@ -29,7 +29,7 @@ def stability_table(findings: Findings) -> Table:
     audited = {audit.variant.name: audit for audit in audits(study)}
     if any(len(audit.training) < len(audit.outcomes) for audit in audited.values()):
         tuned = [audited.get(name) for name in spikes]
-        columns[_TRAIN] = [_share_text(audit) if audit else "" for audit in tuned]
+        columns[_TRAIN] = [f"{len(a.training)} of {len(a.outcomes)}" if a else "" for a in tuned]
         columns[_EDGE] = [edge_text(audit) if audit else "" for audit in tuned]
     return columns if len(columns) > 1 else {}
 
@@ -43,15 +43,12 @@ def spike_rate(variant: Variant) -> SpikeRate | None:
 
 
 def edge_text(audit: Audit) -> str:
-    """`3.2`, or `at least 10`; nothing if no best rate was found, or if a trial failed there."""
+    """`1 to 3.3`, or `at least 10`; nothing without a best rate, or if a trial failed there."""
     best = audit.chosen
     if best not in audit.training or best <= 0:
         return ""
     failed = [rate for rate in audit.outcomes if rate > best and rate not in audit.training]
     edge = max(rate for rate in audit.training if not failed or rate < min(failed))
-    factor = f"{edge / best:.2g}" if edge < 10 * best else f"{edge / best:.0f}"
-    return factor if failed else f"at least {factor}"
-
-
-def _share_text(audit: Audit) -> str:
-    return f"{len(audit.training)} of {len(audit.outcomes)}"
+    factors = [rate / best for rate in (edge, *sorted(failed)[:1])]
+    text = " to ".join(f"{one:.2g}" if one < 10 else f"{one:.0f}" for one in factors)
+    return text if failed else f"at least {text}"

@@ -7,7 +7,7 @@ from typing import Any
 from transformer_norms.comparison.sentences import plural
 from transformer_norms.report import table as tables
 from transformer_norms.report.findings import Findings
-from transformer_norms.report.measured.cost import net_price
+from transformer_norms.report.horizons import at_text
 from transformer_norms.report.measured.stability import STABILITY_NOTES, stability_table
 from transformer_norms.report.paper.citations import bibliography, choices_of, entries_of
 from transformer_norms.report.scope import regime
@@ -23,6 +23,13 @@ from transformer_norms.text_tables import (
 )
 
 _LOSS = r"loss $\pm$ sd"
+_PRICE_WORDS = {
+    "tokens saved": "the share with which the better one reaches the other one's loss, with the "
+    "interval that follows from that of the verdict",
+    "step time": "the baseline's is 0; median and quartiles over the pairs of all horizons",
+    "seconds saved": "1 - (share of tokens needed) x (ratio of step times). In brackets is the "
+    "interval of tokens saved at the quartiles of this ratio, not a 95 % interval",
+}
 _PRICES = {"saved": "tokens saved", "step_time": "step time", "net": "seconds saved"}
 _WORDS = ("variant", "verdict")  # columns to the left, which hold no numbers
 _NUMBER = re.compile(r"(?<![\w.])([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.])")
@@ -50,9 +57,9 @@ def _short_table(findings: Findings) -> str:
     best = best_variants(findings)
     rows = [_short_row(findings, variant, best) for variant in findings.study.variants]
     shown = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    words = _caption_words(findings) + ["bold: the lowest mean, which is not a verdict"] * bool(
-        best
-    )
+    words = _caption_words(findings, shown) + [
+        "bold: the lowest mean, which is not a verdict"
+    ] * bool(best)
     return _float(findings, "", [shown, *([row[name] for name in shown] for row in rows)], words)
 
 
@@ -82,28 +89,26 @@ def _short_row(findings: Findings, variant: Variant, best: set[str]) -> dict[str
     return {
         "variant": escape_latex(variant.name),
         _LOSS: loss,
-        "difference": latex_cell(difference),
+        f"difference{at_text(findings.study.at)}": latex_cell(difference),
         **{heading: latex_cell(prices.get(name, "")) for name, heading in _PRICES.items()},
         "verdict": escape_latex(tables.verdict_words(findings, variant)),
         "$n$": f"${outcomes.ended}$",
     }
 
 
-def _caption_words(findings: Findings) -> list[str]:
+def _caption_words(findings: Findings, shown: Sequence[str]) -> list[str]:
     """Returns the sentences that say what loss, difference and verdict are."""
     loss = f"final {findings.study.loss_name} in nats per token"
     words = [f"{loss}, {tables.AFTER_MEAN}"]
     names = {variant.baseline for variant in findings.compared}
     if names:
         baseline = names.pop() if len(names) == 1 else "its baseline"
-        words += [f"difference: the loss - that of {baseline}, over the seeds that both have"]
+        at = at_text(findings.study.at)
+        words += [f"difference{at}: the loss - that of {baseline}, over the seeds that both have"]
     if count := findings.compared_together:
         together = plural(count, "comparison")
         words += [f"verdict: by an interval for {together} at once, tuning error included"]
-    if findings.prices:
-        words += ["tokens saved: the share with which the better one reaches the other one's loss"]
-    if any(net_price(findings, name) for name in findings.prices):
-        words += ["step time: the baseline's is 0; median and quartiles over pairs of seeds"]
+    words += [f"{name}: {text}" for name, text in _PRICE_WORDS.items() if name in shown]
     return words
 
 
