@@ -371,6 +371,15 @@ def test_the_command_prints_writes_the_figure_and_nothing_else(capsys, tmp_path,
     assert out.startswith("A  model=nano\nB  the defaults\n\n")
 
 
+def test_a_branch_says_where_it_begins(capsys):
+    """The last fifth decays: of 300 steps from step 240 on, whose rate is still that before."""
+    typed = ["schedule=wsd", "trainer.branches=[300,1200]"]
+    words = "begins after step 241 of the run of trainer.steps=300"
+    for steps, said in ((1200, True), (300, False)):
+        _, out, _ = run(capsys, *typed, f"trainer.steps={steps}")
+        assert (words in " ".join(out.split())) is said
+
+
 def test_the_largest_model_is_explained_without_its_weights(capsys):
     code, out, _ = run(capsys, "model=1558m", "tokenizer=gpt2")
     assert code == 0

@@ -31,6 +31,7 @@ from transformer_norms.training.averages import AVERAGES
 from transformer_norms.training.measures import WORDS
 from transformer_norms.training.parameter_groups import decay_by_group, factor_of, groups
 from transformer_norms.training.probes import measure_start
+from transformer_norms.training.schedule import SCHEDULES, shared_steps
 
 Cell = str | int  # a whole number is a count, which adds up where blocks are alike
 MEASURED = 20_000_000  # parameters up to which a model is built to measure its start
@@ -327,6 +328,11 @@ def parameters(anatomy: Anatomy) -> Section:
     if (average := config.trainer.average) != "none":
         formula = (AVERAGES[average.type].__doc__ or average.type).strip().partition("\n")[0]
         remarks.append(f"evaluated, too: {formula} (trainer.average={{{show(average)}}})")
+    steps = config.trainer.steps
+    for shorter in [one for one in config.trainer.horizons if one < steps][-1:]:
+        shared = shared_steps(SCHEDULES.maker(config.schedule), shorter, steps)
+        line = f"a branch: begins after step {shared} of the run of trainer.steps={shorter}"
+        remarks.append(f"{line}, where that has run; the same result as from step 0")
     heads = ("where", "group", "tensors", "parameters", "peak rate", "weight decay")
     return Section("Parameters, rates and decay", facts, remarks, heads)
 
