@@ -41,7 +41,7 @@ from transformer_norms.text_tables import markdown_table
 FILE = Path(__file__).parent / "noise" / "price_coverage.md"
 HORIZONS = (0.25, 1.0, 4.0)  # tokens; the price is that at the longest
 SEEDS = (3, 10)
-SHARED = 0.7  # the correlation of two horizons of one seed, where they share a trunk
+SHARED = 0.7  # the correlation of two horizons of one seed, where they share first steps
 TRIALS = 100  # the first seed of a tuning run
 
 
@@ -95,8 +95,8 @@ class HorizonStudy(Study):
         return float(self.level[variant] + curve + self.deviation[variant] * noise)
 
     def _mixed(self, shared: float, key: tuple[int, ...], place: int) -> float:
-        of_trunk, of_branch = self._once(2, *key), self._once(3, *key, place)
-        return sqrt(shared) * of_trunk + sqrt(1 - shared) * of_branch
+        of_shared, of_branch = self._once(2, *key), self._once(3, *key, place)
+        return sqrt(shared) * of_shared + sqrt(1 - shared) * of_branch
 
 
 def priced(curves: Curves, plan: Plan, shared: float, number: int) -> list[Price | None]:
@@ -160,7 +160,11 @@ CHANGES = {
     "0.02 nats lower": {"gain": 0.02},
 }
 BEYOND = {"saves 97 %, more than the horizons hold": {"saved": 0.97}}
-WAYS = {"": (UNTUNED, 0.0), ", trunk": (UNTUNED, SHARED), ", trunk, tuned": (TODAY, SHARED)}
+WAYS = {
+    "": (UNTUNED, 0.0),
+    ", shared steps": (UNTUNED, SHARED),
+    ", shared steps, tuned": (TODAY, SHARED),
+}
 
 
 def coverage_table(studies: int) -> str:

@@ -225,7 +225,7 @@ def test_explain_says_what_the_average_is_and_its_copies_are_counted(average, co
 
 
 def test_a_report_says_what_the_average_foretold_at_the_last_evaluation_before_the_decay(tmp_path):
-    """Of 80 steps the last 16 decay: the rates of the rows at 60 and 64 are the peak."""
+    """The last 16 of 80 steps decay, so the rows of steps 60 and 64 have the peak rate."""
     losses = {"pre": [(2.31, 2.4, 2.2), (2.33, 2.44, 2.25)], "post": [(3.0, 3.2, 2.5), (3, 3, 3)]}
     for placement, seeds in losses.items():
         for seed, (averaged, raw, final) in enumerate(seeds):

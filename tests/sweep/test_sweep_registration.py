@@ -54,7 +54,7 @@ def first_run(norm):
 
 
 def registered():
-    """What the table says below the heading."""
+    """Returns the text of the table below the heading."""
     return TABLE.read_text().partition("## Registered\n")[2].partition("\n## ")[0].strip()
 
 

@@ -112,7 +112,7 @@ def _exponent(tokens: Sequence[float], losses: Sequence[float]) -> float | None:
     before, after = (math.log(second / first) for first, second in pairwise(tokens))
 
     def excess(a: float) -> float:
-        """Of the law's first fall over its second, in ln: zero at the a that is wanted."""
+        """Returns ln of the ratio of the law's two falls, minus that of the losses."""
         ratio = before * special.exprel(a * before) / (after * special.exprel(-a * after))
         return math.log(ratio * falls[1] / falls[0])
 

@@ -1,1 +1,1 @@
-"""What the runs of a study measured apart from their losses."""
+"""Compares what runs measured besides their losses: time, memory and spikes."""

@@ -1,4 +1,4 @@
-"""What a variant costs, compared with its baseline, by the runs' own measurements.
+"""Compares the costs of a variant and its baseline, as their runs measured them.
 
 Seeds are paired, as losses are. The pairs of all horizons count together, because the load and the
 heat of a machine change from run to run.
@@ -38,7 +38,7 @@ class CostRatio:
 
 
 def step_seconds(run: SavedRun) -> float | None:
-    """The seconds of training in a step. Those of a branch have its trunk's in them."""
+    """Returns the seconds of training in a step. Those of a branch count the shared steps."""
     seconds, step = run.summary.seconds, run.summary.step
     return seconds / step if seconds and step else None
 

@@ -19,8 +19,8 @@ STABILITY_NOTES = {
 
 
 def stability_table(findings: Findings) -> Table:
-    """By variant: spikes, if a result has any; the share of the tried rates that train and the
-    factor from the best rate to the edge, if a trial failed. Empty if neither is there."""
+    """Returns the spikes of each variant, if a result has any. If a trial failed, it adds the share
+    of rates that train, and the factor from the best rate to the edge. It may be empty."""
     study = findings.study
     spikes = {variant.name: spike_rate(variant) for variant in study.variants}
     columns = {"variant": [*spikes]}
