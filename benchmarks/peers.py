@@ -175,8 +175,5 @@ def x_transformer(size: Size) -> nn.Module:
         attn_flash=True,
     )
     return TransformerWrapper(
-        num_tokens=size.vocabulary,
-        max_seq_len=size.context,
-        attn_layers=layers,
-        tie_embedding=True,
+        num_tokens=size.vocabulary, max_seq_len=size.context, attn_layers=layers, tie_embedding=True
     )

@@ -62,10 +62,7 @@ class Mirrored:
 
     def __init__(self, size: Size, overrides: list[str], folder: Path) -> None:
         config = compose([*overrides, "tracking.mode=offline"])
-        self.trainer, self.every = (
-            trainer_of(size, overrides, every=0),
-            config.trainer.log_every,
-        )
+        self.trainer, self.every = (trainer_of(size, overrides, every=0), config.trainer.log_every)
         run = folder / "study" / "run"
         run.mkdir(parents=True)
         (run / "config.yaml").write_text(to_yaml(config))

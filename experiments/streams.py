@@ -12,14 +12,7 @@ from primary import Primary, primary_contrasts, primary_rows
 
 from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.comparison.verdict import Interval
-from transformer_norms.report.figures import (
-    FONT,
-    GREY,
-    LINE,
-    line_style,
-    subplots,
-    use_log_axis,
-)
+from transformer_norms.report.figures import FONT, GREY, LINE, line_style, subplots, use_log_axis
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import markdown_table

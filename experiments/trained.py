@@ -15,14 +15,7 @@ from typing import Any
 from analyses import collapse, depth_use, mean_drift, quantization
 from scipy import special, stats
 
-from transformer_norms.analysis.outcome import (
-    Analysis,
-    Number,
-    Numbers,
-    Outcome,
-    Rows,
-    read_rows,
-)
+from transformer_norms.analysis.outcome import Analysis, Number, Numbers, Outcome, Rows, read_rows
 from transformer_norms.analysis.rendering import tables
 from transformer_norms.analysis.trained.measuring import Subjects, compare_numbers, read_subjects
 from transformer_norms.comparison.statistics import LEVEL, deviation

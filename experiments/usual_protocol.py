@@ -17,13 +17,7 @@ from statistics import fmean, median
 
 from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.comparison.verdict import compare
-from transformer_norms.report.figures import (
-    FONT,
-    GREY,
-    line_style,
-    subplots,
-    use_log_axis,
-)
+from transformer_norms.report.figures import FONT, GREY, line_style, subplots, use_log_axis
 from transformer_norms.report.findings import Findings, asked_comparisons
 from transformer_norms.report.study import RATE, Variant
 from transformer_norms.text_tables import markdown_table

@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer_norms.analysis.rendering import svg_bytes
-from transformer_norms.report.figures import (
-    FONT,
-    line_style,
-    subplots,
-    use_log_axis,
-)
+from transformer_norms.report.figures import FONT, line_style, subplots, use_log_axis
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.tuning_audit import audits
 

@@ -69,10 +69,7 @@ class Screen:
         # thread would end with a traceback once the terminal has gone.
         self._console = LineConsole(file=sys.stderr, force_jupyter=False)
         self._drawing = Drawing(
-            console=self._console,
-            auto_refresh=False,
-            transient=not stays,
-            redirect_stdout=False,
+            console=self._console, auto_refresh=False, transient=not stays, redirect_stdout=False
         )
 
     def draw(self, content: "RenderableType") -> None:

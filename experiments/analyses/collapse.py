@@ -327,11 +327,7 @@ def sizes_of(text: str) -> list[float]:
 
 
 def measure(
-    loaded: Loaded,
-    sizes: Sequence[float],
-    seed: int,
-    foreign: np.ndarray | None,
-    tell: Tell,
+    loaded: Loaded, sizes: Sequence[float], seed: int, foreign: np.ndarray | None, tell: Tell
 ) -> Collapse:
     """`foreign` holds the tokens of another text, or is None."""
     loaded = loaded if loaded.precision == "fp64" else replace(loaded, precision="fp32")

@@ -98,11 +98,7 @@ def test_a_muted_block_of_hybrid_norm_does_what_its_norm_on_the_stream_does():
 
 
 @pytest.mark.parametrize(
-    "typed",
-    [
-        ["architecture.value_residual=0.5"],
-        ['architecture.kv_from_block="i - (i % 2)"'],
-    ],
+    "typed", [["architecture.value_residual=0.5"], ['architecture.kv_from_block="i - (i % 2)"']]
 )
 def test_a_block_that_keeps_something_for_later_ones_is_muted_and_not_left_out(typed):
     loaded = model_and_text(*typed, placement="pre")

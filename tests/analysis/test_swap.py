@@ -12,12 +12,7 @@ from transformer_norms import load
 from transformer_norms.analysis.norm_removal import main as remove_norms
 from transformer_norms.analysis.outcome import Outcome, of_kind, read_rows
 from transformer_norms.analysis.rendering import page
-from transformer_norms.analysis.trained.swap import (
-    ANALYSIS,
-    compose_swapped,
-    main,
-    swap_norms,
-)
+from transformer_norms.analysis.trained.swap import ANALYSIS, compose_swapped, main, swap_norms
 from transformer_norms.analysis.trained.tuned_models import (
     TuningLosses,
     load_tunable,

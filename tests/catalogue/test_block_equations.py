@@ -500,8 +500,7 @@ def test_fixnorm_reads_every_row_of_embedding_and_head_at_length_one(tied):
     model = model_of(embed="fixnorm", architecture__tied=str(tied).lower())
     tokens = torch.randint(11, (2, TIME))
     assert torch.allclose(
-        model.scale(model.rows(model.embedding(tokens))),
-        4 * l2norm(model.embedding.weight)[tokens],
+        model.scale(model.rows(model.embedding(tokens))), 4 * l2norm(model.embedding.weight)[tokens]
     )
     model.final = Instead(torch.ones_like)
     head = model.embedding if tied else model.head

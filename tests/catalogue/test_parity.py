@@ -18,11 +18,7 @@ from transformer_norms.config.compose import compose
 from transformer_norms.norms import GroupRMSNorm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-SIZES = {
-    "width": there.WIDTH,
-    "depth": there.DEPTH,
-    "heads": there.HEADS,
-}
+SIZES = {"width": there.WIDTH, "depth": there.DEPTH, "heads": there.HEADS}
 FIXED = [*(f"model.{key}={size}" for key, size in SIZES.items())]
 FIXED += ["trainer.precision=fp64", "init=megatron"]
 

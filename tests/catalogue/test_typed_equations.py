@@ -36,11 +36,7 @@ def batch_of(step):
 
 @pytest.mark.parametrize(
     ("equation", "placement"),
-    [
-        ("x + norm(f(norm(x)))", "sandwich"),
-        ("x+f( norm(x) )", "pre"),
-        ("x + norm(f(x))", "out"),
-    ],
+    [("x + norm(f(norm(x)))", "sandwich"), ("x+f( norm(x) )", "pre"), ("x + norm(f(x))", "out")],
 )
 def test_a_typed_equation_of_a_paper_is_its_placement_bitwise(equation, placement):
     start = ["init=scaled", "architecture.tied=true"]  # out brings another

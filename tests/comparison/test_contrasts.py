@@ -92,10 +92,7 @@ def test_a_trend_is_the_least_squares_slope_of_the_difference_per_doubling():
     assert len(two.coefficients) == 8
 
 
-@given(
-    st.lists(st.integers(1, 10**6), min_size=2, max_size=7, unique=True),
-    st.data(),
-)
+@given(st.lists(st.integers(1, 10**6), min_size=2, max_size=7, unique=True), st.data())
 def test_every_trend_sums_to_zero_and_gives_a_straight_lines_slope(values, data):
     variants = grid(placement=["pre", "post"], model__width=values)
     found = find_contrast("post - pre over model.width", variants)

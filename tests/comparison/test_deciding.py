@@ -5,12 +5,7 @@ import pytest
 from losses import MARGIN, outcomes
 from scipy import stats
 
-from transformer_norms.comparison.deciding import (
-    HOPELESS,
-    decide,
-    is_hopeless,
-    more_seeds,
-)
+from transformer_norms.comparison.deciding import HOPELESS, decide, is_hopeless, more_seeds
 from transformer_norms.comparison.sequence import EFFECT_VARIANCE
 from transformer_norms.comparison.verdict import Rules, Side, compare, pair, usual_variance
 

@@ -13,9 +13,9 @@ from tokenizers import normalizers
 
 from transformer_norms import compose, train
 from transformer_norms.commands.sampling import sample
+from transformer_norms.config.data_settings import expected_vocab_size
 from transformer_norms.data import TOKENIZERS, load_tokenizer
 from transformer_norms.data.documents import TextFiles
-from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.data.split import ReadTexts, split_corpus
 from transformer_norms.hf.__main__ import main as export
 from transformer_norms.run.loading import tokenizer

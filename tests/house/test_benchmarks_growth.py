@@ -11,9 +11,7 @@ import startup
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
-]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 MIB = 2**20
 
 

@@ -231,8 +231,7 @@ def test_what_differs_in_its_name_alone_is_drawn_under_its_own_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "why"),
-    [({"model__depth": 10000}, "too large"), ({"model__heads": 3}, "heads")],
+    ("keys", "why"), [({"model__depth": 10000}, "too large"), ({"model__heads": 3}, "heads")]
 )
 def test_a_config_that_cannot_be_built_here_is_not_drawn(tmp_path, keys, why):
     make_run(tmp_path, config_of([], 0, **keys), 2.3)

@@ -47,8 +47,7 @@ CUT = """() => [...document.querySelectorAll(".chart")].flatMap(chart => {
 
 @pytest.mark.parametrize("name", ["tuned", "depth"])
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"width": 390, "height": 844}, {"dark": True, "width": 800}, {"javascript": False}],
+    "how", [{}, {"width": 390, "height": 844}, {"dark": True, "width": 800}, {"javascript": False}]
 )
 def test_it_is_silent_and_fits(pages, opened, name, how):
     there = opened(pages[name], **how)

@@ -25,12 +25,12 @@ def loss(placement, tokens, seed):
     return 1.0 + 200 * tokens**-0.5 + NOISE[seed] * (1 if sandwich else -1)
 
 
-@pytest.fixture
-def study(tmp_path, monkeypatch):
+@pytest.fixture(params=[STEPS])
+def study(tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     results = [
         ({"trainer.steps": steps, "placement": placement}, seed, loss(placement, tokens, seed))
-        for steps in STEPS
+        for steps in request.param
         for placement in ("pre", "sandwich")
         for seed in range(3)
         for tokens in [steps * BATCH * CONTEXT]
@@ -63,6 +63,14 @@ def test_the_price_of_a_variant_is_in_its_sentence_in_tables_and_in_latex(study)
     assert "tokens saved" in Path("study/table.tex").read_text()
     assert shown in "\n".join(summary_lines(findings(read_study([study]))))
     assert shown in Path("study/report.html").read_text()
+
+
+@pytest.mark.parametrize("study", [STEPS[:1], STEPS[:2], STEPS], indirect=True)
+def test_a_study_of_too_few_horizons_says_why_it_has_no_price(study):
+    found = findings(read_study([study]))
+    horizons = len({variant.horizon[0] for variant in found.study.variants})
+    for lines in answer(found).notes, summary_lines(found):
+        assert ("three horizons" in " ".join(lines)) == (horizons == 2)
 
 
 @pytest.mark.parametrize(("at", "field"), [("flops", "FLOPs"), ("seconds", "seconds")])

@@ -184,10 +184,7 @@ HOSTILE = {
         "holds no tags, and there is",
     ),
     "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
-    "no record": (
-        put("../sweep-quick.json", b'{"name": "../../x"}'),
-        "sweep-quick.json: ",
-    ),
+    "no record": (put("../sweep-quick.json", b'{"name": "../../x"}'), "sweep-quick.json: "),
 }
 
 

@@ -76,10 +76,7 @@ def add_on_ranks(ranks, tensors):
         ranks.stack(torch.tensor([ranks.rank, 7])).tolist(),
     ]
     errors = []
-    for work in (
-        lambda: ranks.on_first(lambda: int("x")),
-        lambda: check_weights(ranks),
-    ):
+    for work in (lambda: ranks.on_first(lambda: int("x")), lambda: check_weights(ranks)):
         try:
             work()
         except (ValueError, RuntimeError) as error:

@@ -14,12 +14,7 @@ import pytest
 from checkpoints import save, tensors
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from transformer_norms.run import checkpoint
 from transformer_norms.run.checkpoint import NonFiniteError

@@ -92,10 +92,7 @@ def test_libraries_that_find_no_home_neither_print_nor_fail(tmp_path):
 @pytest.mark.goal("D4")
 @pytest.mark.parametrize(
     "state",
-    [
-        "leave_both",
-        *(pytest.param(name, marks=NIGHTLY) for name in [*surroundings.STATES][1:]),
-    ],
+    ["leave_both", *(pytest.param(name, marks=NIGHTLY) for name in [*surroundings.STATES][1:])],
 )
 def test_a_run_ends_as_ever_whatever_becomes_of_its_streams(state, measured):
     program = Command(TINY, prepare=surroundings.STATES[state])

@@ -12,6 +12,7 @@ import torch
 from short_runs import here, same, stop_at  # noqa: F401
 
 from transformer_norms import cli, compose
+from transformer_norms.commands import runs as runs_command
 from transformer_norms.comparison.sweep_record import read_record
 from transformer_norms.config.building import build_schedulers
 from transformer_norms.run import run as running
@@ -92,6 +93,16 @@ def test_each_branch_is_the_separate_run_and_trains_the_rest_of_it_alone(typed, 
     for run, horizon in zip(runs, HORIZONS, strict=True):
         check_equal(run, separate(horizon, *typed))
         assert kept(run) == []  # the longer one has ended
+
+
+def test_runs_says_which_of_them_are_branches(capsys):
+    runs = [branch(horizon) for horizon in HORIZONS[:2]]
+    capsys.readouterr()
+    assert runs_command.main([]) == 0
+    assert "1 of 2 began at a step of a run with a shorter horizon" in capsys.readouterr().err
+    assert runs_command.main(["--json", "branch_step=9"]) == 0
+    [listed] = json.loads(capsys.readouterr().out)
+    assert listed["branched_from"] == Path(runs[0]["folder"]).name
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
@@ -234,6 +245,8 @@ def test_a_sweep_tunes_each_horizon_along_shared_steps(capsys, steps):
         ("-m trainer.branches=[10,20],[10,30]", "one value for all runs"),
         ("trainer.branches={steps:[1,2]}", "{tokens: [1e8, 4e8]}"),
         ("-m trainer.branches=[10,20] trainer.branches=[10,30]", "typed twice"),
+        ("trainer.branches=[a,b]", "trainer.branches: "),
+        ("trainer.branches={tokens:[1e5,1e18]}", "from 1 to 1e12"),
     ],
 )
 def test_a_wrong_branch_is_refused_in_one_line(typed, said, capsys):

@@ -121,7 +121,7 @@ def test_the_report_says_what_was_registered_before_the_runs_and_what_was_asked_
     assert line in lines[0]
     assert lines[1:] == [
         "- Asked and not registered: variant norm=dyt; contrast scalenorm - rmsnorm; margin 0.05; "
-        "seed 5.",
+        "seed 5."
     ]
 
 

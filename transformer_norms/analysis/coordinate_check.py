@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 
 from transformer_norms.analysis.command import analysis_parser, run_analysis
-from transformer_norms.analysis.outcome import (
-    Analysis,
-    Lines,
-    Number,
-    Outcome,
-    Rows,
-    View,
-)
+from transformer_norms.analysis.outcome import Analysis, Lines, Number, Outcome, Rows, View
 from transformer_norms.analysis.untrained_models import (
     VOCABULARY,
     WIDTH,

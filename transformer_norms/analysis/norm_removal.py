@@ -61,9 +61,7 @@ ANALYSIS = Analysis(
     numbers={
         BEFORE: Number(BEFORE, "as it was trained", ".3f"),
         AT_ONCE: Number(
-            AT_ONCE,
-            "all norms frozen at the step of the first, and nothing tuned after",
-            ".3f",
+            AT_ONCE, "all norms frozen at the step of the first, and nothing tuned after", ".3f"
         ),
         **{stage: Number(stage, format=".3f") for stage in STAGES},
         FIRST: Number(FIRST, "once these had gone, one by one", ".3f"),

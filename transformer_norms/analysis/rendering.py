@@ -25,12 +25,7 @@ from transformer_norms.analysis.outcome import (
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.figures import FONT, figure_bytes, subplots
 from transformer_norms.storage.files import storage_error
-from transformer_norms.text_tables import (
-    escape_markdown,
-    markdown_list,
-    markdown_table,
-    paragraph,
-)
+from transformer_norms.text_tables import escape_markdown, markdown_list, markdown_table, paragraph
 
 DIFFERENCES = (
     "Differences are means over paired seeds, with Student's 95 % interval from three seeds on; p "

@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from transformer_norms.commands.terminal import (
-    PROGRAM,
-    Parser,
-    run_command,
-    version_text,
-)
+from transformer_norms.commands.terminal import PROGRAM, Parser, run_command, version_text
 from transformer_norms.errors import ConfigError
 
 

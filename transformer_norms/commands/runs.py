@@ -22,14 +22,7 @@ from transformer_norms.config.finding import RUNS, find_study
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import say
 from transformer_norms.run.reader import CHOSEN, differing_keys, run_table
-from transformer_norms.text_tables import (
-    COLUMNS,
-    narrow_table,
-    printable,
-    rows_of,
-    shorten,
-    show,
-)
+from transformer_norms.text_tables import COLUMNS, narrow_table, printable, rows_of, shorten, show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,7 +47,9 @@ A choice that was auto counts as its resolved value. Examples:
 """
 _NAME = 10  # columns that a name has at least: its end, with the hash
 _VALUE = 16  # columns of a value at most
-_SHOWN = "name study folder status step steps val_loss best_val_loss test_loss".split()
+_SHOWN = (
+    "name study folder status step steps val_loss best_val_loss test_loss branched_from branch_step"
+).split()
 
 
 def make_parser() -> Parser:
@@ -92,6 +87,9 @@ def _print_runs(arguments: Sequence[str]) -> int:
         print_line(json.dumps(rows, allow_nan=False, indent=1, default=str))
     elif len(listed):
         print_line("\n".join(_lines(listed, keys)))
+        if branches := int(listed["branched_from"].notna().sum()):
+            began = f"{branches} of {len(listed)} began at a step of a run with a shorter horizon"
+            say(f"{began} (--json has branched_from and branch_step)")
     if len(listed) < len(runs):
         say(f"{len(listed)} of {len(runs)} runs fit")
     return 0

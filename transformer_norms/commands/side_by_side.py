@@ -11,12 +11,7 @@ from transformer_norms.comparison.statistics import FEWEST
 from transformer_norms.config.finding import RUNS, find_run
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.fairness import differing_settings, notes_beside, obstacles
-from transformer_norms.run.reader import (
-    CHOSEN,
-    SavedRun,
-    differing_keys,
-    run_table,
-)
+from transformer_norms.run.reader import CHOSEN, SavedRun, differing_keys, run_table
 from transformer_norms.text_tables import show, wrap_text, wrapped_table
 
 _ABOUT = """

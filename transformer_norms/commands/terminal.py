@@ -56,9 +56,7 @@ def run_command(
 
 
 def command(
-    make_parser: Callable[[], "Parser"],
-    answer: Callable[[argparse.Namespace], int],
-    *stopped: Any,
+    make_parser: Callable[[], "Parser"], answer: Callable[[argparse.Namespace], int], *stopped: Any
 ) -> Callable[..., int]:
     """Returns the `main` of a command, which reads its arguments and answers them. `stopped` is
     what `run_command` prints and returns at Ctrl-C."""

@@ -40,10 +40,7 @@ _LINES: dict[Verdict, tuple[str, str]] = {
         "{text} has no value: the best value{edges} tried is the first or the last; more values "
         "are needed beyond it",
     ),
-    "failed": (
-        "{failures}{fisher}",
-        "{text} has no value: runs failed to train, {failures}",
-    ),
+    "failed": ("{failures}{fisher}", "{text} has no value: runs failed to train, {failures}"),
     "not decided yet": (
         "{variant} against {baseline} is not decided yet: {so_far}",
         "{text} is not decided yet: {so_far}",

@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import (
-    AXES,
-    AXES_OF_A_RUN,
-    did_you_mean,
-    option_name,
-    options,
-    theirs,
-)
+from transformer_norms.names import AXES, AXES_OF_A_RUN, did_you_mean, option_name, options, theirs
 
 HORIZONS = ("trainer.steps", "trainer.tokens")  # one of them is typed
 BRANCHES = "trainer.branches"  # many of them

@@ -19,6 +19,7 @@ from transformer_norms.config.checks.formulas import is_of_weights, name_key
 from transformer_norms.config.checks.registered import check_norm, check_parts
 from transformer_norms.config.choices import Choices
 from transformer_norms.config.chosen_files import merge
+from transformer_norms.config.data_settings import affordable_val_tokens
 from transformer_norms.config.tree import (
     CHOSEN,
     DEFAULTS,
@@ -28,7 +29,6 @@ from transformer_norms.config.tree import (
     base_of,
     marked,
 )
-from transformer_norms.data.settings import affordable_val_tokens
 from transformer_norms.errors import ConfigError
 from transformer_norms.formula import Formula, quotient, substitute
 from transformer_norms.kinds import Mark, Values, freeze

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from transformer_norms.data.settings import DataSettings
+from transformer_norms.config.data_settings import DataSettings
 from transformer_norms.errors import ConfigError
 from transformer_norms.kinds import Flag, Mark, Text, Texts, Values, marks_of, node, value_at
 from transformer_norms.model.settings import ModelConfig

@@ -26,13 +26,7 @@ import numpy as np
 
 from transformer_norms import signals
 from transformer_norms.data.split import Placed, Work
-from transformer_norms.data.token_cache import (
-    PARTS,
-    TOKENIZER,
-    dtype_for,
-    open_or_build,
-    pack_ids,
-)
+from transformer_norms.data.token_cache import PARTS, TOKENIZER, dtype_for, open_or_build, pack_ids
 from transformer_norms.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_norms.errors import InputError
 from transformer_norms.progress import say, tell_nobody

@@ -102,8 +102,8 @@ def second_config(overrides: Sequence[str], against: Sequence[str]) -> list[str]
 def _explain(overrides: Sequence[str], vocab: int | None) -> Any:
     """Returns the explanation of a config. torch is imported only if the config is valid."""
     from transformer_norms.config.compose import compose
+    from transformer_norms.config.data_settings import expected_vocab_size
     from transformer_norms.config.overrides import parse
-    from transformer_norms.data.settings import expected_vocab_size
 
     config = compose(overrides)
     from transformer_norms.explain.explanation import explain

@@ -153,10 +153,7 @@ def their_tensors(
 
 
 def our_tensors(
-    model_type: str,
-    theirs: Mapping[str, Tensor],
-    ours: Mapping[str, Tensor],
-    config: ModelConfig,
+    model_type: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], config: ModelConfig
 ) -> dict[str, Tensor]:
     """Our tensors, made of theirs. `ours` are tensors of our shapes.
 

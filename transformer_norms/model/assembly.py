@@ -162,12 +162,7 @@ class Assembly:
         )
 
     def site(
-        self,
-        plan: SubLayerPlan,
-        name: str,
-        kind: Place,
-        own: BlockChoices,
-        sub_layer: str = "",
+        self, plan: SubLayerPlan, name: str, kind: Place, own: BlockChoices, sub_layer: str = ""
     ) -> Module:
         """Returns the norm at a site of the sub-layer `kind`, with its factor. The key `qkv` names
         another norm for q, k and v, where not every norm can act."""

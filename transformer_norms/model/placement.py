@@ -14,14 +14,7 @@ from pydantic import AfterValidator
 
 from transformer_norms.formula import Formula
 from transformer_norms.kinds import Flag, Groups, Mark, Number, Text, plain
-from transformer_norms.model.equation import (
-    READ,
-    RESERVED,
-    WRITE,
-    Reader,
-    called,
-    canonical,
-)
+from transformer_norms.model.equation import READ, RESERVED, WRITE, Reader, called, canonical
 from transformer_norms.model.sites import INSIDE, LATENT_SITES, SHARES, Site, SubLayerPlan
 from transformer_norms.names import unknown
 from transformer_norms.validation import check

@@ -92,11 +92,7 @@ class Transformer(nn.Module):
         self.gives = gives
 
     def forward(
-        self,
-        tokens: Tokens,
-        targets: Tokens | None = None,
-        *,
-        cache: Sequence[Cache] | None = None,
+        self, tokens: Tokens, targets: Tokens | None = None, *, cache: Sequence[Cache] | None = None
     ) -> Logits | tuple[Logits, Loss]:
         """Returns logits; with `targets`, the token that follows each, logits and the loss.
 

@@ -20,12 +20,7 @@ class DyT(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(
-        self,
-        width: int,
-        *,
-        alpha_init: Starts = 1.0,
-        bias: Flag = True,
-        place: Place = "attention",
+        self, width: int, *, alpha_init: Starts = 1.0, bias: Flag = True, place: Place = "attention"
     ) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(width))

@@ -9,9 +9,9 @@ from typing import Any
 
 from transformer_norms.comparison.sweep_record import label
 from transformer_norms.config.compose import compose
+from transformer_norms.config.data_settings import expected_vocab_size
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config
-from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError
 from transformer_norms.plan.rehearsal import Bytes, Stage
 from transformer_norms.progress import Live, track

@@ -7,11 +7,7 @@ from typing import get_args
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.outcomes import Outcomes
-from transformer_norms.comparison.sentences import (
-    comparison_sentence,
-    plural,
-    price_clause,
-)
+from transformer_norms.comparison.sentences import comparison_sentence, plural, price_clause
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import Verdict
 from transformer_norms.report.fairness import confounds, pairs_within
@@ -50,6 +46,7 @@ def answer(findings: Findings) -> Answer:
         "Each variant is compared with its baseline, and not with the others." * others,
         same_data_note(findings.study),
         branch_note(findings.study),
+        findings.price_note,
         *findings.study.registered,
     ]
     return Answer(_lead(findings, groups), groups, [*filter(None, notes)])

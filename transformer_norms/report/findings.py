@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_norms.comparison.outcomes import Outcomes
 from transformer_norms.comparison.price import Price
+from transformer_norms.comparison.statistics import FEWEST
+from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.comparison.tuning_error import Trial, plain_point, possible_gains
 from transformer_norms.comparison.verdict import (
     Comparison,
@@ -38,6 +40,11 @@ _MEASURED = (
 _SETTINGS = (
     "data.val_tokens model.context trainer.steps trainer.batch_size trainer.precision"
 ).split()
+
+_NO_PRICE = (
+    "No share of saved tokens can be given: it needs, for both sides, three horizons at which the "
+    f"mean loss falls, with the same {FEWEST} seeds at all of them."
+)
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,13 @@ class Findings:
             return {}
         sides = sides_of(self.study, self.outcomes, self.slack)
         return prices_of(self.study, sides, self.every, self.rules, self.compared_together)
+
+    @property
+    def price_note(self) -> str:
+        """Says why a study of several horizons has no price, where its variants are compared."""
+        kinds = grouped(self.study.variants, lambda v: v.kind)
+        asked = any(len(kind) > 1 for kind in kinds) and self.every and not self.study.at
+        return _NO_PRICE if asked and not self.prices else ""
 
     @property
     def compared(self) -> list[Variant]:

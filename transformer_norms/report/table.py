@@ -167,7 +167,7 @@ def summary_lines(findings: Findings) -> list[str]:
     told += [
         *[f"no value{at}: {one}" for one in lacking[:3]],
         *[f"no value{at}: {len(lacking) - 3} more reasons are in the report"] * (len(lacking) > 3),
-        *filter(None, [branch_note(findings.study)]),
+        *filter(None, [branch_note(findings.study), findings.price_note]),
         *left_out_lines(findings.study, by_name=False),
         *unasked,
         *findings.study.registered,

@@ -136,10 +136,7 @@ def remove_branch(run: Path, warn: Callable[[str], None]) -> None:
 
 
 def newest(
-    folder: Path,
-    identity: str | None,
-    warn: Callable[[str], None],
-    needs: Collection[str] = (),
+    folder: Path, identity: str | None, warn: Callable[[str], None], needs: Collection[str] = ()
 ) -> Checkpoint | None:
     """Returns the newest checkpoint that verifies, belongs to the run and has the tensors `needs`,
     or None if there never was one.

@@ -7,13 +7,13 @@ from pathlib import Path
 from transformer_norms import processes
 from transformer_norms.config.chosen_files import default_axes
 from transformer_norms.config.compose import compose
+from transformer_norms.config.data_settings import expected_vocab_size
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.config.tree import Config, check_config, diff
 from transformer_norms.data import CORPORA, TOKENIZERS, Tokens, prepare
 from transformer_norms.data.documents import Corpus
 from transformer_norms.data.ngrams import ngram_facts
 from transformer_norms.data.prepare import identity_of
-from transformer_norms.data.settings import expected_vocab_size
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
 from transformer_norms.kinds import plain
 from transformer_norms.progress import Live, say

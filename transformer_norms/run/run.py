@@ -33,12 +33,7 @@ from transformer_norms.errors import (
 )
 from transformer_norms.progress import Live, say
 from transformer_norms.run import checkpoint, machine
-from transformer_norms.run.beginning import (
-    check_ranks,
-    model_of,
-    prepare_model,
-    write_beginning,
-)
+from transformer_norms.run.beginning import check_ranks, model_of, prepare_model, write_beginning
 from transformer_norms.run.curve import draw_curve
 from transformer_norms.run.failure import failure
 from transformer_norms.run.folder import hold_run, path_text

@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.sweep_record import (
-    ORDER,
-    PlannedRun,
-    Values,
-    distinct,
-    label,
-)
+from transformer_norms.comparison.sweep_record import ORDER, PlannedRun, Values, distinct, label
 from transformer_norms.config.chosen_files import check_names
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import as_typed

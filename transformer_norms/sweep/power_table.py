@@ -114,7 +114,12 @@ def power_table(arguments: Sequence[str]) -> list[str]:
     jobs = Jobs(read_request(arguments))
     question = jobs.request.question
     if not (compared := count_comparisons(question)):
-        raise ConfigError("--power: this sweep compares nothing: it has one variant")
+        alone = (
+            "it has one variant"
+            if len(question.variants) < 2
+            else ("its variants differ in their horizon alone")
+        )
+        raise ConfigError(f"--power: this sweep compares nothing: {alone}")
     job = jobs.make(
         "result", question.variants[0], question.tune.points[0], question.first_seeds[0]
     )

@@ -10,12 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.registration import terms_of
-from transformer_norms.comparison.sweep_record import (
-    ORDER,
-    Values,
-    distinct,
-    names_of,
-)
+from transformer_norms.comparison.sweep_record import ORDER, Values, distinct, names_of
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.chosen_files import option_content
 from transformer_norms.config.overrides import (
@@ -254,9 +249,9 @@ def branch(question: Question) -> Question:
     key, values = steps, branches
     if isinstance(branches, Mapping):
         key, values = tokens, branches.get("tokens")
-    if not isinstance(values, list):  # it is refused where a run is composed
-        return question
     values = as_number(values)
+    if not (isinstance(values, list) and all(type(one) is int for one in values)):
+        return question  # it is refused where a run is composed
     vary = {key: values, **question.vary} if question.vary or not question.together else {}
     together = [{key: value, **one} for value in values for one in question.together]
     return replace(question, vary=vary, together=together)

@@ -34,11 +34,18 @@ def check_factor(factor: float) -> float:
 Horizons = tuple[Positive, ...]
 
 
+def _is_horizon(value: Any) -> bool:
+    return type(value) in (int, float) and 1 <= value <= 1e12 and value == int(value)
+
+
 def _check_horizons(value: Any) -> Any:
     listed = value["tokens"] if isinstance(value, Mapping) and [*value] == ["tokens"] else value
     several = isinstance(listed, (list, tuple)) and len(listed) > 1
-    if value != "none" and not (several and all(type(one) in (int, float) for one in listed)):
-        raise ValueError("it should be [300, 1200] (steps), {tokens: [1e8, 4e8]} or none")
+    if value != "none" and not (several and all(map(_is_horizon, listed))):
+        raise ValueError(
+            "it should be [300, 1200] (steps), {tokens: [1e8, 4e8]} or none; each number is whole, "
+            "from 1 to 1e12"
+        )
     return value
 
 
