@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import correlation, fmean
 
 import agreement
+import branches
 import streams
 import streams_256
 import torch
@@ -60,6 +61,7 @@ from transformer_norms.report.findings import Findings
 from transformer_norms.report.joined_report import write_joined
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.scope import regime
+from transformer_norms.report.study import read_rows as rows_of_runs
 from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.report.writing import write_report
@@ -98,7 +100,7 @@ Report = tuple[Findings, list[str], list[str]]
 # Studies whose contrasts are one family of their own, and which ask nothing else beyond the report.
 PRIMARY = (
     "untied_stream", "hybridnorm_parts", "qk_width", "dynamic_alpha", "dynamic_alpha_rates",
-    "horizon_post", "token_norm",
+    "horizon_post", "horizon_branches", "token_norm",
 )  # fmt: skip
 STARTS = {
     "": [],
@@ -264,17 +266,27 @@ def _asked(study: str, found: Mapping[str, Findings], runs: Path) -> Iterator[st
         yield untied.answer(findings)
     if study in PRIMARY:
         yield markdown_table(primary_rows(primary_contrasts(findings)))
+    if study == "horizon_branches":
+        figures = {"final-loss-by-tokens": "tokens.svg", "final-loss-by-step-time": "time.svg"}
+        _draw(findings, {panel: HERE / study / name for panel, name in figures.items()})
+        yield branches.beside_text(findings, found["horizon"])
     if study == "untied_stream":
         yield untied.head_text(found["stream_or_table"].study, findings.study)
     if study == "noise":
         yield _noise_table(findings)
     if study == "eps":
-        figure = HERE.parent / "docs" / "differences.svg"
-        panel = next(panels(findings, {}))
-        with drawn_with(TEXT, SHEET.settings()):
-            figure.write_bytes(next(iter(panel_files(panel, SHEET).values())))
+        _draw(findings, {"differences": HERE.parent / "docs" / "differences.svg"})
         yield "The share of held-out tokens whose mean square is below ten eps, of one run each:"
         yield markdown_table(shares_rows(read_rows(HERE / study / SHARES.name)))
+
+
+def _draw(findings: Findings, files: Mapping[str, Path]) -> None:
+    """Draws panels of a report, by their names, as files."""
+    rows, _ = rows_of_runs(findings.study.results)
+    with drawn_with(TEXT, SHEET.settings()):
+        for panel in panels(findings, rows):
+            if file := files.get(panel.name):
+                file.write_bytes(next(iter(panel_files(panel, SHEET).values())))
 
 
 def _noise_table(findings: Findings) -> str:
