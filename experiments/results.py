@@ -79,7 +79,8 @@ from transformer_norms.training.probes import measure_start
 HERE = Path(__file__).parent
 RUNS, UNFINISHED = "runs.tar.xz", "unfinished.tar.xz"
 RECORDED = ("config.yaml", "metrics.jsonl", "summary.json")  # of a run; and sweep-*.json
-# Of a report what is committed. In a README there is no room for all columns of its table.
+# Of a report what is committed; a figure where the README shows it. In a README there is no room
+# for all columns of its table.
 FILES = ("table.md", "results.csv", "curves.svg", "rates.svg")
 LEFT_OUT = ("missing", "median", "points")
 FIRST_BLOCK = (
@@ -207,8 +208,10 @@ def _begin_measurements(pool: Executor, runs: Path) -> Measurements:
 def _write_study(home: Path, folder: Path) -> Report:
     """Writes the report of the runs in `folder` and puts it into the study's home."""
     path, findings = write_report([folder / home.name], folder / f"{home.name}-report")
+    readme = (home / "README.md").read_text()
     for name in (*FILES, "report.html"):
-        if (path.parent / name).exists():
+        shown = not name.endswith(".svg") or f"({name})" in readme
+        if shown and (path.parent / name).exists():
             shutil.copyfile(path.parent / name, home / name)
     if home.name in SCREENS:
         return findings, [], []
