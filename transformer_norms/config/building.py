@@ -182,6 +182,8 @@ def build_trainer(
 def _prepare(model: Transformer, settings: TrainerSettings) -> tuple[Transformer, Compilation]:
     """Returns the model on its device, its blocks compiled where they are, and what compiles the
     rest."""
+    if settings.device == "mps":  # without float64, which a table of positions may have
+        model = model.float()
     model = model.to(settings.device)
     in_shards = sharded(model.embedding.weight)
     parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -24,6 +24,8 @@ def device(kind: str) -> str:
     """Returns the processor's or the GPU's own name."""
     if kind == "cuda":
         return torch.cuda.get_device_name()
+    if kind == "mps":
+        return f"mps, {platform.platform()}"
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -55,12 +57,13 @@ def commit() -> dict[str, Any]:
 
 @contextmanager
 def deterministic(kind: str) -> Iterator[None]:
-    """While it is entered, a GPU computes the same digits each time. An operation that cannot do so
-    raises RuntimeError, which names it. A CPU computes the same digits without it.
+    """While it is entered, a CUDA GPU computes the same digits each time. An operation that cannot
+    do so raises RuntimeError, which names it. A CPU computes the same digits without it, and of
+    Apple's mps nothing is promised.
 
     It has to be entered before the first product of matrices on a GPU, since the process reads only
     then how cuBLAS may divide its memory."""
-    if kind == "cpu":
+    if kind != "cuda":
         yield
         return
     memory: Any = torch.utils.deterministic

@@ -120,6 +120,11 @@ def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) ->
             states[parameter][part] = file.get_tensor(key).to(parameter.device)
 
 
+def double(tensor: Tensor) -> Tensor:
+    """Returns a tensor in float64: where it is, or on the CPU if its device has none (mps)."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
 def is_finite_tensor(tensor: Tensor) -> bool:
     """Whether no number is NaN or an infinity."""
     numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
