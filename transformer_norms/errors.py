@@ -55,7 +55,7 @@ def missing_package(error: BaseException) -> ConfigError | None:
     the metadata of this package says. None for any other error."""
     if not isinstance(error, ModuleNotFoundError):
         return None
-    name, extras = (error.name or "").partition(".")[0], set()
+    name, extras = (error.name or "").partition(".")[0], set[str]()
     with suppress(metadata.PackageNotFoundError):  # a clone that is on the path, and not installed
         for text in metadata.requires("transformer-norms") or ():
             of_extra = re.match(r"([\w-]+).*; extra == '(\w+)'", text)

@@ -52,7 +52,7 @@ def test_every_norm_placement_and_part_trains_there_in_float32(variant):
             "trainer.precision=fp64",
             "trainer.precision: fp64 is not allowed with trainer.device=mps",
         ),
-        ("parallel=ddp", "parallel=ddp: is not allowed with trainer.device=mps"),
+        ("parallel=ddp", "parallel: ddp is not allowed with trainer.device=mps"),
     ],
 )
 def test_what_mps_cannot_do_is_refused_in_one_line(typed, line):

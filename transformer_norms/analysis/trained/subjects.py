@@ -34,7 +34,7 @@ from transformer_norms.run.summary import read_summary
 from transformer_norms.storage.files import make_folder, write_bytes, write_json
 from transformer_norms.storage.reading import read_text
 from transformer_norms.training.loss import LOSSES, ModelLoss
-from transformer_norms.training.tensors import double, stored_tensors
+from transformer_norms.training.tensors import double, move_model, stored_tensors
 
 TYPED = (
     "data trainer.device trainer.precision trainer.batch_size model.context plugins tracking"
@@ -135,7 +135,7 @@ def load_measured(folder: Path, keys: Sequence[str], text: Path | None) -> Loade
     doubled = next(model.parameters()).dtype == torch.float64
     precision = "fp64" if doubled else config.trainer.precision
     model = model.double() if precision == "fp64" else model
-    model = model.to(config.trainer.device).eval()
+    model = move_model(model, config.trainer.device).eval()
     return Loaded(folder, model, own, config, tokens, context, precision)
 
 

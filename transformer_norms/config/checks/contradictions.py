@@ -177,7 +177,7 @@ def _of_trainer(config: Config) -> Iterator[str]:
     if trainer.device == "mps" and trainer.precision == "fp64":
         yield "trainer.precision: fp64 is not allowed with trainer.device=mps, which has no float64"
     if trainer.device == "mps" and config.parallel.type != "none":
-        yield f"parallel={config.parallel.type}: is not allowed with trainer.device=mps"
+        yield f"parallel: {config.parallel.type} is not allowed with trainer.device=mps"
     cut = {
         "parallel=fsdp": config.parallel.type == "fsdp",
         "trainer.activation_checkpointing=true": trainer.activation_checkpointing,
