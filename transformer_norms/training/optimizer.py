@@ -136,8 +136,8 @@ class Muon(torch.optim.Optimizer):
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """Each matrix [.., rows, columns] with its singular values brought near 1, by Newton-Schulz
-    iteration with Jordan's quintic: X <- aX + b(XX')X + c(XX')^2 X. In bfloat16 on a CUDA GPU, where
-    that is enough; in float32 elsewhere, since a CPU is slow in bfloat16.
+    iteration with Jordan's quintic: X <- aX + b(XX')X + c(XX')^2 X. In bfloat16 on a CUDA GPU,
+    where that is enough; in float32 elsewhere, since a CPU is slow in bfloat16.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x: Tensor = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
