@@ -166,7 +166,7 @@ def test_the_fake_refuses_what_the_device_refuses():
 
 def test_a_run_on_mps_has_no_float64_there_and_the_digits_of_a_cpu(stop_at):  # noqa: F811
     """A whole run: data, probes, dropout, evaluation, average, checkpoints, and going on."""
-    typed = ["trainer.average={type: ema, decay: 0.9}", "trainer.qk_clip=1"]
+    typed = ["trainer.average={type: ema, decay: 0.9}", "trainer.qk_clip=1", "trainer.steps=12"]
     usual = go("study=cpu", "trainer.device=cpu", *typed)
     with fake_mps() as seeds:
         stop_at(9)
@@ -175,7 +175,7 @@ def test_a_run_on_mps_has_no_float64_there_and_the_digits_of_a_cpu(stop_at):  # 
             assert run["status"] == status
     assert same(usual["folder"], run["folder"])
     assert run["device"].startswith("mps, ")
-    assert len(set(seeds)) >= 24  # dropout is seeded there in each step
+    assert len(set(seeds)) >= 12  # dropout is seeded there in each step
 
 
 @pytest.mark.nightly
