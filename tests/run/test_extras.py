@@ -25,10 +25,17 @@ OPTIONAL = set.union(*(EXTRAS[extra] for extra in ("data", "hf", "report", "slur
 
 
 def without(*kept):
-    """Code that makes every optional package absent, but those of the extras in `kept`."""
+    """Code that makes every optional package absent, but those of the extras in `kept`: neither
+    Python nor the record of installed packages finds it."""
     brought = set().union(*(EXTRAS[extra] for extra in kept))
     missing = sorted({*OPTIONAL, "argcomplete", "pyarrow", "huggingface_hub"} - brought)
-    return f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n"
+    return f"""
+import sys
+from importlib import metadata
+missing, version = {missing}, metadata.version
+sys.modules.update(dict.fromkeys(missing))
+metadata.version = lambda name: version("absent" if name in missing else name)
+"""
 
 
 def test_the_core_has_eight_requirements_and_all_has_the_rest():
@@ -74,7 +81,10 @@ def test_a_command_that_lacks_a_package_names_its_extra_in_one_line(
 def test_a_run_that_may_be_mirrored_says_that_it_is_not(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     told = []
-    assert Mirror({"mode": "auto"}, told.append).mode == "disabled"
+    mirror = Mirror({"mode": "auto"}, told.append)
+    for name in ("one", "another"):
+        mirror.follow(Path(name))
+    mirror.close()
     assert told == ["W&B: wandb is not installed, nothing is mirrored (the extra wandb adds it)"]
     with pytest.raises(ModuleNotFoundError):
         Mirror({"mode": "offline"})

@@ -7,8 +7,8 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ import torch
 
 
 def versions() -> dict[str, str]:
-    names = ("torch", "numpy", "hydra-core", "tiktoken", "safetensors")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    found = {"python": platform.python_version()}
+    for name in ("torch", "numpy", "hydra-core", "tiktoken", "safetensors"):
+        with suppress(PackageNotFoundError):  # tiktoken, an extra
+            found[name] = version(name)
+    return found
 
 
 def device(kind: str) -> str:

@@ -46,11 +46,9 @@ class Mirror:
             rule = "a W&B project has up to 128 characters, none of /\\#?%:"
             raise ConfigError(f"{key}={project}: {rule}; its owner is tracking.entity=NAME")
         self._project = "/".join(filter(None, [asked.get("entity"), project]))
-        if self.mode != "disabled" and find_spec("wandb") is None:
-            if tracking["mode"] != "auto":
-                raise ModuleNotFoundError(name="wandb")
-            self.mode = "disabled"
-            say("W&B: wandb is not installed, nothing is mirrored (the extra wandb adds it)")
+        self._absent = self.mode != "disabled" and find_spec("wandb") is None
+        if self._absent and tracking["mode"] != "auto":
+            raise ModuleNotFoundError(name="wandb")
         waits = tracking.get("model", "none") != "none" or processes.has_agent()
         self._patience = _LONG_EXIT_SECONDS if waits else _EXIT_SECONDS
         self._named: set[Path] = set()
@@ -60,6 +58,10 @@ class Mirror:
         """Mirrors a run folder, or a study's report, from now on. The first call starts the
         background process. A folder is named once."""
         if self.mode == "disabled" or folder in self._named:
+            return
+        if self._absent:
+            self.mode = "disabled"
+            self._say("W&B: wandb is not installed, nothing is mirrored (the extra wandb adds it)")
             return
         self._named.add(folder)
         with suppress(OSError):
