@@ -6,6 +6,8 @@
 # make lock: pin every package anew, constraints.txt its version and requirements.lock its hashes
 # make benchmark: all that benchmarks/ measures without a GPU, in short, into outputs/benchmarks/
 #   (within 30 minutes, on a quiet machine)
+# make publish: uploads sdist and wheel, which make dist builds and checks. Before it, one commit has
+# the new version in __init__.py, CHANGELOG.md and CITATION.cff, and the tag vVERSION
 PYTHON ?= python3
 BIN := .venv/bin
 MEASURED := outputs/benchmarks
@@ -14,7 +16,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := .venv/lock/bin/uv pip compile --quiet --universal --fork-strategy fewest --all-extras \
 	--group lock --no-header --no-annotate pyproject.toml
 
-.PHONY: demo test check tables nightly experiments-report benchmark setup lock format clean
+.PHONY: demo test check tables nightly experiments-report benchmark setup lock format dist publish clean
 
 setup: .venv/installed
 
@@ -81,6 +83,17 @@ benchmark: setup
 	$(BIN)/python benchmarks/checkpoint.py --sizes 4-128-128-16-512 --seconds 20 --out $(MEASURED)/checkpoint.json
 	$(BIN)/python benchmarks/ranks.py --seconds 20 --out $(MEASURED)/ranks.json
 	$(BIN)/python benchmarks/busy.py --loops 0,2 --rounds 5 --seconds 0.5 --out $(MEASURED)/busy.json
+
+dist:
+	@tag=v$$($(PYTHON) -c 'import transformer_norms; print(transformer_norms.__version__)'); \
+	git describe --exact-match --tags --match "$$tag" >/dev/null 2>&1 && git diff --quiet HEAD || \
+		{ echo "make dist: check out the tag $$tag without changes"; exit 2; }
+	@$(PYTHON) -m venv dist/venv && dist/venv/bin/python -m pip install --quiet build twine
+	@rm -f dist/transformer_norms-* && dist/venv/bin/python -m build --outdir dist .
+	@dist/venv/bin/twine check --strict dist/transformer_norms-*
+
+publish: dist
+	dist/venv/bin/twine upload dist/transformer_norms-*
 
 clean:
 	rm -rf .venv

@@ -15,21 +15,27 @@ from packaging.utils import canonicalize_name as canonical
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+NAME = PROJECT["project"]["name"]
 DECLARED = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
-OPTIONAL = [
-    Requirement(text)
-    for group in (PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"])
-    for texts in group.values()
-    for text in texts
-]
+# By extra; the extra `all` has others of this package, too.
+EXTRAS = {
+    extra: [Requirement(text) for text in texts if not text.startswith(NAME)]
+    for extra, texts in {
+        **PROJECT["project"]["optional-dependencies"],
+        **PROJECT["dependency-groups"],
+    }.items()
+}
+OPTIONAL = [one for wanted in EXTRAS.values() for one in wanted]
+USERS = ("report", "data", "wandb", "hf", "slurm", "all")  # the extras that commands ask for
 LEFT_OUT = set(PROJECT["tool"]["uv"]["exclude-dependencies"])
 COPYLEFT = re.compile("GPL|GNU|MPL|Mozilla|EPL|CDDL")
 HEAD = """\
 # Licences
 
 transformer_norms has the [MIT licence](../LICENSE). The packages that it installs have the licences
-below, as each package states them; `make tables` writes this page. None of them is copied into this
-project. These are copyleft (LGPL, MPL): {copyleft}.
+below, as each package states them; `make tables` writes this page. The last column names what needs
+a package: every run, or the first extra that brings it. None of them is copied into this project.
+These are copyleft (LGPL, MPL): {copyleft}.
 They are installed with this project, unchanged; both licences allow that for a program of any
 licence. The builds of torch for a GPU also install NVIDIA's libraries, under NVIDIA's own terms.
 
@@ -77,17 +83,20 @@ def licence(package: str) -> str:
 
 def page() -> str:
     """Returns docs/licences.md."""
-    runs = brought(DECLARED)
+    by_need = {extra: brought(EXTRAS[extra]) for extra in USERS}
+    by_need = {"every run": brought(DECLARED), **by_need}
     rows = [
-        (name, metadata.version(name).partition("+")[0], licence(name), name in runs)
+        (
+            name,
+            metadata.version(name).partition("+")[0],
+            licence(name),
+            next((need for need, names in by_need.items() if name in names), "tests, examples"),
+        )
         for name in pinned()
     ]
     copyleft = [name for name, _, text, _ in rows if COPYLEFT.search(text)]
     lines = ["| package | version | licence | needed for |", "|---|---|---|---|"]
-    lines += [
-        f"| {name} | {version} | {text} | {'every run' if run else 'tests, examples'} |"
-        for name, version, text, run in rows
-    ]
+    lines += [f"| {name} | {version} | {text} | {need} |" for name, version, text, need in rows]
     *some, last = copyleft
     return HEAD.format(copyleft=f"{', '.join(some)} and {last}") + "\n".join(lines) + "\n"
 

@@ -34,6 +34,7 @@ def run_process(arguments: Sequence[str]) -> int:
     its end."""
     processes.hold_stream_numbers()  # before any file is opened
     processes.shorten_spinning()
+    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # what mps lacks, the CPU computes
     if arguments and arguments[0] in STOPPED_WITH_75:
         signals.watch_command()
     try:

@@ -2,6 +2,8 @@
 
 import os
 import re
+from contextlib import suppress
+from importlib import metadata
 
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:([^/@\s]+)@")  # of an address, such as that of a proxy
@@ -48,9 +50,26 @@ class LostRank(RuntimeError):
     exit_code = 1
 
 
+def missing_package(error: BaseException) -> ConfigError | None:
+    """Returns what to type where an optional package is not installed: the extra that brings it, as
+    the metadata of this package says. None for any other error."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    name, extras = (error.name or "").partition(".")[0], set[str]()
+    with suppress(metadata.PackageNotFoundError):  # a clone that is on the path, and not installed
+        for text in metadata.requires("transformer-norms") or ():
+            of_extra = re.match(r"([\w-]+).*; extra == '(\w+)'", text)
+            if of_extra and of_extra[1].replace("-", "_") == name:
+                extras.add(of_extra[2])
+    extra = min(extras - {"all"} or extras, default=None)
+    line = f"{name} is not installed; type pip install 'transformer-norms[{extra}]'"
+    return ConfigError(line) if extra else None
+
+
 def describe_error(error: BaseException) -> str:
     """Returns the error in one line: its message where a command would print that alone, else its
     kind and its message."""
+    error = missing_package(error) or error
     kind = "" if hasattr(error, "exit_code") else f"{type(error).__name__}: "
     return hide_secrets(" ".join(f"{kind}{error}".split()).removesuffix(":"))
 

@@ -49,7 +49,7 @@ class Folded:
 def fold_gains(model: Transformer, tokens: Tensor) -> Folded:
     """Moves all gains, biases and centrings that can be moved exactly. The models are compared on
     `tokens`."""
-    source = copy.deepcopy(model).double().cpu().eval()
+    source = copy.deepcopy(model).cpu().double().eval()
     plans = [plan_fold(source, fold) for fold in norm_folds(source)]
     folds = keep_norms_in_config(plans)
     biases = {name.rpartition(".")[2] for fold in folds if fold.constant for name in fold.into}

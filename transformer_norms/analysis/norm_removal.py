@@ -122,7 +122,7 @@ def measure(tunable: Tunable, tell: Tell, typed: Namespace) -> Iterator[Row | st
     yield " ".join([words, *typed_keys(typed)])
     rounding = None
     if not tuned.diverged:
-        frozen = trainer.model.double().cpu().eval()
+        frozen = trainer.model.cpu().double().eval()
         folded = fold_norms(frozen, without)
         rounding = largest_difference(frozen, folded, next(tunable.windows())[:, :-1])
         check_exact(tunable.folder, rounding)
@@ -280,7 +280,7 @@ def fold_norms(model: Transformer, config: Config) -> Transformer:
     x -> M x + c, and W (M x + c) + b = (W M) x + (W c + b). A constant that multiplies the norm's
     output stays where it is; c has met it already.
     """
-    model = copy.deepcopy(model).double().cpu()
+    model = copy.deepcopy(model).cpu().double()
     folded = empty_model(config, model)
     zeros = torch.zeros(1, 1, config.model.width, dtype=torch.float64)
     units = torch.eye(config.model.width, dtype=torch.float64)[None]

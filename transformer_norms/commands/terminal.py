@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from transformer_norms import __version__, processes
 from transformer_norms.config.plugins import plugin_error
-from transformer_norms.errors import ConfigError, InputError, StorageError
+from transformer_norms.errors import ConfigError, InputError, StorageError, missing_package
 from transformer_norms.names import nearest, suggestion
 from transformer_norms.storage.files import as_storage_error
 from transformer_norms.streams import guard_streams, refusal_of
@@ -47,7 +47,7 @@ def run_command(
         print(when_stopped, file=sys.stderr)
         return code_when_stopped
     except Exception as error:
-        known = as_storage_error(error) or plugin_error(error) or error
+        known = as_storage_error(error) or plugin_error(error) or missing_package(error) or error
         code = getattr(known, "exit_code", None)
         if code is None:
             raise

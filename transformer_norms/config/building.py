@@ -31,7 +31,7 @@ from transformer_norms.training.parallel.ranks import ALONE, Ranks
 from transformer_norms.training.parallel.sharding import ShardedLoss, ShardedMicroBatches
 from transformer_norms.training.schedule import SCHEDULES
 from transformer_norms.training.settings import TrainerSettings
-from transformer_norms.training.tensors import shard_like, sharded
+from transformer_norms.training.tensors import move_model, shard_like, sharded
 from transformer_norms.training.trainer import Trainer, Windows
 
 Shard = Callable[[Any], Any]  # from `sharder`, or `nothing` where a process has the whole model
@@ -182,7 +182,7 @@ def build_trainer(
 def _prepare(model: Transformer, settings: TrainerSettings) -> tuple[Transformer, Compilation]:
     """Returns the model on its device, its blocks compiled where they are, and what compiles the
     rest."""
-    model = model.to(settings.device)
+    model = move_model(model, settings.device)
     in_shards = sharded(model.embedding.weight)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     mode = choose_mode(settings, parameters, model.context)

@@ -289,13 +289,16 @@ class _Resolving:
 
     def resolve_device_and_seed(self, device: str) -> None:
         """Raises ConfigError if this machine has no such device."""
-        nodes, has_cuda = self.nodes, torch.cuda.is_available()
-        if nodes["trainer"]["device"] == "auto":
+        nodes, typed = self.nodes, self.nodes["trainer"]["device"]
+        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        allowed = ["cpu", *(name for name in there if there[name])]
+        if typed == "auto":
             if device == "auto":
-                device = "cuda" if has_cuda else "cpu"
+                device = "cuda" if there["cuda"] else "cpu"
             nodes["trainer"] = {**nodes["trainer"], "device": device}
-        elif nodes["trainer"]["device"] == "cuda" and not has_cuda and device == "auto":
-            raise ConfigError("trainer.device: cuda is not available here; allowed is cpu")
+        elif device == "auto" and not there.get(typed, True):
+            line = f"{typed} is not available here; allowed is {', '.join(allowed)}"
+            raise ConfigError(f"trainer.device: {line}")
         if nodes["data"]["seed"] == "auto":
             nodes["data"] = {**nodes["data"], "seed": nodes["seed"]}
 

@@ -38,7 +38,7 @@ def refusals(what: str, instead: str) -> Iterator[None]:
     """Turns the errors of libraries, each of which has its own kinds, into InputErrors."""
     try:
         yield
-    except InputError:
+    except (InputError, ModuleNotFoundError):
         raise
     except Exception as error:
         if refusal := as_storage_error(error):

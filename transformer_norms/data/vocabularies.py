@@ -193,6 +193,8 @@ class TokenizerFile:
             if isinstance(content, dict) and content.get("schema") == SCHEMA:
                 return _ours(load_tokenizer(content), separated)
             return _with_end(text, self.end, separated)
+        except ModuleNotFoundError:
+            raise
         except Exception as error:  # the library raises nothing narrower
             line = " ".join(str(error).split())
             raise InputError(f"tokenizer.path={self.path}: {line}") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, command
 from transformer_norms.config.finding import find_run
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, missing_package
 from transformer_norms.storage.files import storage
 
 _EPILOG = """
@@ -49,7 +49,7 @@ def export(folder: str, out: str, plugins: str = "none", average: bool = False) 
     try:
         their_config(config, words.vocab_size)  # before the weights are read
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"{folder}: {error}") from None
+        raise missing_package(error) or ConfigError(f"{folder}: {error}") from None
     model = load(run, plugins, average)
     exported = to_hf(model)
     spelled = fast_tokenizer(words, model.context)

@@ -36,7 +36,6 @@ def from_hf(hf_model: Any) -> Transformer:
     is taken over where theirs is the same everywhere, else it is 0.
     ValueError names the first thing that has no counterpart here.
     """
-    _import_transformers()
     config = hf_model.config
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(f"{config.model_type} is an encoder-decoder, and this is a decoder alone")
@@ -61,7 +60,8 @@ def load_hf(folder: Path) -> Transformer:
 
     Reads safetensors alone, and no code. ValueError, one line, says what the folder lacks.
     """
-    transformers = _import_transformers()
+    import transformers
+
     transformers.utils.logging.disable_progress_bar()
     try:
         theirs = transformers.AutoModelForCausalLM.from_pretrained(
@@ -79,7 +79,8 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     A scale of the logits that no family has goes into the weights of a separate head.
     ValueError names the keys that no family of transformers can say, and what is there.
     """
-    transformers = _import_transformers()
+    import transformers
+
     if not model.config:
         raise ValueError("the model carries no config: only what build_model built can be exported")
     family, config, scale = their_config(model.config, model.vocab_size, model_type)
@@ -146,9 +147,9 @@ _NAMED = 5  # differences in one line
 def _write_config(family: Family, facts: Facts) -> tuple[Any, list[str]]:
     """The family's config for the facts, and a line for each fact that it cannot say. A fact that
     ours does not have follows from another one."""
+    import transformers
     from huggingface_hub.errors import StrictDataclassError
 
-    transformers = _import_transformers()
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     try:
         config = transformers.AutoConfig.for_model(
@@ -169,8 +170,9 @@ def family_of(model_type: str) -> Family:
     if model_type in ELSEWHERE:
         raise ValueError(f"{model_type} has no counterpart here: {ELSEWHERE[model_type]}")
     if model_type not in BY_NAME:
-        # Another family of theirs is not a misspelling.
-        theirs = model_type in _import_transformers().CONFIG_MAPPING
+        from transformers import CONFIG_MAPPING
+
+        theirs = model_type in CONFIG_MAPPING  # another family is not a misspelling
         near = did_you_mean([] if theirs else nearest(model_type, BY_NAME, cutoff=0.8))
         raise ValueError(f"{near}there is no family {model_type!r}; there are {', '.join(BY_NAME)}")
     return BY_NAME[model_type]
@@ -182,14 +184,3 @@ def class_name(family: Family) -> str:
 
     name: str = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family.model_type]
     return name
-
-
-def _import_transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise ImportError(
-            "transformers is not installed; the version that is tested: pip install "
-            "'transformers>=5.20,<6'"
-        ) from None
-    return transformers

@@ -20,7 +20,7 @@ from transformer_norms.sweep.question import Request, read_request
 
 GIB = 2**30
 # Assumed: the CUDA context and the workspaces of cuBLAS; an interpreter with torch.
-REST = {"cuda": 1.5 * GIB, "cpu": 0.4 * GIB}
+REST = {"cuda": 1.5 * GIB, "cpu": 0.4 * GIB, "mps": 0.4 * GIB}
 
 
 # ------------------------------------------------------------------------------ the memory of a run

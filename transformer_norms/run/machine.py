@@ -7,8 +7,8 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,19 @@ import torch
 
 
 def versions() -> dict[str, str]:
-    names = ("torch", "numpy", "hydra-core", "tiktoken", "safetensors")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    found = {"python": platform.python_version()}
+    for name in ("torch", "numpy", "hydra-core", "tiktoken", "safetensors"):
+        with suppress(PackageNotFoundError):  # tiktoken, an extra
+            found[name] = version(name)
+    return found
 
 
 def device(kind: str) -> str:
     """Returns the processor's or the GPU's own name."""
     if kind == "cuda":
         return torch.cuda.get_device_name()
+    if kind == "mps":
+        return f"mps, {platform.platform()}"
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -55,12 +60,13 @@ def commit() -> dict[str, Any]:
 
 @contextmanager
 def deterministic(kind: str) -> Iterator[None]:
-    """While it is entered, a GPU computes the same digits each time. An operation that cannot do so
-    raises RuntimeError, which names it. A CPU computes the same digits without it.
+    """While it is entered, a CUDA GPU computes the same digits each time. An operation that cannot
+    do so raises RuntimeError, which names it. A CPU computes the same digits without it, and of
+    Apple's mps nothing is promised.
 
     It has to be entered before the first product of matrices on a GPU, since the process reads only
     then how cuBLAS may divide its memory."""
-    if kind == "cpu":
+    if kind != "cuda":
         yield
         return
     memory: Any = torch.utils.deterministic

@@ -1,29 +1,33 @@
 """Locks between processes, on a folder or a file. The kernel drops a lock when its holder dies."""
 
-import fcntl
+import hashlib
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from transformer_norms.errors import StorageError
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 _LOOK_EVERY = 0.1  # seconds
 
 
 class Lock:
-    """A lock that this process holds until it releases it or ends."""
+    """A lock that this process holds until it releases it or ends. `locked` says what is locked."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        os.close(self._descriptor)
+    def __init__(self, release: Callable[[], object], locked: os.stat_result) -> None:
+        self.release, self._locked = release, locked
 
     def holds(self, path: Path) -> bool:
         """Whether what was locked is still at `path`."""
         try:
-            return os.path.samestat(os.fstat(self._descriptor), path.lstat())
+            return os.path.samestat(self._locked, path.lstat())
         except FileNotFoundError:
             return False
 
@@ -37,6 +41,8 @@ class Lock:
 def take_lock(path: Path) -> Lock | None:
     """Locks an existing folder or file; returns None if another process has locked it. Raises
     StorageError where the file system has no locks, as some network disks."""
+    if fcntl is None:
+        return _take_lock_file(path)
     # A network disk locks a file only for a process that may write it.
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
@@ -48,7 +54,22 @@ def take_lock(path: Path) -> Lock | None:
         if not isinstance(error, OSError):
             raise
         raise StorageError(f"{path}: its file system offers no locks (flock: {error})") from None
-    return Lock(descriptor)
+    return Lock(partial(os.close, descriptor), os.fstat(descriptor))
+
+
+def _take_lock_file(path: Path) -> Lock | None:
+    """Locks a file of the temporary folder that belongs to `path`: only for processes of one
+    machine."""
+    from filelock import FileLock, Timeout  # torch brings it
+
+    name = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:32]
+    lock = FileLock(Path(tempfile.gettempdir(), f"transformer_norms-{name}.lock"))
+    locked = path.lstat()
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return None
+    return Lock(lock.release, locked)
 
 
 def wait_for_lock(

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -226,9 +225,9 @@ def pilot_states(job: str) -> Counter[str]:
 
 
 def _check_slurm() -> None:
-    """Raises ConfigError where nothing can be submitted."""
-    if find_spec("submitit") is None:
-        raise ConfigError("launcher=slurm needs submitit: pip install -e '.[slurm]'")
+    """Raises ConfigError where nothing can be submitted, and ModuleNotFoundError."""
+    import submitit  # noqa: F401
+
     if missing := [name for name in ("sbatch", "srun", "squeue") if not shutil.which(name)]:
         raise ConfigError(
             f"launcher=slurm: there is no {missing[0]} here; type it where Slurm's commands are"

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ _UNUSED = ("WANDB_DIR", "WANDB_RUN_ID", "WANDB_JOB_TYPE", "WANDB_RESUME")  # a f
 
 class Mirror:
     """Names folders to the background process, and says where they go and what did not get there.
-    Raises ConfigError where W&B would take nothing. After that it neither raises nor blocks."""
+    Raises ConfigError where W&B would take nothing, and ModuleNotFoundError where a mode is typed
+    and wandb is not installed. After that it neither raises nor blocks."""
 
     def __init__(self, tracking: Mapping[str, Any], say: Say = say) -> None:
         self.mode, self._say = resolve_mode(tracking.get("mode", "disabled"), os.environ), say
@@ -44,6 +46,9 @@ class Mirror:
             rule = "a W&B project has up to 128 characters, none of /\\#?%:"
             raise ConfigError(f"{key}={project}: {rule}; its owner is tracking.entity=NAME")
         self._project = "/".join(filter(None, [asked.get("entity"), project]))
+        self._absent = self.mode != "disabled" and find_spec("wandb") is None
+        if self._absent and tracking["mode"] != "auto":
+            raise ModuleNotFoundError(name="wandb")
         waits = tracking.get("model", "none") != "none" or processes.has_agent()
         self._patience = _LONG_EXIT_SECONDS if waits else _EXIT_SECONDS
         self._named: set[Path] = set()
@@ -53,6 +58,10 @@ class Mirror:
         """Mirrors a run folder, or a study's report, from now on. The first call starts the
         background process. A folder is named once."""
         if self.mode == "disabled" or folder in self._named:
+            return
+        if self._absent:
+            self.mode = "disabled"
+            self._say("W&B: wandb is not installed, nothing is mirrored (the extra wandb adds it)")
             return
         self._named.add(folder)
         with suppress(OSError):

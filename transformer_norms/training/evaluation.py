@@ -9,6 +9,7 @@ from torch import Tensor
 from transformer_norms.kinds import is_finite
 from transformer_norms.training.loss import Batch
 from transformer_norms.training.parallel.micro_batches import MicroBatches
+from transformer_norms.training.tensors import double
 
 MOST_BLOCKS = 64  # of a text whose losses a run records
 
@@ -32,7 +33,7 @@ def evaluate(
         # With gradients the graphs are those of training: nothing is compiled for evaluation.
         with torch.set_grad_enabled(loss.compilation.active):
             for sum_of_window, count in micro_batches.sums(windows):
-                sums.append(sum_of_window.detach().to(torch.float64, copy=True))
+                sums.append(double(sum_of_window.detach().clone()))
                 counts.append(count)
                 if stop():
                     return None

@@ -28,7 +28,7 @@ Criterion = Callable[[Logits, Targets], Tensor]
 LOGITS, SHARE = 1 << 25, 1 / 16
 # On a GPU the head's rows are filled up to a multiple of this: products with an odd vocabulary have
 # no fast kernel there.
-ALIGNED = {"cpu": 1, "cuda": 64}
+ALIGNED = {"cpu": 1, "cuda": 64, "mps": 1}
 
 
 @LOSSES("cross_entropy")
@@ -190,14 +190,14 @@ def _head_losses(loss: ModelLoss, states: Tensor, targets: Tensor) -> tuple[Tens
 
 def most_logits(device: str) -> int:
     """Returns how many logits a piece of a batch has at most."""
-    if device == "cpu":
+    if device != "cuda":
         return LOGITS
     return int(SHARE * torch.cuda.get_device_properties(device).total_memory) // 4
 
 
 def move_batch(batch: Batch, device: str) -> Batch:
     """Copies from locked memory: else each copy would wait for the GPU."""
-    return page_lock(batch, device).to(device, non_blocking=True)
+    return page_lock(batch, device).to(device, non_blocking=device == "cuda")
 
 
 def page_lock(batch: Batch, device: str) -> Batch:

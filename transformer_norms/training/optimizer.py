@@ -136,11 +136,11 @@ class Muon(torch.optim.Optimizer):
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """Each matrix [.., rows, columns] with its singular values brought near 1, by Newton-Schulz
-    iteration with Jordan's quintic: X <- aX + b(XX')X + c(XX')^2 X. In float32 on a CPU, where
-    bfloat16 products are slow; in bfloat16 on a GPU, where they are enough.
+    iteration with Jordan's quintic: X <- aX + b(XX')X + c(XX')^2 X. In bfloat16 on a CUDA GPU,
+    where that is enough; in float32 elsewhere, since a CPU is slow in bfloat16.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    x: Tensor = matrices if matrices.device.type == "cpu" else matrices.bfloat16()
+    x: Tensor = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)

@@ -29,7 +29,7 @@ from transformer_norms.names import Registry
 from transformer_norms.training.causality import seeded_pass
 from transformer_norms.training.measures import Place, Start, key_of
 from transformer_norms.training.parameter_groups import groups
-from transformer_norms.training.tensors import whole
+from transformer_norms.training.tensors import double, whole
 
 SEQUENCES = 2  # of a batch, for the forward pass
 QUERIES = 256  # of a sequence: with all of a long context a probe takes longer than training steps
@@ -98,7 +98,7 @@ class Probe:
     def values(self) -> Values:
         if not self.due:
             return {}
-        numbers = torch.stack([value.double() for value in self.readings.values()]).tolist()
+        numbers = torch.stack([double(value) for value in self.readings.values()]).tolist()
         return {key: round_digits(x) for key, x in zip(self.readings, numbers, strict=True)}
 
 
@@ -118,7 +118,7 @@ def watch(model: Transformer) -> Iterator[Readings]:
     readings: Readings = {}
 
     def read_stream(part: str, i: int | None, x: Tensor) -> None:
-        wide = x.double()
+        wide = double(x)
         for name, probe in STREAM_PROBES.items():
             readings[key_of(Place(name, part, i))] = probe(wide)
 
@@ -166,7 +166,7 @@ STREAM_PROBES = Registry("probe")
 
 @STREAM_PROBES("stream_rms")
 def _rms(x: Tensor) -> Tensor:
-    return x.double().square().mean().sqrt()
+    return double(x).square().mean().sqrt()
 
 
 @STREAM_PROBES("stream_mean")
@@ -276,7 +276,7 @@ def measure_start(model: Transformer, tokens: Tensor | None = None) -> Start:
     with watch(model) as readings:
         states = model.states(tokens)
         at = torch.linspace(0, tokens.shape[1] - 1, START_POSITIONS).round().long().unique()
-        logits = model.logits(states[:, at.to(states.device)]).double()
+        logits = double(model.logits(states[:, at.to(states.device)]))
     model.train(training)
     stream = readings[key_of(Place("stream_rms", "embedding", None))]
     branches = [reading for key, reading in readings.items() if "/branch_over_stream/" in key]
@@ -305,7 +305,7 @@ def gain_spreads(model: nn.Module) -> Readings:
         # A learned coefficient is not a norm, and one number has no spread.
         if gain is not None and gain.numel() > 1 and not isinstance(module, Learned):
             gains.setdefault(place("gain_spread", path), []).append(whole(gain).flatten())
-    return {key_of(at): torch.cat(all_).double().std(correction=0) for at, all_ in gains.items()}
+    return {key_of(at): double(torch.cat(all_)).std(correction=0) for at, all_ in gains.items()}
 
 
 # A path holds more than the site: the sub-layer's function, and wrappers round the norm.

@@ -80,7 +80,7 @@ class TrainerSettings:
     clip: Nonnegative
     qk_clip: Clip  # the largest logit of a head of attention that its weights may keep giving
     average: Annotated[Nothing | Mapping[str, Any], AfterValidator(freeze)]  # of averages.py
-    device: Annotated[Literal["cpu", "cuda"], Mark.AUTO, Mark.NOT_IN_IDENTITY]
+    device: Annotated[Literal["cpu", "cuda", "mps"], Mark.AUTO, Mark.NOT_IN_IDENTITY]
     precision: Precision
     compile: Annotated[Compile, Mark.NOT_IN_IDENTITY]
     activation_checkpointing: Annotated[Flag, Mark.NOT_IN_IDENTITY]

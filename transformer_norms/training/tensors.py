@@ -6,7 +6,7 @@ it looks the same however many ranks wrote it or read it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 Optimizers = Sequence[torch.optim.Optimizer]
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @runtime_checkable
@@ -118,6 +119,16 @@ def load_optimizers(model: nn.Module, optimizers: Optimizers, file: OpenFile) ->
             states[parameter][part] = read_like(parameter, file, key)
         else:
             states[parameter][part] = file.get_tensor(key).to(parameter.device)
+
+
+def double(tensor: Tensor) -> Tensor:
+    """Returns a tensor in float64: where it is, or on the CPU if its device has none (mps)."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
+def move_model(model: Model, device: str) -> Model:
+    """Moves a model to a device, in float32 where that has no float64: a table may be float64."""
+    return (model.float() if device == "mps" else model).to(device)
 
 
 def is_finite_tensor(tensor: Tensor) -> bool:

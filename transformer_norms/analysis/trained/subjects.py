@@ -22,7 +22,7 @@ from transformer_norms.config.tree import Config
 from transformer_norms.data import TOKENIZERS, Tokenizer, Tokens
 from transformer_norms.data.batches import windows
 from transformer_norms.data.tokenizer import FileTokenizer
-from transformer_norms.errors import ConfigError
+from transformer_norms.errors import ConfigError, missing_package
 from transformer_norms.model.transformer import Transformer
 from transformer_norms.names import unknown
 from transformer_norms.progress import say, tell_nobody
@@ -34,7 +34,7 @@ from transformer_norms.run.summary import read_summary
 from transformer_norms.storage.files import make_folder, write_bytes, write_json
 from transformer_norms.storage.reading import read_text
 from transformer_norms.training.loss import LOSSES, ModelLoss
-from transformer_norms.training.tensors import stored_tensors
+from transformer_norms.training.tensors import double, move_model, stored_tensors
 
 TYPED = (
     "data trainer.device trainer.precision trainer.batch_size model.context plugins tracking"
@@ -112,12 +112,12 @@ class Loaded:
     def evaluate(self, tell: Callable[[int, int], None] = lambda done, total: None) -> float:
         """Returns the mean cross-entropy in nats per token over all windows. `tell` is called with
         the tokens that are done, and their number."""
-        nats, done, loss = torch.zeros((), dtype=torch.float64, device=self.device), 0, self.loss
+        nats, done, loss = list[Tensor](), 0, self.loss
         for batch in self.windows():
             tell(done, self.tokens_read)
-            nats += loss.sum(batch).double()
+            nats.append(double(loss.sum(batch)))
             done += batch[:, 1:].numel()
-        return nats.item() / done
+        return float(sum(nats)) / done
 
 
 def load_measured(folder: Path, keys: Sequence[str], text: Path | None) -> Loaded:
@@ -135,7 +135,7 @@ def load_measured(folder: Path, keys: Sequence[str], text: Path | None) -> Loade
     doubled = next(model.parameters()).dtype == torch.float64
     precision = "fp64" if doubled else config.trainer.precision
     model = model.double() if precision == "fp64" else model
-    model = model.to(config.trainer.device).eval()
+    model = move_model(model, config.trainer.device).eval()
     return Loaded(folder, model, own, config, tokens, context, precision)
 
 
@@ -157,7 +157,7 @@ def load_model(folder: Path, plugins: str = "none") -> Transformer:
     try:
         return load_hf(folder)
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"{folder}: {error}") from None
+        raise missing_package(error) or ConfigError(f"{folder}: {error}") from None
 
 
 def load_own(folder: Path, typed: Sequence[str]) -> tuple[Transformer, Config]:

@@ -174,6 +174,10 @@ def _of_trainer(config: Config) -> Iterator[str]:
         yield f"trainer.qk_clip: {trainer.qk_clip:g} is not allowed; attention={kind} has no logits"
     if (every := trainer.averaging[1]) > trainer.steps:
         yield f"trainer.average.every: {every} is not allowed; the run has {trainer.steps} steps"
+    if trainer.device == "mps" and trainer.precision == "fp64":
+        yield "trainer.precision: fp64 is not allowed with trainer.device=mps, which has no float64"
+    if trainer.device == "mps" and config.parallel.type != "none":
+        yield f"parallel: {config.parallel.type} is not allowed with trainer.device=mps"
     cut = {
         "parallel=fsdp": config.parallel.type == "fsdp",
         "trainer.activation_checkpointing=true": trainer.activation_checkpointing,

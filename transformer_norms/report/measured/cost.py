@@ -44,9 +44,9 @@ def step_seconds(run: SavedRun) -> float | None:
 
 
 def gpu_memory(run: SavedRun) -> float | None:
-    """The peak memory in bytes, on a GPU. On a CPU it is the peak of a process, which may have
-    trained other runs before."""
-    return None if run.value("trainer.device") == "cpu" else run.summary.peak_memory
+    """The peak memory in bytes, on a CUDA GPU. Elsewhere it is the peak of a process, which may
+    have trained other runs before."""
+    return run.summary.peak_memory if run.value("trainer.device") == "cuda" else None
 
 
 def cost_ratio(

@@ -26,14 +26,14 @@ _SHOWN = 300  # letters of an error
 
 
 def choose_mode(settings: TrainerSettings, parameters: int, context: int) -> str:
-    """Returns what is compiled: `trainer.compile`, or where that is `auto` nothing on a CPU and on
-    a GPU by the FLOPs of the run, or of its longest branch, counted as 6 for each parameter and
+    """Returns what is compiled: `trainer.compile`, or where that is `auto` nothing, but on a CUDA
+    GPU by the FLOPs of the run, or of its longest branch, counted as 6 for each parameter and
     token."""
     if settings.compile != "auto":
         return settings.compile
     steps = max(settings.horizons, default=settings.steps)
     flops = 6.0 * parameters * steps * settings.batch_size * context
-    return "none" if settings.device == "cpu" or flops < SHORT else "block"
+    return "none" if settings.device != "cuda" or flops < SHORT else "block"
 
 
 class Compilation:

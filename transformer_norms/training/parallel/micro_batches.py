@@ -135,3 +135,5 @@ def seed_dropout(seed: int, step: int, first: int) -> None:
     # A step that draws nothing may be captured, and then the generator cannot be set.
     if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
         torch.cuda.manual_seed(number)
+    elif torch.backends.mps.is_available():
+        torch.mps.manual_seed(number)
