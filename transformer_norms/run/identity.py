@@ -20,6 +20,7 @@ from transformer_norms.model.equation import canonical
 from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.training.settings import GROUPS
 
+WEIGHTS = "weights"  # in the identity of the data: the hash of those that a run begins from
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # The keys that change no result beyond its last digits; each is marked where it is declared.
 _NOT_IN_IDENTITY = tuple(marked(Mark.NOT_IN_IDENTITY))
@@ -78,8 +79,11 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
         if norm["type"] == "dyt" and norm.get("bias") is True:  # as before this key
             del norm["bias"]
     values["placement"] = _respell(values["placement"])
+    files = dict(data_identity)
+    if (weights := files.pop(WEIGHTS, None)) is not None:
+        values["init"][WEIGHTS] = weights
     if "paths" in values["data"]:
-        values["data"]["paths"] = dict(data_identity)
+        values["data"]["paths"] = files
         values["data"].pop("val_paths", None)
     if "path" in values["tokenizer"]:
         values["tokenizer"]["path"] = data_identity.get("tokenizer")
@@ -113,11 +117,23 @@ def _respell(entry: dict[str, Any]) -> dict[str, Any]:
 def kind_of_kernels(config: Config) -> dict[str, Any]:
     """Returns the settings on which the compiled kernels of a run depend. Seeds, data and rates are
     not among them."""
-    values, trainer = plain(config), config.trainer
-    model = "model architecture placement norm norms attention mlp position qkv".split()
-    nodes = [*model, *"embed final_norm qk_norm v_norm tokenizer loss".split()]
+    trainer, others = config.trainer, {key: plain(config)[key] for key in ("tokenizer", "loss")}
     shape = trainer.batch_size, trainer.accumulation, trainer.precision, trainer.compile
-    return {"shape": shape, **{key: values[key] for key in nodes}}
+    return {"shape": shape, **_model_nodes(config), **others}
+
+
+def model_settings(config: Config) -> dict[str, Any]:
+    """Returns the settings on which the function of a model's weights depends. The context is not
+    among them, and neither is dropout."""
+    nodes = _model_nodes(config)
+    nodes["placement"] = _respell(nodes["placement"])
+    nodes["model"] = {k: v for k, v in nodes["model"].items() if k not in ("context", "dropout")}
+    return nodes
+
+
+def _model_nodes(config: Config) -> dict[str, Any]:
+    nodes = "model architecture placement norm norms attention mlp position qkv embed final_norm"
+    return {key: plain(config)[key] for key in (*nodes.split(), "qk_norm", "v_norm")}
 
 
 def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
