@@ -71,7 +71,7 @@ check: setup
 # successor, Zensical, reads mkdocs.yml as well.
 site: .venv/site/installed
 	@NO_MKDOCS_2_WARNING=1 .venv/site/bin/python -m mkdocs build --quiet --strict
-	@echo "outputs/site/index.html"
+	@echo "python -m http.server --directory outputs/site"
 
 .venv/site/installed: docs/site.lock
 	@test -x .venv/site/bin/python || $(PYTHON) -m venv .venv/site

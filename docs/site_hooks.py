@@ -19,6 +19,11 @@ MADE = {"index.md": ROOT / "README.md", "contributing.md": ROOT / "CONTRIBUTING.
 PICTURES = (".svg", ".png")
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s#]+)")
 REASON = re.compile(r"(?<=^```bash) not run: .*$", re.MULTILINE)  # for the tests of the pages
+BLOCK = """\
+::: transformer_norms.{name}
+    options:
+      heading: transformer_norms.{typed}
+"""
 # The names that Python calls, besides those of the package itself.
 CALLED = """
 hf.conversion.from_hf hf.conversion.to_hf model.transformer.Transformer norms.rmsnorm.RMSNorm
@@ -28,8 +33,9 @@ config.tree.Config names.Registry
 
 def api() -> str:
     """The page of the docstrings, for mkdocstrings."""
-    names = [*(f"{home}.{name}" for name, home in _HOMES.items()), *CALLED.split()]
-    blocks = "\n\n".join(f"::: transformer_norms.{name}" for name in names)
+    names = {f"{home}.{name}": name for name, home in _HOMES.items()}
+    names |= {name: name for name in CALLED.split()}
+    blocks = "\n\n".join(BLOCK.format(name=name, typed=typed) for name, typed in names.items())
     return (
         f"# The names that Python calls\n\n[First steps](first_hour.md#from-python).\n\n{blocks}\n"
     )
