@@ -48,6 +48,10 @@ _NOT_HASHED_AT: dict[str, Any] = {
     "data.test_fraction": 0,
     "data.val_paths": [],
 }
+_OF_A_MODEL = (
+    "model architecture placement norm norms attention mlp position qkv embed final_norm qk_norm "
+    "v_norm"
+).split()
 # The folders that training imports, and the helpers that compute or hold its values.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _HELPERS = ("formula.py", "kinds.py", "names.py", "validation.py")
@@ -117,23 +121,19 @@ def _respell(entry: dict[str, Any]) -> dict[str, Any]:
 def kind_of_kernels(config: Config) -> dict[str, Any]:
     """Returns the settings on which the compiled kernels of a run depend. Seeds, data and rates are
     not among them."""
-    trainer, others = config.trainer, {key: plain(config)[key] for key in ("tokenizer", "loss")}
+    values, trainer = plain(config), config.trainer
     shape = trainer.batch_size, trainer.accumulation, trainer.precision, trainer.compile
-    return {"shape": shape, **_model_nodes(config), **others}
+    return {"shape": shape, **{key: values[key] for key in (*_OF_A_MODEL, "tokenizer", "loss")}}
 
 
 def model_settings(config: Config) -> dict[str, Any]:
     """Returns the settings on which the function of a model's weights depends. The context is not
     among them, and neither is dropout."""
-    nodes = _model_nodes(config)
-    nodes["placement"] = _respell(nodes["placement"])
-    nodes["model"] = {k: v for k, v in nodes["model"].items() if k not in ("context", "dropout")}
-    return nodes
-
-
-def _model_nodes(config: Config) -> dict[str, Any]:
-    nodes = "model architecture placement norm norms attention mlp position qkv embed final_norm"
-    return {key: plain(config)[key] for key in (*nodes.split(), "qk_norm", "v_norm")}
+    values = plain(config)
+    values["placement"] = _respell(values["placement"])
+    for key in ("context", "dropout"):
+        del values["model"][key]
+    return {key: values[key] for key in _OF_A_MODEL}
 
 
 def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:
