@@ -48,7 +48,7 @@ demo: setup
 		data.val_tokens=32768 tokenizer=bpe tokenizer.vocab_size=512 trainer.steps=600
 	@$(BIN)/transformer-norms sample demo --prompt "Emma was a brave girl from" \
 		--tokens 300 --temperature 0.9 | fold -s -w 78
-	@echo; echo "next, in three minutes, on the same text and with the same batches:"
+	@echo; echo "next, in two minutes, on the same text and with the same batches:"
 	@echo "  source .venv/bin/activate"
 	@echo "  python train.py config=demo/rmsnorm-pre placement=post"
 	@echo "  transformer-norms report demo"
