@@ -1,5 +1,7 @@
 # make demo: set up, train the default model on little stories, show what it writes
-# make test: set up, run the tests      make check: format, lint, types, the guide's tables
+# make test: set up, run the tests      make check: format, lint, types, the guide's tables and links
+# make site: the guide as pages with a search, in outputs/site; REPOSITORY=ADDRESS is where links
+#   to the project's files lead, such as https://HOST/OWNER/transformer_norms/blob/main
 # make tables: write those tables anew      make nightly AREA=name: the long tests of an area
 # make nightly AREA=trust, AREA=science: all tests that show a goal of tests/TRUST.md fill its rows
 # make experiments-report: every table and figure of experiments/, from what is committed there
@@ -16,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := .venv/lock/bin/uv pip compile --quiet --universal --fork-strategy fewest --all-extras \
 	--group lock --no-header --no-annotate pyproject.toml
 
-.PHONY: demo test check tables nightly experiments-report benchmark setup lock format dist publish clean
+.PHONY: demo test check site tables nightly experiments-report benchmark setup lock format dist publish clean
 
 setup: .venv/installed
 
@@ -39,6 +41,8 @@ lock:
 	@$(PYTHON) -m venv .venv/lock && .venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	@$(COMPILE) $(LOCK) -o constraints.txt
 	@$(COMPILE) -c constraints.txt --generate-hashes --no-emit-package torch -o requirements.lock
+	@.venv/lock/bin/uv pip compile --quiet --universal --no-header --no-annotate --generate-hashes \
+		$(LOCK) docs/site.in -o docs/site.lock
 
 demo: setup
 	@# A story's words recur, so a small vocabulary of whole words lets a short run reach coherence.
@@ -46,6 +50,10 @@ demo: setup
 		data.val_tokens=32768 tokenizer=bpe tokenizer.vocab_size=512 trainer.steps=600
 	@$(BIN)/transformer-norms sample demo --prompt "Emma was a brave girl from" \
 		--tokens 300 --temperature 0.9 | fold -s -w 78
+	@echo; echo "next, in two minutes, on the same text and with the same batches:"
+	@echo "  source .venv/bin/activate"
+	@echo "  python train.py config=demo/rmsnorm-pre placement=post"
+	@echo "  transformer-norms report demo"
 
 test: setup
 	@# pytest's own assertions would show more, but each worker would rewrite them for seconds.
@@ -58,7 +66,19 @@ nightly: setup
 check: setup
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 	@$(BIN)/python docs/tables.py docs/catalogue.md --check
+	@$(BIN)/python docs/links.py
 	@$(BIN)/python tests/helpers/rooms.py
+
+# Its packages lie apart: nothing else needs them. Material for MkDocs is kept until May 2027; its
+# successor, Zensical, reads mkdocs.yml as well.
+site: .venv/site/installed
+	@NO_MKDOCS_2_WARNING=1 .venv/site/bin/python -m mkdocs build --quiet --strict
+	@echo "python -m http.server --directory outputs/site"
+
+.venv/site/installed: docs/site.lock
+	@test -x .venv/site/bin/python || $(PYTHON) -m venv .venv/site
+	@.venv/site/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 tables: setup
 	@$(BIN)/python docs/tables.py docs/catalogue.md

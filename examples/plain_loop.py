@@ -15,9 +15,9 @@ from transformer_norms import (
     build_optimizers,
     build_schedulers,
     compose,
+    generate,
     prepare_tokens,
 )
-from transformer_norms.commands.sampling import generate
 from transformer_norms.data.batches import windows
 
 config = compose(

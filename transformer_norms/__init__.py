@@ -1,6 +1,6 @@
 """A Transformer whose block is assembled from config choices, to compare norms and placements.
 
-from transformer_norms import Block, RMSNorm, compose, build_model, train, load, runs
+from transformer_norms import Block, RMSNorm, compose, build_model, train, load, sample, runs
 
 For a training loop of your own there are prepare_tokens, build_batches, build_optimizers and
 build_schedulers.
@@ -10,6 +10,8 @@ TYPE_CHECKING = False  # of typing, whose import takes longer than all of this
 if TYPE_CHECKING:
     from typing import Any
 
+    from transformer_norms.commands.sampling import generate as generate
+    from transformer_norms.commands.sampling import sample as sample
     from transformer_norms.config.building import build_batches as build_batches
     from transformer_norms.config.building import build_model as build_model
     from transformer_norms.config.building import build_optimizers as build_optimizers
@@ -33,9 +35,11 @@ _HOMES = {
     "build_optimizers": "config.building",
     "build_schedulers": "config.building",
     "compose": "config.compose",
+    "generate": "commands.sampling",
     "load": "run.loading",
     "prepare_tokens": "run.plan",
     "runs": "run.reader",
+    "sample": "commands.sampling",
     "train": "run.run",
 }
 __all__ = [*_HOMES]

@@ -5,9 +5,11 @@ import re
 import subprocess
 import sys
 
+import links  # of docs/
 import pytest
 import tables  # of docs/
 import torch
+import yaml
 from guide import PAGES, ROOT, SMALL, blocks, commands, shrink
 
 from transformer_norms import ConfigError, build_model, compose
@@ -65,19 +67,30 @@ def test_its_tables_are_those_that_the_definitions_make(tmp_path, capsys):
     assert "there is no <!-- norms: ... -->" in capsys.readouterr().err
 
 
-def heading_ids(page):
-    """The ids that GitHub gives to the headings of a page."""
-    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+def test_every_link_leads_to_a_file_and_a_heading_that_exist(tmp_path, capsys):
+    assert {*PAGES, ROOT / "CONTRIBUTING.md"} <= {*links.PAGES}
+    assert links.main() == 0, capsys.readouterr().out
+    (tmp_path / "there.md").write_text("# A head, in `code`\n")
+    page, alive = (
+        tmp_path / "page.md",
+        "[a](there.md) [b](there.md#a-head-in-code) [c](https://x.y#z)",
+    )
+    page.write_text(f"{alive} [d](gone.md) [e](there.md#gone) [f](#gone)")
+    assert [*links.dead_links(page)] == ["gone.md", "there.md#gone", "#gone"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_link_leads_to_a_file_and_a_heading_that_exist(page):
-    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
-        path, _, heading = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        assert file.exists(), target
-        assert not heading or heading in heading_ids(file), target
+def test_each_of_at_most_fifteen_words_of_the_glossary_is_linked_where_it_is_used():
+    words = links.heading_ids(ROOT / "docs" / "glossary.md") - {"glossary"}
+    assert len(words) <= 15
+    used = [link for page in PAGES for link in links.LINK.findall(page.read_text())]
+    assert {link.partition("glossary.md#")[2] for link in used} - {""} == words
+
+
+def test_the_site_has_every_page_of_the_guide():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    named = [page for group in site["nav"] for pages in group.values() for page in pages]
+    made = ["index.md", "contributing.md", "api.md"]  # of README.md, CONTRIBUTING.md and docstrings
+    assert sorted(named) == sorted([*made, *(page.name for page in PAGES[1:])])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -101,13 +114,15 @@ def test_what_a_page_trains_is_made_small_for_the_test_and_nothing_else_of_it_ch
     assert set(shrink(["norm=dyt"])) == {"norm=dyt", *(f"{k}={v}" for k, v in SMALL.items())}
 
 
+MAKEFILE = (ROOT / "Makefile").read_text()
 SHIMS = {
     "python": '[ "$1" != train.py ] || exec {python} {guide} "$@"\nexec {python} "$@"',
     "transformer-norms": '[ "$1" != train ] || exec {python} {guide} "$@"\n'
     'exec {python} -m transformer_norms "$@"',
     "torchrun": 'words=()\nfor word; do\n[ "$word" != train.py ] || words+=({guide})\n'
     'words+=("$word")\ndone\nexec {python} -m torch.distributed.run "${{words[@]}}"',
-    "make": "exit 0",  # the packages are those of the test
+    # The packages are those of the test. The demo's run is that of the Makefile, in 12 steps.
+    "make": '[ "$1" = demo ] || exit 0\nexec {python} {guide} train {demo} trainer.steps=600',
 }
 PRELUDE = """
 import transformer_norms
@@ -124,7 +139,9 @@ def test_every_block_of_a_page_runs_in_its_order(page, tmp_path):
     bin_folder.mkdir(parents=True)
     (bin_folder / "activate").write_text("")
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
+    demo = re.search(r"train (study=demo [^|]*?) trainer.steps=600$", MAKEFILE, re.MULTILINE)[1]
     tools = {"python": sys.executable, "guide": ROOT / "tests" / "helpers" / "guide.py"}
+    tools["demo"] = demo.replace("\\\n", " ")
     for name, script in SHIMS.items():
         file = bin_folder / name
         file.write_text(f"#!/bin/bash\n{script.format(**tools)}\n")

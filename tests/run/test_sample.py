@@ -1,15 +1,16 @@
 """Text from a trained run."""
 
+import copy
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
-from transformer_norms import build_model, compose, train
+from transformer_norms import ConfigError, build_model, compose, load, sample, train
+from transformer_norms.commands.sample import main
 from transformer_norms.commands.sampling import generate, narrow
 from transformer_norms.errors import InputError
-from transformer_norms.sample import main
 
 TINY = "model=nano data=text data.paths=corpus.txt data.val_tokens=99 trainer.steps=150 "
 TINY += "trainer.threads=1 schedule.warmup=10 optimizer.lr=1e-2 tracking=none"
@@ -29,6 +30,22 @@ def test_the_command_prints_the_prompt_and_what_the_text_taught(folder, capsys):
     out = capsys.readouterr().out
     assert out.startswith("the cat")
     assert out.strip() in TEXT * 2
+
+
+def test_a_loaded_model_has_its_tokenizer_and_writes_the_text_of_the_command(
+    folder, monkeypatch, capsys
+):
+    main([str(folder), "--prompt", "the cat", "--tokens", "40", "--seed", "3"])
+    printed = capsys.readouterr().out.removesuffix("\n")
+    monkeypatch.chdir(folder.parents[2])
+    model = load(folder.name[:12])  # a part of its name
+    assert sample(model, "the cat", 40, seed=3) == printed == sample(folder, "the cat", 40, seed=3)
+    assert model.tokenizer.decode(model.tokenizer.encode(TEXT)) == TEXT
+    assert copy.deepcopy(model).tokenizer is model.tokenizer
+    with pytest.raises(ConfigError, match="there is no such file or folder, and no run"):
+        load("nowhere")
+    with pytest.raises(ConfigError, match="the model has no tokenizer"):
+        sample(build_model(compose(["model=nano"]), 31), "the cat")
 
 
 def test_a_run_below_any_path_is_sampled(folder, tmp_path, capsys):

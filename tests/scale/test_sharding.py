@@ -11,8 +11,8 @@ from short_runs import here, rows  # noqa: F401
 from test_ranks_everything import folder_of, go_through, start
 
 from transformer_norms import load
+from transformer_norms.commands.sample import main as sample
 from transformer_norms.names import distinct_norms, options
-from transformer_norms.sample import main as sample
 
 # A difference may be so large, in units of the tensor's largest number (sharded.py has details).
 LIMITS = {"fp64": 1e-12, "fp32": 1e-6}

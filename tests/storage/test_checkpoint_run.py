@@ -10,8 +10,8 @@ from run_folders import tree
 from short_runs import same
 
 from transformer_norms import load
+from transformer_norms.commands.sample import main as sample
 from transformer_norms.errors import NoUsableCheckpoint
-from transformer_norms.sample import main as sample
 from transformer_norms.training.trainer import Trainer
 
 TYPED = ["trainer.steps=8", "trainer.eval_every=4", "trainer.log_every=1", "trainer.probe_every=2"]

@@ -15,9 +15,9 @@ from trainers import VOCABULARY, tokens
 from written_out import by_hand
 
 from transformer_norms import ConfigError, compose, load, train
+from transformer_norms.commands.sample import main as sample
 from transformer_norms.model.mlp import MLP
 from transformer_norms.report.__main__ import main as report
-from transformer_norms.sample import main as sample
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.probes import STREAM_PROBES

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from transformer_norms.errors import ConfigError, InputError
 from transformer_norms.model.transformer import Transformer
-from transformer_norms.run.loading import load, tokenizer
+from transformer_norms.run.loading import load
 
 
 @torch.no_grad()
@@ -26,17 +26,18 @@ def generate(
 ) -> Iterator[int]:
     """Yields `tokens` further ids, drawn from softmax(logits / temperature); the likeliest at 0.
 
+    `prompt` is int64 [time], at least one id; `model` is in eval mode, on any device.
     `top_k` and `top_p` narrow the choice (`narrow`). Keys and values of the ids read so far are
     kept. When the context is full, its later half is read again and generation goes on from there.
     """
     check_options(tokens, temperature, top_k, top_p, seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator, device = torch.Generator().manual_seed(seed), model.embedding.weight.device
     seen = prompt[-model.context :].tolist()
     cache, unread = model.new_cache(), seen
     for _ in range(tokens):
         if cache[0].length + len(unread) > model.context:
             cache, unread = model.new_cache(), seen[-(model.context // 2) or -1 :]
-        logits = model(torch.tensor([unread]), cache=cache)[0, -1].double()
+        logits = model(torch.tensor([unread], device=device), cache=cache)[0, -1].cpu().double()
         if not logits.isfinite().all():
             raise InputError("the model gives logits that are not finite: its run has diverged")
         if temperature == 0:
@@ -87,8 +88,8 @@ def check_options(tokens: int, temperature: float, top_k: int, top_p: float, see
 
 
 def sample(
-    folder: str | Path,
-    prompt: str,
+    run: Transformer | str | Path,
+    prompt: str = "",
     tokens: int = 200,
     *,
     temperature: float = 0.8,
@@ -98,14 +99,20 @@ def sample(
     plugins: str = "none",
     average: bool = False,
 ) -> str:
-    """Returns the prompt and its continuation, up to the end of a document, from a run folder."""
+    """Returns the prompt and its continuation, up to the end of a document.
+
+    `run` is a run's folder or a part of its name, as `load` takes it, or a model that `load` has
+    returned. `tokens` and the options are those of `generate`, `plugins` and `average` of `load`.
+    Raises ConfigError for a wrong option, and where the model has no tokenizer.
+    """
     check_options(tokens, temperature, top_k, top_p, seed)
     drawing = partial(generate, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    words = tokenizer(folder)
+    model = run if isinstance(run, Transformer) else load(run, plugins, average)
+    if (words := model.tokenizer) is None:
+        raise ConfigError("the model has no tokenizer; a model that `load` returned has one")
     start = words.encode(prompt).tolist()
     if not start:
         start = [words.end] if words.end is not None else words.encode("\n").tolist()[:1] or [0]
-    model = load(folder, plugins, average)
     ids = list(start) if prompt else []
     for chosen in drawing(model, torch.tensor(start), tokens):
         if chosen == words.end:

@@ -57,6 +57,9 @@ class Tokenizer(ABC):
         self.vocab_size = len(pieces)
         self.byte_lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
 
+    def __deepcopy__(self, memo: Any) -> "Tokenizer":
+        return self  # nothing changes it, and a copied model shares it
+
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, unsigned. Raises UnicodeEncodeError for half a surrogate pair."""

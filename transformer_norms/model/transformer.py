@@ -52,6 +52,7 @@ class Transformer(nn.Module):
     """
 
     config: Any = None  # what `build_model` built it from
+    tokenizer: Any = None  # of its run, where `load` returned it
     through: Callable[..., Any] = staticmethod(straight)
     entering: Callable[..., Any] = staticmethod(nothing)  # `separate` where blocks are compiled
 

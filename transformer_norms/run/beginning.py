@@ -17,10 +17,12 @@ from transformer_norms.progress import say
 from transformer_norms.run import machine
 from transformer_norms.run.checkpoint import Checkpoint
 from transformer_norms.run.folder import path_text, this_process
+from transformer_norms.run.loading import tokenizer
 from transformer_norms.run.metrics import LONGEST
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import ELSEWHERE, Data, Summary, read_summary
 from transformer_norms.storage.files import write_bytes, write_json
+from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.storage.reading import read_bytes
 from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.measures import Start
@@ -34,6 +36,7 @@ from transformer_norms.training.parallel.work_division import (
     thread_count,
 )
 from transformer_norms.training.probes import high_losses, measure_start
+from transformer_norms.training.tensors import load_weights
 
 
 @dataclass
@@ -86,7 +89,7 @@ def prepare_model(plan: Plan, tokens: Tokens, ranks: Ranks, stacked: bool) -> Pr
     else:
         keys = replace(keys, replicas=1) if stacked else keys
         division = divide(keys, model, OPTIMIZERS[config.optimizer.type], threads, count)
-        if plan.origin is None:  # else it begins trained
+        if plan.continued_from is None:  # else it begins trained
             first = build_batches(config, tokens)(0)  # which variants of one seed share
             start = measure_start(model, first[:, :-1])
             warnings += high_losses(model, first)
@@ -94,9 +97,23 @@ def prepare_model(plan: Plan, tokens: Tokens, ranks: Ranks, stacked: bool) -> Pr
 
 
 def model_of(plan: Plan, tokens: Tokens, ranks: Ranks) -> Transformer:
-    """Returns the model of a run, whose weights are drawn from the seed."""
+    """Returns the model of a run, whose weights are drawn from the seed, or are those that
+    `continue_from` names. Raises ConfigError where these do not fit."""
     shard = sharder(plan.config.parallel.type, plan.config.trainer.device, ranks)
-    return build_model(plan.config, tokens.vocab_size, shard)
+    model = build_model(plan.config, tokens.vocab_size, shard)
+    if plan.weights is not None:
+        folder = plan.weights.path.parents[1]
+        if tokenizer(folder).save() != tokens.tokenizer.save():
+            raise ConfigError(
+                f"continue_from={path_text(folder)}: its weights are for another tokenizer; "
+                f"type tokenizer=file tokenizer.path={path_text(folder)}"
+            )
+        try:
+            with plan.weights.open("model") as weights:
+                load_weights(model, weights)
+        except DamagedError as error:
+            raise ConfigError(f"continue_from={path_text(folder)}: {error}") from None
+    return model
 
 
 def write_beginning(
@@ -125,7 +142,7 @@ def write_beginning(
             parameters=prepared.parameters,
             choices=dict(plan.config.choices),
             identity=plan.hash,
-            continued_from=plan.origin.name if plan.origin else None,
+            continued_from=plan.continued_from,
             data=data,
             versions=machine.versions(),
             **machine.commit(),

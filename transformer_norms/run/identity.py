@@ -20,6 +20,7 @@ from transformer_norms.model.equation import canonical
 from transformer_norms.storage.loaded_code import hash_loaded
 from transformer_norms.training.settings import GROUPS
 
+WEIGHTS = "weights"  # in the identity of the data: the hash of those that a run begins from
 Resolved = Config | Mapping[str, Any]  # a config, or what config.yaml holds under `resolved`
 # The keys that change no result beyond its last digits; each is marked where it is declared.
 _NOT_IN_IDENTITY = tuple(marked(Mark.NOT_IN_IDENTITY))
@@ -47,6 +48,10 @@ _NOT_HASHED_AT: dict[str, Any] = {
     "data.test_fraction": 0,
     "data.val_paths": [],
 }
+_OF_A_MODEL = (
+    "model architecture placement norm norms attention mlp position qkv embed final_norm qk_norm "
+    "v_norm"
+).split()
 # The folders that training imports, and the helpers that compute or hold its values.
 _ROOMS = ("norms", "model", "data", "training", "config", "run")
 _HELPERS = ("formula.py", "kinds.py", "names.py", "validation.py")
@@ -78,8 +83,11 @@ def result_settings(config: Resolved, data_identity: Mapping[str, Any]) -> dict[
         if norm["type"] == "dyt" and norm.get("bias") is True:  # as before this key
             del norm["bias"]
     values["placement"] = _respell(values["placement"])
+    files = dict(data_identity)
+    if (weights := files.pop(WEIGHTS, None)) is not None:
+        values["init"][WEIGHTS] = weights
     if "paths" in values["data"]:
-        values["data"]["paths"] = dict(data_identity)
+        values["data"]["paths"] = files
         values["data"].pop("val_paths", None)
     if "path" in values["tokenizer"]:
         values["tokenizer"]["path"] = data_identity.get("tokenizer")
@@ -114,10 +122,18 @@ def kind_of_kernels(config: Config) -> dict[str, Any]:
     """Returns the settings on which the compiled kernels of a run depend. Seeds, data and rates are
     not among them."""
     values, trainer = plain(config), config.trainer
-    model = "model architecture placement norm norms attention mlp position qkv".split()
-    nodes = [*model, *"embed final_norm qk_norm v_norm tokenizer loss".split()]
     shape = trainer.batch_size, trainer.accumulation, trainer.precision, trainer.compile
-    return {"shape": shape, **{key: values[key] for key in nodes}}
+    return {"shape": shape, **{key: values[key] for key in (*_OF_A_MODEL, "tokenizer", "loss")}}
+
+
+def model_settings(config: Config) -> dict[str, Any]:
+    """Returns the settings on which the function of a model's weights depends. The context is not
+    among them, and neither is dropout."""
+    values = plain(config)
+    values["placement"] = _respell(values["placement"])
+    for key in ("context", "dropout"):
+        del values["model"][key]
+    return {key: values[key] for key in _OF_A_MODEL}
 
 
 def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
-from transformer_norms.config.finding import CONFIG
+from transformer_norms.config.finding import CONFIG, find_run
 from transformer_norms.config.overrides import as_typed
 from transformer_norms.data import Tokenizer, load_tokenizer
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
@@ -18,20 +18,21 @@ from transformer_norms.training.tensors import load_weights
 
 
 def load(folder: str | Path, plugins: str = "none", average: bool = False) -> Transformer:
-    """Returns the model of a run folder as it was last saved, on the CPU, every file verified; with
-    `average`, the average of its weights that trainer.average has kept.
+    """Returns the model of a run as it was last saved, on the CPU, in eval mode, every file
+    verified; with `average`, the average of its weights that trainer.average has kept. `folder` is
+    the run's, or a part of its name below ./runs.
 
-    Raises ConfigError if the folder is not a run, or has no average, or if it needs plugins that
-    are not named here. Raises NoUsableCheckpoint if it has no checkpoint.
+    `model.tokenizer` encodes and decodes, and `sample(model, "Once")` writes text. Raises
+    ConfigError if there is no such run, if it has no average, or if it needs plugins that are not
+    named here. Raises NoUsableCheckpoint if it has no checkpoint.
     """
-    folder = _check_run_folder(folder)
+    folder = _check_run_folder(find_run(folder))
     config = compose(saved_on_cpu(folder, plugins))
     if average and config.trainer.average == "none":
         raise ConfigError(f"{folder}: has no average of its weights; trainer.average is none")
-    model, name = (
-        build_model(config, tokenizer(folder).vocab_size),
-        "average" if average else "model",
-    )
+    words, name = tokenizer(folder), "average" if average else "model"
+    model = build_model(config, words.vocab_size)
+    model.tokenizer = words
     summary = read_summary(folder)  # a model that was folded has none
     identity = summary.identity if summary else None
     saved = checkpoint.newest(folder / "checkpoints", identity, say, [name])

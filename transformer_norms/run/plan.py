@@ -17,7 +17,7 @@ from transformer_norms.data.prepare import identity_of
 from transformer_norms.errors import ConfigError, NoUsableCheckpoint
 from transformer_norms.kinds import plain
 from transformer_norms.progress import Live, say
-from transformer_norms.run import identity
+from transformer_norms.run import checkpoint, identity
 from transformer_norms.run.folder import (
     Attempts,
     choose_folder,
@@ -63,13 +63,21 @@ class Plan:
         if "path" in config.tokenizer:  # whose content counts
             content = TOKENIZERS.maker(config.tokenizer)().identity()
             self.data_identity |= {"tokenizer": content["sha256"]}
-        self.hash = identity.run_hash(config, self.data_identity)
         self.code = identity.code(config)
         self.warnings: list[str] = []  # for the record of the run
         check_metrics_size(config)
-        origin = config.continue_from
         self.origin_identity = ""
-        self.origin = None if origin == "none" else self._find_origin(Path(origin))
+        self.origin: Path | None = None  # the run that this one continues
+        self.weights: checkpoint.Checkpoint | None = None  # what it begins from, at step 0
+        self.continued_from: str | None = None  # the name of either
+        if config.continue_from != "none":
+            folder = real_path(Path(config.continue_from))
+            self.continued_from = folder.name
+            if summary := read_summary(folder):
+                self.origin = self._check_origin(folder, summary)
+            else:
+                self.weights = self._find_weights(folder)
+        self.hash = identity.run_hash(config, self.data_identity)
         after = f"-from-{identity.digest(self.origin.name)[:8]}" if self.origin else ""
         self.name = f"{readable_name(config, default_axes())}-{self.hash[:8]}{after}"
         study = Path("runs") / config.study
@@ -127,14 +135,29 @@ class Plan:
         identity, fingerprint = self.data_identity, tokens.fingerprint
         return Data(identity=identity, fingerprint=fingerprint, **tokens.facts, **ngrams)
 
-    def _find_origin(self, folder: Path) -> Path:
-        """Returns the run that `continue_from` names. Raises ConfigError unless only the horizon
-        differs, and that run can go on."""
-        folder = real_path(folder)
-        typed, summary = f"continue_from={path_text(folder)}", read_summary(folder)
-        if summary is None or summary.status != "finished":
-            if summary is None:
-                raise ConfigError(f"{typed}: there is no run in it")
+    def _find_weights(self, folder: Path) -> checkpoint.Checkpoint:
+        """Returns the weights in a folder that `import` or an analysis wrote. They count as data.
+        Raises ConfigError unless they are of this run's model."""
+        typed = f"continue_from={path_text(folder)}"
+        saved = checkpoint.newest(folder / "checkpoints", None, say, ["model"])
+        if saved is None or "data" in saved.extra:  # of a run, whose summary is lost
+            raise ConfigError(f"{typed}: there is no run in it")
+        models = (self._saved_config(folder), self.config)
+        if difference := identity.difference(*map(identity.model_settings, models)):
+            raise ConfigError(f"{typed}: its weights are of another model; {difference}")
+        self.data_identity |= {identity.WEIGHTS: saved.files["model.safetensors"]["sha256"]}
+        return saved
+
+    def _saved_config(self, folder: Path, *more: str) -> Config:
+        """Returns the config of a folder, with the plugins of this run."""
+        saved = {"config": str(folder / "config.yaml"), "plugins": self.config.plugins}
+        return compose([*(as_typed(key, value) for key, value in saved.items()), *more])
+
+    def _check_origin(self, folder: Path, summary: Summary) -> Path:
+        """Returns the folder of the run that this one continues. Raises ConfigError unless only the
+        horizon differs, and that run can go on."""
+        typed = f"continue_from={path_text(folder)}"
+        if summary.status != "finished":
             way = "" if summary.ended else f"; config={path_text(folder)} resumes it"
             raise ConfigError(
                 f"{typed}: only a finished run can be continued, and this one is not "
@@ -146,16 +169,16 @@ class Plan:
                 f"{typed}: it has no checkpoint with the optimizer's state, which a sweep keeps "
                 "with trainer.keep_optimizer=true"
             )
-        saved = {"config": str(folder / "config.yaml"), "plugins": self.config.plugins}
-        again = [as_typed(key, value) for key, value in saved.items()]
-        before = compose(again)
+        before = self._saved_config(folder)
         if (steps := self.config.trainer.steps) <= before.trainer.steps:
             raise ConfigError(
                 f"{typed}: type a later trainer.steps too; that run ended at step "
                 f"{before.trainer.steps}"
             )
         others = as_typed("trainer.branches", plain(self.config.trainer.branches))
-        longer = compose([*again, f"trainer.steps={steps}", others])
+        longer = self._saved_config(folder, f"trainer.steps={steps}", others)
+        if (weights := summary.data.identity.get(identity.WEIGHTS)) is not None:
+            self.data_identity |= {identity.WEIGHTS: weights}
         self._check_settings(typed, summary, longer)
         if files := diff(summary.source, self.code):
             line = f"{typed}: run by other code ({files_text([*files])}), and continued by this one"

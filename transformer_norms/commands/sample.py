@@ -1,7 +1,6 @@
 """Writes text with a trained run."""
 
 import os
-import sys
 from argparse import Namespace
 from os.path import expanduser
 
@@ -19,7 +18,7 @@ Exit codes: 0 done, 1 an unexpected error, 2 wrong input, 3 no usable checkpoint
 
 def make_parser() -> Parser:
     parser = Parser(prog=f"{PROGRAM} sample", description=__doc__, epilog=_EPILOG)
-    parser.add_argument("folder", metavar="RUN", help="the run that writes")
+    parser.add_argument("run", metavar="RUN", help="the run that writes")
     parser.add_argument("--prompt", default="", help="what the text begins with")
     parser.add_argument("--tokens", type=int, default=200, help="how many to add (default 200)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest")
@@ -39,7 +38,7 @@ def _print(typed: Namespace) -> int:
     # In a locale without UTF-8 Python reads the bytes of an argument as lone surrogates.
     prompt = os.fsencode(typed.prompt).decode("utf-8", "replace")
     # The run is found before torch is imported.
-    chosen = {**vars(typed), "prompt": prompt, "folder": find_run(typed.folder)}
+    chosen = {**vars(typed), "prompt": prompt, "run": find_run(typed.run)}
     from transformer_norms.commands.sampling import sample
 
     print_line(sample(**chosen))
@@ -47,6 +46,3 @@ def _print(typed: Namespace) -> int:
 
 
 main = command(make_parser, _print)
-
-if __name__ == "__main__":
-    sys.exit(main())
