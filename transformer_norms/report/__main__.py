@@ -76,12 +76,12 @@ def _report(typed: Namespace) -> int:
 
     folders = [find_study(text) for text in typed.folders]
     if typed.join:
-        if sheet is not None:
-            raise ConfigError("--figures: is not for --join, which writes joined.svg")
-        if typed.at:
-            raise ConfigError("--at: is not for --join, which joins comparisons at equal steps")
-        if names:
-            raise ConfigError("--names: is not for --join")
+        for flag, given, why in (
+            ("figures", sheet, ", which writes joined.svg"),
+            ("at", typed.at, ", which joins comparisons at equal steps"), ("names", names, ""),
+        ):  # fmt: skip
+            if given:
+                raise ConfigError(f"--{flag}: is not for --join{why}")
         from transformer_norms.report.joined_report import write_joined
         from transformer_norms.text_tables import wrap_text
 
