@@ -68,8 +68,8 @@ def read_study(
             raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
     study = _study_of(sources, home_of(folders), baseline, margin, at, names)
     if baseline and not any(variant.baseline for variant in study.variants):
-        names = "; ".join(variant.name for variant in study.variants[:8])
-        raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
+        there = "; ".join(variant.name for variant in study.variants[:8])
+        raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {there}")
     study = _with_contrasts(study, sources, contrasts)
     records = [one for one in sources.records.values() if one.registered]
     found = [(one.name, one.registered) for one in records if one.registered]
