@@ -1,6 +1,7 @@
 """A Transformer whose block is assembled from config choices, to compare norms and placements.
 
-from transformer_norms import Block, RMSNorm, compose, build_model, train, load, sample, runs
+from transformer_norms import Block, RMSNorm, compose, build_model, train, load, sample
+from transformer_norms import runs, compare
 
 For a training loop of your own there are prepare_tokens, build_batches, build_optimizers and
 build_schedulers.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transformer_norms.config.lone_block import Block as Block
     from transformer_norms.errors import ConfigError as ConfigError
     from transformer_norms.norms.rmsnorm import RMSNorm as RMSNorm
+    from transformer_norms.report.page.notebook import compare as compare
     from transformer_norms.run.loading import load as load
     from transformer_norms.run.plan import prepare_tokens as prepare_tokens
     from transformer_norms.run.reader import runs as runs
@@ -34,6 +36,7 @@ _HOMES = {
     "build_model": "config.building",
     "build_optimizers": "config.building",
     "build_schedulers": "config.building",
+    "compare": "report.page.notebook",
     "compose": "config.compose",
     "generate": "commands.sampling",
     "load": "run.loading",

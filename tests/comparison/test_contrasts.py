@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from losses import MARGIN, judge_by_scipy
@@ -171,6 +172,7 @@ def test_a_value_with_blanks_stands_in_quotes_and_whole_labels_come_before_parts
 REFUSED = [
     ("hybird under gpt2 - pre under gpt2", "names no variant", "did you mean 'hybrid'"),
     ("hybrid - gpt2 pre", "'hybrid' names 2 variants", "gpt2 hybrid, xavier hybrid"),
+    ("hybrid - xavier", "'hybrid' names 2 variants", "add words"),
     ("gpt2 xavier - gpt2 pre", "'gpt2 xavier' names no variant", "gpt2 post"),
     ("gpt2 pre - gpt2 pre", "with itself", ""),
     *((text, "is not a contrast; a contrast is A - B") for text in (
@@ -241,6 +243,53 @@ def test_an_interactions_test_is_students_of_its_value_at_each_seed(seeds):
     assert (found.interval, found.bounds) == (pytest.approx(interval), pytest.approx(bounds))
     assert (found.difference, found.p) == pytest.approx((values.mean(), p))
     assert (found.verdict, found.fisher) == (word, None)
+
+
+def test_main_effects_and_the_interaction_are_those_of_a_two_way_analysis_of_variance():
+    """Their sums of squares are those of the cells' means, and their p those of the F tests with
+    seeds as blocks: F of an effect is its mean square by that of the effect x seeds."""
+    seeds = 6
+    losses = random_losses(names := [*INITS], seeds)
+    y = np.array([[*losses[name].values()] for name in names]).reshape(2, 3, seeds)[:, :2]
+    square = {name: one for name, one in INITS.items() if one["placement"] != "hybrid"}
+    signs = {  # of the cells (gpt2 pre, gpt2 post, xavier pre, xavier post), by hand
+        "xavier - gpt2": np.array([[-1, -1], [1, 1]]) / 2,
+        "post - pre": np.array([[-1, 1], [-1, 1]]) / 2,
+        "(post - pre) under xavier - (post - pre) under gpt2": np.array([[1, -1], [-1, 1]]),
+    }
+    squares = 0.0
+    for text, own in signs.items():
+        contrast = find_contrast(text, square)
+        wanted = dict(zip(square, own.flat, strict=True))
+        assert contrast.coefficients == wanted
+        found = compare({"it": sides(contrast, losses)}, Rules(MARGIN))["it"]
+        by_seed = np.einsum("abs,ab->s", y, own)
+        assert found.differences == pytest.approx(by_seed)
+        effect = by_seed.mean() ** 2 / (own**2).sum() * seeds
+        with_seeds = ((by_seed - by_seed.mean()) ** 2).sum() / (own**2).sum()
+        f = effect / (with_seeds / (seeds - 1))
+        assert found.p == pytest.approx(scipy.stats.f.sf(f, 1, seeds - 1))
+        squares += effect
+    assert squares == pytest.approx(seeds * ((y.mean(-1) - y.mean()) ** 2).sum())
+    assert find_contrast("post - pre", square).title == "post - pre (mean over init)"
+    assert find_contrast("xavier post - gpt2 post", square).title == "xavier post - gpt2 post"
+
+
+def test_a_mean_needs_the_same_values_on_the_other_axes_and_may_have_a_trend():
+    part = {name: one for name, one in INITS.items() if name != "xavier pre"}
+    with pytest.raises(ConfigError, match="'post' names 2 variants, gpt2 post, xavier post"):
+        find_contrast("post - pre", part)
+    assert coefficients("post - hybrid", part)["xavier post"] == 0.5  # these have the same inits
+    twice = named(*({"norm": a, "placement": b} for a in "xyz" for b in "xyz" if a != b))
+    with pytest.raises(ConfigError, match="'x y' names 2 variants"):  # on which axis is x?
+        find_contrast("x y - x z", twice)
+    depths = np.array([4, 8, 32])
+    crossed = grid(norm=["a", "b"], placement=["pre", "post"], model__depth=[4, 8, 32])
+    y = np.arange(12.0) ** 1.5
+    gap = y.reshape(2, 2, 3)[:, 1].mean(0) - y.reshape(2, 2, 3)[:, 0].mean(0)
+    trend = find_contrast("post - pre over model.depth", crossed)
+    wanted = np.polyfit(np.log2(depths), gap, 1)[0]
+    assert value(trend, dict(zip(crossed, y, strict=True))) == pytest.approx(wanted)
 
 
 def test_declared_contrasts_are_one_family_and_the_pairs_only_described():

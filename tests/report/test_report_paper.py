@@ -43,7 +43,7 @@ def drawn(tmp_path_factory):
 
 
 def test_every_panel_of_the_page_is_there(drawn):
-    along = {f"loss-by-{x}" for x in ("tokens", "tokens-log", "flops", "seconds")}
+    along = {f"loss-by-{x}" for x in ("tokens", "tokens-log", "steps", "flops", "seconds")}
     probes = {f"probe-{name}{x}" for name in ("stream-rms", "gradient-norm",
               "gradient-norm-attention-query", "gradient-norm-mlp-up")
               for x in ("", "-by-step")}  # fmt: skip
@@ -53,7 +53,7 @@ def test_every_panel_of_the_page_is_there(drawn):
 
 
 def test_a_curve_is_drawn_along_what_its_file_is_named_after(drawn):
-    ends = {"tokens": TOKENS, "flops": FLOPS * TOKENS, "seconds": STEPS[-1] / 2}
+    ends = {"tokens": TOKENS, "steps": STEPS[-1], "flops": FLOPS * TOKENS, "seconds": STEPS[-1] / 2}
     for name, end in {**ends, "tokens-log": TOKENS}.items():
         axes = axes_of(drawn[0][f"loss-by-{name}"])
         assert max(line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata())) == end

@@ -194,8 +194,8 @@ def test_contrasts_whose_variants_are_typed_away_are_left_out_and_said(mine):
     (remark,) = fewer.remarks
     assert "left out" in remark
     assert "'post' names no variant" in remark
-    # A further axis leaves no term that names one variant.
-    assert mine(content, "norm=rmsnorm,dyt").question.contrasts == []
+    # Over a further axis that is crossed with it, a contrast is a mean.
+    assert mine(content, "norm=rmsnorm,dyt").question.contrasts == ["post - out", "out - pre"]
 
 
 def test_a_typed_model_is_in_the_place_of_the_sizes_that_the_file_fixes(mine):

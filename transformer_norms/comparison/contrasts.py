@@ -5,12 +5,16 @@
     post - pre over model.depth                                 a trend, per doubling of the depth
 
 A term is as many words of one variant's label as no other variant has together. `A under W` adds
-the words W to each term of A. A value with blanks, such as a typed equation, is quoted.
+the words W to each term of A. A value with blanks, such as a typed equation, is quoted. Where each
+term names several variants, with the same values on all other axes, it is their mean: of norms that
+are crossed with placements, `post - pre` is the main effect.
 """
 
 import ast
 import math
+import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -36,13 +40,14 @@ class Contrast:
     """A sum of coefficient x loss over variants, by their names. The coefficients sum to zero.
 
     `over` is the key of a trend; the contrast is then a slope per doubling of the key's value. One
-    that was not `declared` before the runs is only described.
+    that was not `declared` before the runs is only described. `shown` is another text for readers.
     """
 
     coefficients: Mapping[str, float]
     text: str = ""
     over: str | None = None
     declared: bool = True
+    shown: str = ""
 
     @property
     def pair(self) -> tuple[str, str] | None:
@@ -51,6 +56,10 @@ class Contrast:
             return None
         baseline, variant = sorted(self.coefficients, key=self.coefficients.__getitem__)
         return variant, baseline
+
+    @property
+    def title(self) -> str:
+        return self.shown or self.text
 
     @property
     def unit(self) -> str:
@@ -65,27 +74,40 @@ def is_pair(coefficients: Iterable[float]) -> bool:
 def find_contrast(text: str, variants: Mapping[str, Values]) -> Contrast:
     """Returns the contrast that `text` states of `variants`, by their names.
 
-    Without `over`, the coefficient of a variant is the sum of the signs of its terms. With `over`,
-    and u the log2 of the key's values, each term is one variant at each value, with the
-    coefficient sign * (u - mean(u)) / sum((u - mean(u))^2): the least-squares slope of the
-    difference per doubling.
+    Without `over`, the coefficient of a variant is the sum of sign / (number of variants) over its
+    terms. With `over`, and u the log2 of the key's values, each term is taken at each value, times
+    (u - mean(u)) / sum((u - mean(u))^2): the least-squares slope of the difference per doubling.
 
     Raises ConfigError, one line that begins with `text`, if the text is not a contrast, or if one
-    of its terms does not name exactly one variant.
+    of its terms names no variant, or several that the other terms do not match.
     """
     try:
         terms, over = _parse(text)
         coefficients: dict[str, float] = {}
         for fixed, weight in _weights(over, variants) if over else [({}, 1.0)]:
-            for sign, words in terms:
-                name = _variant(words, fixed, variants)
-                coefficients[name] = coefficients.get(name, 0.0) + sign * weight
+            members = [_variants(words, fixed, variants) for _, words in terms]
+            for (sign, words), own in zip(terms, members, strict=True):
+                matched = all([*one.values()] == [*own.values()] for one in members)
+                if len(own) > 1 and not (matched and len({*own.values()}) == len(own)):
+                    named = f"{' '.join(words)!r} names {len(own)} variants, {_listed([*own])}"
+                    raise ConfigError(f"{named}; add words")
+                for name in own:
+                    coefficients[name] = coefficients.get(name, 0.0) + sign * weight / len(own)
         used = {name: c for name, c in coefficients.items() if abs(c) > 1e-12}
         if not used:
             raise ConfigError("compares a variant with itself")
     except ConfigError as error:
         raise ConfigError(printable(f"{text[:LONGEST]}: {error}")) from None
-    return Contrast(used, text, over)
+    # The keys of which the last term has several values.
+    counts = Counter(word.partition("=")[0] for word in {*chain(*own.values())})
+    averaged = ", ".join(sorted(key for key, count in counts.items() if count > 1))
+    return Contrast(used, text, over, shown=averaged and f"{text} (mean over {averaged})")
+
+
+def shown_text(text: str, names: Mapping[str, str]) -> str:
+    """Returns a contrast with `names` in the place of its words, without their quotation marks."""
+    words = r"""'[^']*'|"[^"]*"|[^\s()]+"""
+    return re.sub(words, lambda found: names.get(found[0].strip("'\""), found[0]), text)
 
 
 # -------------------------------------------------------------------------------------- the grammar
@@ -168,21 +190,23 @@ def _weights(key: str, variants: Mapping[str, Values]) -> list[tuple[Values, flo
     return [({key: x}, (u - mean) / squares) for x, u in zip(values, doublings, strict=True)]
 
 
-def _variant(words: Words, fixed: Values, variants: Mapping[str, Values]) -> str:
-    """The name of the only variant that has all of the words and the fixed values; of several, the
-    one that has no other words."""
+def _variants(
+    words: Words, fixed: Values, variants: Mapping[str, Values]
+) -> dict[str, tuple[str, ...]]:
+    """The variants that have all of the words and the fixed values, or the only one of them that
+    has no other words, each with its other values. They are sorted by these."""
     known = {
         name: [words_of(key, value) for key, value in values.items() if key not in fixed]
         for name, values in variants.items()
         if fixed.items() <= values.items()
     }
     having = [name for name in known if {*words} <= {*chain(*known[name])}]
-    whole = [name for name in having if all({*words} & {*each} for each in known[name])]
-    if len(having) == 1 or len(whole) == 1:
-        return (whole or having)[0]
-    term = repr(" ".join(words)) + "".join(f" at {key}={value}" for key, value in fixed.items())
+    rests = {n: tuple(own[-1] for own in known[n] if not {*words} & {*own}) for n in having}
+    whole = [name for name in having if not rests[name]]
     if having:
-        raise ConfigError(f"{term} names {len(having)} variants, {_listed(having)}; add words")
+        chosen = whole if len(whole) == 1 else sorted(having, key=rests.__getitem__)
+        return {name: rests[name] for name in chosen}
+    term = repr(" ".join(words)) + "".join(f" at {key}={value}" for key, value in fixed.items())
     single = [words[0] for each in known.values() for words in each]
     every = {word for each in known.values() for word in chain(*each)}
     strange = [word for word in words if word not in every]

@@ -63,7 +63,7 @@ def comparison_sentence(
     claim = _LINES[c.verdict][0 if pair else 1].format(
         variant=pair and pair[0],
         baseline=pair and pair[1],
-        text=contrast.text,
+        text=contrast.title,
         unit=contrast.unit,
         margin=c.margin,
         value=value,

@@ -2,6 +2,7 @@
 noticed."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.registration import Registered
 from transformer_norms.errors import ConfigError
-from transformer_norms.names import AXES
+from transformer_norms.names import AXES, unknown
 from transformer_norms.run.folder import Attempts
 from transformer_norms.storage.files import make_folder, remove_leftovers, write_json
 from transformer_norms.storage.reading import is_there, read_json, read_typed
@@ -113,6 +114,7 @@ class SweepRecord:
     other runs count where these are asked for again. `asked` tells what an earlier, wider command
     planned from what is asked now. `unbegun` are the folders of runs that failed before their
     first step, and so left none. `registered` is a question that was written down before its runs.
+    `names` has what a report shows in the place of words of labels.
     """
 
     name: FolderName
@@ -132,6 +134,7 @@ class SweepRecord:
     asked: Asked | None = None
     unbegun: list[FolderName] = field(default_factory=list)
     registered: Registered | None = None
+    names: dict[str, str] = field(default_factory=dict)
     schema: Literal[1] = 1
 
     @property
@@ -160,10 +163,22 @@ def read_record(path: Path) -> SweepRecord:
     return read_typed(path, SweepRecord)
 
 
-def label(variant: Mapping[str, Any]) -> str:
+def label(variant: Mapping[str, Any], names: Mapping[str, str] = {}) -> str:
     """Returns a variant as `layernorm post depth=16`: the names on axes and equations alone, other
-    values with their key."""
-    return " ".join(words_of(key, value)[0] for key, value in variant.items()) or "the variant"
+    values with their key. `names` has what is shown in the place of such a word."""
+    words = (words_of(key, value)[0] for key, value in variant.items())
+    return " ".join(names.get(word, word) for word in words) or "the variant"
+
+
+def check_names(where: str, names: Mapping[str, str], variants: Iterable[Values]) -> None:
+    """Raises ConfigError if a word is in no label, or if two words would have one name."""
+    words = dict.fromkeys(words_of(*pair)[0] for values in variants for pair in values.items())
+    for word in (word for word in names if word not in words):
+        raise ConfigError(f"{where}: {unknown('word', word, words)}")
+    for name, count in Counter(names.get(word, word) for word in words).items():
+        if count > 1:
+            same = [word for word in words if names.get(word, word) == name]
+            raise ConfigError(f"{where}: {' and '.join(same)} would have one name, {name}")
 
 
 def words_of(key: str, value: Any) -> tuple[str, ...]:
@@ -176,9 +191,9 @@ def words_of(key: str, value: Any) -> tuple[str, ...]:
     return (text, *words) if alone else words
 
 
-def names_of(variants: Sequence[Values]) -> list[str]:
+def names_of(variants: Sequence[Values], names: Mapping[str, str] = {}) -> list[str]:
     """Returns the name of each variant: its label, or its whole keys if the label names two."""
-    labels = [label(values) for values in variants]
+    labels = [label(values, names) for values in variants]
     return [
         name if labels.count(name) == 1 else " ".join(f"{k}={v}" for k, v in values.items())
         for name, values in zip(labels, variants, strict=True)

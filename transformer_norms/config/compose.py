@@ -19,6 +19,7 @@ from transformer_norms.config.plugins import check_plugins, load
 from transformer_norms.config.saved import Saved, read_saved, saved_of
 from transformer_norms.config.tree import CHOSEN, Config, check_chosen, diff, flat
 from transformer_norms.errors import ConfigError
+from transformer_norms.kinds import plain
 from transformer_norms.names import AXES, AXES_OF_A_RUN
 
 
@@ -84,7 +85,7 @@ def complete(
     if folder is not None:
         load(folder)
     config = resolve(checked, {pair.key for pair in typed}, spelled, device)
-    if "${" in str(config):  # from a plugin's file
+    if "${" in repr(plain(config)):  # from a plugin's file
         raise ConfigError("${...} is not allowed; a run's config holds values")
     return config
 

@@ -10,11 +10,12 @@ from dataclasses import is_dataclass
 from inspect import Parameter, Signature, isclass
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import AfterValidator
 
 from transformer_norms.config.data_settings import DataSettings
 from transformer_norms.errors import ConfigError
-from transformer_norms.kinds import Flag, Mark, Text, Texts, Values, marks_of, node, value_at
+from transformer_norms.kinds import Flag, Mark, Text, Texts, Values, marks_of, node, plain, value_at
 from transformer_norms.model.settings import ModelConfig
 from transformer_norms.names import Registry
 from transformer_norms.training.settings import ParallelSettings, TrainerSettings
@@ -88,6 +89,25 @@ class Config(ModelConfig):
     continue_from: Annotated[Text, Mark.NOT_IN_IDENTITY, Mark.NOT_SAVED]
     warnings: Annotated[tuple[str, ...], Mark.NOT_IN_IDENTITY, Mark.DERIVED, Mark.NOT_SAVED]
     chosen: Annotated[Values, Mark.NOT_IN_IDENTITY, Mark.DERIVED]
+
+    def diff(self, second: "Config") -> dict[str, tuple[Any, Any]]:
+        """Returns both values of each dotted key whose resolved values differ, this config's first,
+        None where one has no such key. Raises ConfigError for anything but a config."""
+        check_config(second)
+        return diff(flat(_resolved(self)), flat(_resolved(second)))
+
+    def __repr__(self) -> str:
+        names = [self.choices[axis] for axis in ("norm", "placement", "data")]
+        sizes = f"depth {self.model.depth}, width {self.model.width}, {self.trainer.steps} steps"
+        return f"Config({', '.join(names)}, {sizes}, seed {self.seed})"
+
+    def __str__(self) -> str:
+        """The resolved values as YAML."""
+        return yaml.safe_dump(_resolved(self), sort_keys=False, allow_unicode=True)
+
+
+def _resolved(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in plain(config).items() if key != "chosen"}
 
 
 def check_config(config: object) -> None:

@@ -147,6 +147,13 @@ class Transformer(nn.Module):
         logits = F.linear(states, rows, bias)[..., : self.vocab_size]
         return self.cap(self.logit_scale(logits))
 
+    def __repr__(self) -> str:
+        sizes = f"width {self.width}, context {self.context}, vocabulary {self.vocab_size}"
+        count = sum(weight.numel() for weight in self.parameters())
+        return f"Transformer({len(self.blocks)} blocks, {sizes}, {count:,} parameters)"
+
+    __str__ = nn.Module.__repr__  # `print` shows all modules
+
     def norms(self) -> list[tuple[str, nn.Module]]:
         """Returns the name and the module of each norm; `place_of` says where it acts."""
         return [pair for pair in self.named_modules() if hasattr(pair[1], "norm_place")]

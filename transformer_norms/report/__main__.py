@@ -45,6 +45,10 @@ def make_parser() -> Parser:
         '(post - pre) under xavier" or "post - pre over model.depth"; may repeat',
     )  # fmt: skip
     parser.add_argument(
+        "--names", nargs="+", default=[], metavar="WORD=NAME",
+        help="what figures and tables show for words of labels, such as pre=Pre-LN",
+    )  # fmt: skip
+    parser.add_argument(
         "--at", choices=[*BUDGETS], default="",
         help="compare at an equal budget (default: at equal steps)",
     )  # fmt: skip
@@ -59,7 +63,7 @@ def make_parser() -> Parser:
 def _report(typed: Namespace) -> int:
     if typed.margin is not None and not (isfinite(typed.margin) and typed.margin > 0):
         raise ConfigError(f"--margin {typed.margin}: a number of nats above 0 is wanted")
-    sheet = typed_sheet(typed)
+    sheet, names = typed_sheet(typed), dict(map(_read_name, typed.names))
     baseline = typed.baseline
     if baseline is not None:
         from transformer_norms.config.overrides import parse
@@ -72,10 +76,12 @@ def _report(typed: Namespace) -> int:
 
     folders = [find_study(text) for text in typed.folders]
     if typed.join:
-        if sheet is not None:
-            raise ConfigError("--figures: is not for --join, which writes joined.svg")
-        if typed.at:
-            raise ConfigError("--at: is not for --join, which joins comparisons at equal steps")
+        for flag, given, why in (
+            ("figures", sheet, ", which writes joined.svg"),
+            ("at", typed.at, ", which joins comparisons at equal steps"), ("names", names, ""),
+        ):  # fmt: skip
+            if given:
+                raise ConfigError(f"--{flag}: is not for --join{why}")
         from transformer_norms.report.joined_report import write_joined
         from transformer_norms.text_tables import wrap_text
 
@@ -83,8 +89,9 @@ def _report(typed: Namespace) -> int:
         print("\n".join(line for one in sentences for line in wrap_text(one)), file=sys.stderr)
         print(json.dumps({"report": str(path), "joined": len(sentences)}), flush=True)
         return 0
+    wanted = sheet.panels if sheet is not None and typed.panels else ()
     path, findings = write_report(
-        folders, typed.out, baseline, typed.margin, typed.contrast, typed.at
+        folders, typed.out, baseline, typed.margin, typed.contrast, typed.at, names, wanted
     )
     print("\n".join(summary_lines(findings)), file=sys.stderr)
     if sheet is not None:
@@ -93,6 +100,13 @@ def _report(typed: Namespace) -> int:
         print(f"{plural(len(files), 'figure')} in {typed.figures}", file=sys.stderr)
     print(json.dumps({"report": str(path), **findings.study.count()}), flush=True)
     return 0
+
+
+def _read_name(text: str) -> tuple[str, str]:
+    word, _, name = text.rpartition("=")  # a word may be `depth=8`
+    if not (word and name):
+        raise ConfigError(f"--names {text}: WORD=NAME is wanted, such as pre=Pre-LN")
+    return word, name
 
 
 main = command(make_parser, _report, "stopped; nothing was written since the last report")

@@ -71,10 +71,10 @@ def contrast_sentence(findings: Findings, contrast: Contrast, name: str = "") ->
     variants = [study.variant(one) for one in contrast.pair or contrast.coefficients]
     budget = findings.budgets.get(name)
     if comparison is None and budget:
-        return f"{contrast.text} has no value{at_text(study.at)}: {budget.lacking}"
+        return f"{contrast.title} has no value{at_text(study.at)}: {budget.lacking}"
     if comparison is None:
         without = ", ".join(variant.name for variant in variants if not variant.results)
-        return f"{contrast.text} has no value: {without} without results"
+        return f"{contrast.title} has no value: {without} without results"
     outcomes = {variant.name: findings.outcomes[variant.name] for variant in variants}
     edges = [f"{one.name} ({one.at_edge})" for one in variants if one.at_edge]
     claim = comparison_sentence(contrast, comparison, outcomes, edges)

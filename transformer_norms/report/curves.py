@@ -27,12 +27,13 @@ _ENOUGH = 3  # evaluations of a run whose validation loss makes a curve
 
 @dataclass(frozen=True)
 class Curve:
-    """Arrays of one length: loss in nats per token, tokens, seconds of training and FLOPs (NaN if
-    they are not known). `name` is that of its run."""
+    """Arrays of one length: loss in nats per token, tokens, seconds of training, steps and FLOPs
+    (NaN if they are not known). `name` is that of its run."""
 
     tokens: Any
     loss: Any
     seconds: Any
+    steps: Any = nan
     flops: Any = nan
     failed: bool = False
     name: str = ""
@@ -93,18 +94,22 @@ def _loss_curve(rows: Rows, key: str, most: int | None) -> Curve | None:
     """The loss `key` of the rows in which it is finite. More than `most` rows become as many means
     of neighbours. None if there is no such row."""
     points = [
-        (row["tokens"], row[key], row["seconds"] if finite(row.get("seconds")) else nan)
+        (
+            row["tokens"],
+            row[key],
+            *(row[x] if finite(row.get(x)) else nan for x in ("seconds", "step")),
+        )
         for row in rows
         if finite(row.get("tokens")) and finite(row.get(key))
     ]
     if not points:
         return None
-    tokens, loss, seconds = np.array(points, dtype=float).T
+    tokens, loss, seconds, steps = np.array(points, dtype=float).T
     if most and len(points) > most:
         ends = np.linspace(0, len(points), most + 1).astype(int)
         loss = np.add.reduceat(loss, ends[:-1]) / np.diff(ends)
-        tokens, seconds = tokens[ends[1:] - 1], seconds[ends[1:] - 1]
-    return Curve(tokens, loss, seconds)
+        tokens, seconds, steps = (x[ends[1:] - 1] for x in (tokens, seconds, steps))
+    return Curve(tokens, loss, seconds, steps)
 
 
 def _mean_curve(curves: Sequence[Curve]) -> Curve | None:
@@ -115,7 +120,7 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve | None:
     grid = grid[grid <= min(curve.tokens[-1] for curve in curves)]
     means = (
         np.mean([np.interp(grid, c.tokens, getattr(c, name)) for c in curves], axis=0)
-        for name in ("loss", "seconds", "flops")
+        for name in ("loss", "seconds", "steps", "flops")
     )
     return Curve(grid, *means)
 
@@ -141,7 +146,7 @@ def loss_range(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 # Each axis of a curve has a label.
-ALONG = {"tokens": "tokens", "flops": "FLOPs", "seconds": "seconds of training"}
+ALONG = {"tokens": "tokens", "steps": "steps", "flops": "FLOPs", "seconds": "seconds of training"}
 
 
 @dataclass(frozen=True)

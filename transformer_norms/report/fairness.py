@@ -42,7 +42,7 @@ def check_comparable(study: Study) -> None:
     for variant in study.variants:
         _check_seeds(variant)
     for contrast in study.asked.values():
-        _check_contrast(study, contrast.coefficients)
+        check_contrast(study, contrast.coefficients)
 
 
 def _check_seeds(variant: Variant) -> None:
@@ -88,7 +88,7 @@ def _budgeted(study: Study, first: SavedRun, second: SavedRun) -> list[str]:
     return ["trainer.batch_size", *["trainer.steps"] * same] if study.at else []
 
 
-def _check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
+def check_contrast(study: Study, coefficients: Mapping[str, float]) -> None:
     """Raises ConfigError, as `check_comparable` does, if a contrast takes losses from one another
     that must not be compared.
 

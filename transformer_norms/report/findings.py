@@ -1,5 +1,6 @@
 """The findings of a study: outcomes by seed, and comparisons with all that belongs to them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -68,6 +69,11 @@ class Findings:
     alone: Mapping[str, Verdict]
     budgets: Mapping[str, EqualBudget] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        counts = Counter(str(c.verdict) for c in self.every.values())
+        words = ", ".join(f"{word} {count}" for word, count in counts.items())
+        return f"Findings({len(self.study.variants)} variants: {words or 'nothing compared'})"
+
     @cached_property
     def table(self) -> "DataFrame":
         """A row for each attempt: its place in the study, the values of its variant and what was
@@ -82,7 +88,7 @@ class Findings:
             "study": member.folder.parent.name,
             "run": member.folder.name,
             "stage": member.stage,
-            "variant": variant.name if variant else "",
+            "variant": study.own_names[variant.name] if variant else "",
             **{axis: member.variant.get(axis) for axis in study.axes},
             **{key: member.tuned.get(key) for key in study.tune},
         }

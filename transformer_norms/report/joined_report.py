@@ -185,7 +185,7 @@ def _texts(f: Findings) -> str:
 def _figure(every: Sequence[JoinedContrast]) -> bytes:
     rows: list[Row] = []
     for place, one in enumerate(every):
-        what = f"{one.contrast.text}, " if len(every) > 1 else ""
+        what = f"{one.contrast.title}, " if len(every) > 1 else ""
         rows += [(place, f"{what}{name}", c) for name, c in one.studies.items()]
         rows.append((place, f"{what}joined", one.joined.comparison))
     margin = every[0].joined.comparison.margin

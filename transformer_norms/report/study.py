@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.statistics import finite
-from transformer_norms.comparison.sweep_record import ORDER, Tuned, Values, grouped
+from transformer_norms.comparison.sweep_record import ORDER, Tuned, Values, grouped, names_of
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.errors import ConfigError
@@ -135,7 +135,7 @@ class Study:
     given up. `recorded`: whether sweeps planned all runs. `unasked`: what the runs are compared
     with though nobody said so, or why not. `registered`: sentences on the registrations of its
     sweeps. `at`: the budget that both sides of a comparison have, as horizons/budgets.py has it;
-    empty for equal steps."""
+    empty for equal steps. `names`: what is shown in the place of words of labels."""
 
     home: Path
     axes: list[str]
@@ -154,9 +154,16 @@ class Study:
     unasked: str = ""
     registered: list[str] = field(default_factory=list)
     at: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
+
+    @cached_property
+    def own_names(self) -> dict[str, str]:
+        """The name of each variant in the words of its label, by the name that is shown."""
+        own = names_of([variant.values for variant in self.variants])
+        return dict(zip((variant.name for variant in self.variants), own, strict=True))
 
     @cached_property
     def asked(self) -> dict[str, Contrast]:

@@ -136,7 +136,7 @@ def contrast_table(findings: Findings) -> Table:
         c = findings.contrasts.get(contrast.text)
         lacking = "no value" if contrast.text in findings.budgets else "no results"
         seeds, verdict = (len(c.seeds), str(c.verdict)) if c else (0, lacking)
-        row = {"contrast": contrast.text, "seeds": str(seeds), "verdict": verdict}
+        row = {"contrast": contrast.title, "seeds": str(seeds), "verdict": verdict}
         price = findings.prices.get(contrast.text)
         saved = {"saved": price_text(price)} if price else {}
         rows.append(row | (comparison_cells(c) if c else {}) | saved)

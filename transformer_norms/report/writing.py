@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell, tell_nobody, track
-from transformer_norms.report.charts.panels import panel_files, panels
+from transformer_norms.report.charts.panels import check_panels, panel_files, panels
 from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings, findings
@@ -29,12 +29,15 @@ def write_report(
     margin: float | None = None,
     contrasts: Sequence[str] = (),
     at: str = "",
+    names: dict[str, str] = {},
+    wanted: Sequence[str] = (),
 ) -> tuple[Path, Findings]:
     """Writes report.html, results.csv, table.md, tables for LaTeX with their sources, and curves
     into `out`, else into the first of `folders`. Returns the path of report.html, and the findings.
+    `names` are shown in the place of words of labels.
 
-    Raises ConfigError, one line and nothing written, if runs must not be compared or a folder is
-    not what it should be.
+    Raises ConfigError, one line and nothing written, if runs must not be compared, a folder is not
+    what it should be, or the report has no panel of a name in `wanted`.
     """
     if isinstance(folders, (str, Path)):
         raise ConfigError(
@@ -42,11 +45,12 @@ def write_report(
         )
     with Live() as live:
         places = [Path(folder) for folder in folders]
-        study = read_study(places, baseline, margin, contrasts, live, at)
+        study = read_study(places, baseline, margin, contrasts, live, at, names)
         runs = list({member.folder: member.run for member in study.runs if member.run}.values())
         rows, damaged = read_rows(track(live, "reading curves {:.0f}/{:.0f}", runs))
         study = replace(study, damaged=[*study.damaged, *damaged])
         results = findings(study)
+        check_panels(wanted, results, rows)
         files = _report_files(results, rows, live)
         folder = study.home if out is None else Path(out)
         write_files(folder, files)
@@ -72,12 +76,13 @@ def _report_files(findings: Findings, rows: RowsOf, tell: Tell) -> dict[str, byt
 def write_figures(
     findings: Findings, folder: str | Path, sheet: Sheet, tell: Tell = tell_nobody
 ) -> list[str]:
-    """Writes each panel of the report into `folder`, in each format. Returns the paths of all
-    files. A file that would not change is not touched."""
+    """Writes the panels that the sheet names into `folder`, in each format. Returns the paths of
+    all files. A file that would not change is not touched."""
     rows, _ = read_rows(findings.study.results)
     files: dict[str, bytes] = {}
+    chosen = [one for one in panels(findings, rows) if one.name in (sheet.panels or [one.name])]
     with drawn_with(TEXT, sheet.settings()):
-        for panel in track(tell, "drawing figures {:.0f}/{:.0f}", [*panels(findings, rows)]):
+        for panel in track(tell, "drawing figures {:.0f}/{:.0f}", chosen):
             files |= panel_files(panel, sheet)
     return write_files(Path(folder), files, "--figures")
 

@@ -5,6 +5,7 @@ All readers of runs use this file. A damaged file raises ConfigError, one line w
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -25,6 +26,7 @@ from transformer_norms.run.folder import attempt_number
 from transformer_norms.run.metrics import read_metrics
 from transformer_norms.run.summary import Summary, read_summary
 from transformer_norms.storage.reading import is_there
+from transformer_norms.text_tables import show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,6 +56,10 @@ class SavedRun:
             raise ConfigError(f"{folder}: is not a run folder; summary.json is missing")
         self.folder, self.summary = folder, summary
         self.config = _read_config(folder / "config.yaml")
+
+    def __repr__(self) -> str:
+        loss = show(self.summary.val_loss, ".4f")
+        return f"SavedRun({self.folder}: {self.summary.status}{loss and f', val_loss {loss}'})"
 
     @property
     def seed(self) -> int:
@@ -131,9 +137,32 @@ class SavedRun:
         return read_metrics(file) if is_there(file) else []
 
 
-def runs(folder: str | Path, flat: bool = False) -> list[dict[str, Any]]:
+class Runs(list[Row]):
+    """The rows of `runs`. `place` is where they were read, and `saved` has the runs themselves."""
+
+    def __init__(self, rows: Iterable[Row], place: Path, saved: Sequence[SavedRun]) -> None:
+        super().__init__(rows)
+        self.place, self.saved = place, saved
+
+    def frame(self) -> "DataFrame":
+        """Returns a table with a row for each run: study, name, the keys in which the runs differ,
+        status and final losses in nats per token, and then all keys of config and summary. A
+        choice has the name of its axis, `norm`, and another key is dotted, `model.depth`."""
+        table = run_table(self.saved)
+        keys = differing_keys(table) if self.saved else []
+        rest = [key for key in table if not key.startswith(CHOSEN)]
+        order = dict.fromkeys(["study", "name", *keys, "status", "val_loss", "test_loss", *rest])
+        return table[[key for key in order if key in table]].infer_objects()
+
+    def __repr__(self) -> str:
+        counts = Counter(run.summary.status for run in self.saved)
+        return f"Runs({self.place}: {', '.join(f'{n} {word}' for word, n in counts.items())})"
+
+
+def runs(folder: str | Path, flat: bool = False) -> Runs:
     """Returns every run below a folder, or in the study of that name, as {folder, config, summary,
-    metrics}. Of runs with one identity in one study only the newest attempt is listed.
+    metrics}, in a list with a `frame()`. Of runs with one identity in one study only the newest
+    attempt is listed.
 
     With `flat`, a run is one row of plain values: folder, and the resolved config and the summary
     under dotted names such as `config.model.depth` and `summary.val_loss`. A list is its JSON text.
@@ -144,8 +173,8 @@ def runs(folder: str | Path, flat: bool = False) -> list[dict[str, Any]]:
     place = place if place.is_dir() else place.parent
     found = newest_attempts(SavedRun(one) for one in run_folders(place))
     if flat:
-        return [_flat_row(run) for run in found]
-    return [
+        return Runs(map(_flat_row, found), place, found)
+    rows = (
         {
             "folder": run.folder,
             "config": run.config,
@@ -153,7 +182,8 @@ def runs(folder: str | Path, flat: bool = False) -> list[dict[str, Any]]:
             "metrics": run.metrics(),
         }
         for run in found
-    ]
+    )
+    return Runs(rows, place, found)
 
 
 def _flat_row(run: SavedRun) -> Row:

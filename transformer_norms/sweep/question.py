@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.registration import terms_of
-from transformer_norms.comparison.sweep_record import ORDER, Values, distinct, names_of
+from transformer_norms.comparison.sweep_record import ORDER, Values, check_names, distinct, names_of
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.chosen_files import option_content
 from transformer_norms.config.overrides import (
@@ -58,7 +58,7 @@ class Question:
     `vary` is a grid. `together` lists whole variants in addition to those of the grid. `fixed`
     are settings of every run. `margin` is the bound of a negligible difference, in nats per token.
     `contrasts` are comparisons in addition to those with the baseline, in the words of
-    comparison/contrasts.py.
+    comparison/contrasts.py. `names` has what a report shows in the place of words of labels.
     """
 
     question: str
@@ -70,6 +70,7 @@ class Question:
     fixed: Values = field(default_factory=dict)
     margin: Annotated[Number, Field(gt=0)] = MARGIN
     contrasts: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
 
     @property
     def variants(self) -> list[Values]:
@@ -178,6 +179,7 @@ def read_question(name: str, plugins: str = "none") -> Question:
     check_question(f"sweep={name}", whole := branch(question))
     for refusal in wrong_contrasts(whole).values():
         raise ConfigError(f"sweep={name}: contrasts: {refusal}")
+    check_names(f"sweep={name}: names", whole.names, whole.variants)
     return question
 
 

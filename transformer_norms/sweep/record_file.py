@@ -105,6 +105,7 @@ class RecordFile:
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
             contrasts=question.contrasts,
+            names=question.names,
             asked=Asked(question.variants, [] if until_decided else question.first_seeds),
             unbegun=[job.run.folder for job in unbegun],
         )

@@ -22,10 +22,10 @@ Row = tuple[int, str, Comparison]  # the place that sets its style, its name
 def difference_rows(findings: Findings) -> list[Row]:
     """The variants that have a baseline, and the contrasts that are differences in nats."""
     study = findings.study
-    contrasts = [c.text for c in study.contrasts if not c.over and c.text in findings.contrasts]
-    rows = [(study.variants.index(v), v.name) for v in findings.compared]
-    rows += enumerate(contrasts, start=len(study.variants))
-    return [(place, name, findings.every[name]) for place, name in rows]
+    contrasts = [c for c in study.contrasts if not c.over and c.text in findings.contrasts]
+    rows = [(study.variants.index(v), v.name, findings.every[v.name]) for v in findings.compared]
+    further = enumerate(contrasts, start=len(study.variants))
+    return rows + [(place, c.title, findings.every[c.text]) for place, c in further]
 
 
 def limit_of(rows: Sequence[Row], margin: float) -> float:

@@ -35,7 +35,7 @@ def _draw_against(findings: Findings, axis: str, numbers: Mapping[str, float], a
 
     def name_of(variant: Variant) -> str:
         values = {key: value for key, value in variant.values.items() if key != axis}
-        return label(values) if values else study.loss_name
+        return label(values, study.names) if values else study.loss_name
 
     ticks = sorted({*numbers.values()})
     if tokens or (ticks[0] > 0 and ticks[-1] / ticks[0] >= 6):

@@ -8,6 +8,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from transformer_norms.comparison.sentences import listed
+from transformer_norms.errors import ConfigError
+from transformer_norms.names import suggestion
 from transformer_norms.report.charts.differences import (
     LEGEND,
     Row,
@@ -30,6 +33,7 @@ SECTIONS = ("differences", "finals", "costs", "curves", "tuning", "axes", "probe
 _ROW, _FRAME = 0.19, 0.62  # inches of a row of names, and of what surrounds rows
 _LETTER = 0.55  # of the size of text, the width of most letters
 _NAMES = 0.4  # of the width, for names of rows
+_LISTED = 16  # panels in a message
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,14 @@ def panels(
         yield Panel("probes", name, f"{title}, by block", profile.draw_blocks, note=note)
         yield Panel("probes", f"{name}-by-step", f"{title}, over training", profile.draw_training,
                     note=note)  # fmt: skip
+
+
+def check_panels(wanted: Sequence[str], findings: Findings, rows: Mapping[Path, Rows]) -> None:
+    """Raises ConfigError, one line, if the report has no panel of a wanted name."""
+    known = [panel.name for panel in panels(findings, rows)] if wanted else []
+    for name in (name for name in wanted if name not in known):
+        near, there = suggestion(name, known), listed(["all", *known], _LISTED)
+        raise ConfigError(f"--panels {name}: {near}there is no such panel; there are {there}")
 
 
 def difference_panel(title: str, rows: Sequence[Row], margin: float, at: str = "") -> Panel:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer_norms.comparison.contrasts import find_contrast
+from transformer_norms.comparison.contrasts import find_contrast, shown_text
 from transformer_norms.comparison.registration import registration_lines, terms_of
 from transformer_norms.comparison.sweep_record import Look, SweepRecord, Values, baseline_of, label
 from transformer_norms.comparison.verdict import MARGIN
@@ -47,12 +47,14 @@ def read_study(
     contrasts: Sequence[str] = (),
     tell: Tell = tell_nobody,
     at: str = "",
+    names: Values | None = None,
 ) -> Study:
     """The study in `folders`: run folders, folders of runs, or sweep-*.json files.
 
     `baseline` and `margin` overrule what a sweep recorded; the baseline {} compares nothing.
-    `contrasts` are added to those that a sweep asked for. Raises ConfigError, one line, if a folder
-    or file is not what it should be, or if the folders ask different questions.
+    `contrasts` are added to those that a sweep asked for. Unless `names` is None, they and those of
+    a sweep are shown in the place of words of labels. Raises ConfigError, one line, if a folder or
+    file is not what it should be, or if the folders ask different questions.
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
@@ -64,10 +66,10 @@ def read_study(
             sources.add(real_path(folder), str(folder))
         except OSError as error:
             raise ConfigError(f"{error.filename or folder}: {error.strerror}") from None
-    study = _study_of(sources, home_of(folders), baseline, margin, at)
+    study = _study_of(sources, home_of(folders), baseline, margin, at, names)
     if baseline and not any(variant.baseline for variant in study.variants):
-        names = "; ".join(variant.name for variant in study.variants[:8])
-        raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {names}")
+        there = "; ".join(variant.name for variant in study.variants[:8])
+        raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {there}")
     study = _with_contrasts(study, sources, contrasts)
     records = [one for one in sources.records.values() if one.registered]
     found = [(one.name, one.registered) for one in records if one.registered]
@@ -79,8 +81,9 @@ def read_study(
 
 
 def _study_of(
-    sources: Sources, home: Path, typed: Values | None, margin: float | None, at: str
-) -> Study:
+    sources: Sources, home: Path, typed: Values | None, margin: float | None, at: str,
+    names: Values | None,
+) -> Study:  # fmt: skip
     records = list(sources.records.values())
     _check_one_question(sources.records, margin)
     planned = [run for path in sources.records for run in planned_runs(sources, path)]
@@ -91,7 +94,7 @@ def _study_of(
     axes = axes or list(dict.fromkeys(key for run in counted for key in run.variant))
     if records and (unknown := [key for key in typed or {} if key not in axes]):
         raise ConfigError(f"--baseline {unknown[0]}: the sweep varies {', '.join(axes)}")
-    variants, unasked = find_variants(counted, records), ""
+    (variants, shown), unasked = find_variants(counted, records, names), ""
     if typed is None and not records:
         typed, unasked = choose_baseline(variants)
     baselines = [record.baseline for record in records] if typed is None else [typed]
@@ -114,6 +117,7 @@ def _study_of(
         recorded=not added,
         unasked=unasked,
         at=at,
+        names=shown,
     )
     if not records:
         study.variants.sort(key=lambda variant: variant.compared)  # baselines first
@@ -175,7 +179,8 @@ def _with_contrasts(study: Study, sources: Sources, typed: Sequence[str]) -> Stu
     for text in dict.fromkeys([*recorded, *typed]):
         try:
             found = find_contrast(text, variants)
-            contrasts[text] = replace(found, declared=text in recorded)
+            shown = shown_text(found.title, study.names)
+            contrasts[text] = replace(found, declared=text in recorded, shown=shown)
         except ConfigError as error:
             if text in typed:
                 raise ConfigError(f"--contrast {error}") from None

@@ -13,6 +13,7 @@ from transformer_norms.comparison.sweep_record import (
     PlannedRun,
     SweepRecord,
     Values,
+    check_names,
     grouped,
     names_of,
 )
@@ -28,10 +29,17 @@ _CHOICES = [axis for axis in AXES_OF_A_RUN if axis != "tracking"]
 _CHOICES += ["embed", "final_norm", "qk_norm", "v_norm"]
 
 
-def find_variants(runs: Sequence[StudyRun], records: Sequence[SweepRecord]) -> list[Variant]:
-    """The variants of the runs that count, in their order, each with what its sweep tuned."""
+def find_variants(
+    runs: Sequence[StudyRun], records: Sequence[SweepRecord], typed: Values | None
+) -> tuple[list[Variant], Values]:
+    """The variants of the runs that count, in their order, each with what its sweep tuned, and the
+    names that are shown in the place of words: the sweeps' and the typed ones, none without any."""
     groups = grouped(runs, lambda run: run.variant)
-    names = names_of([group[0].variant for group in groups])
+    values = [group[0].variant for group in groups]
+    check_names("--names", typed or {}, values)
+    recorded = [pair for record in records for pair in record.names.items()]
+    shown = {} if typed is None else {**dict(recorded), **typed}
+    names = names_of(values, shown)
     tuned = [one for record in records for one in record.tuned]
     return [
         Variant(
@@ -42,7 +50,7 @@ def find_variants(runs: Sequence[StudyRun], records: Sequence[SweepRecord]) -> l
             tuned=next((one for one in tuned if one.variant == group[0].variant), None),
         )
         for name, group in zip(names, groups, strict=True)
-    ]
+    ], shown
 
 
 # ------------------------------------------------------------------------- runs that sweeps planned

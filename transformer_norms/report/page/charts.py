@@ -49,8 +49,9 @@ def page_charts(findings: Findings, rows: Mapping[Path, Rows]) -> dict[str, list
     many = len(findings.study.variants)
     with drawn_with(TEXT, settings):
         for panel in panels(findings, rows, POINTS):
-            if many > MOST_LINES and panel.name.endswith("-by-step"):
-                continue  # its lines would look alike
+            alike = many > MOST_LINES and panel.name.endswith("-by-step")
+            if alike or panel.name == "loss-by-steps":  # it looks as it does by tokens
+                continue
             figure = draw_panel(panel, _WIDTH, height_of(many))
             charts[panel.section].append(Chart(panel, _page_svg(panel, figure)))
     return charts

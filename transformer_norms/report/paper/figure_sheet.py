@@ -12,17 +12,20 @@ FORMATS = ("pdf", "svg")
 INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # pt as in TeX
 TEXT = 8.0  # points, of most text; none is smaller by more than one point
 _SMALLEST, _LARGEST = 1.0, 40.0  # inches
+# The panels that are written unless others are typed.
+PANELS = ("differences", "loss-by-steps", "final-loss")
 # These come with matplotlib, so that a figure is the same on every machine.
 FONTS = {"serif": "STIXGeneral", "sans": "DejaVu Sans"}
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """`width` in inches; `font` is one of FONTS."""
+    """`width` in inches; `font` is one of FONTS. Without `panels` all are drawn."""
 
     formats: tuple[str, ...] = ("pdf",)
     width: float = 3.25
     font: str = "sans"
+    panels: tuple[str, ...] = ()
 
     def settings(self) -> dict[str, Any]:
         """The settings of matplotlib. PDFs embed fonts as TrueType: many venues refuse Type 3."""
@@ -39,7 +42,9 @@ def add_flags(parser: ArgumentParser) -> None:
     """Adds the flags of figures for a paper."""
     add = parser.add_argument_group("figures for a paper").add_argument
     add("--figures", type=os.path.expanduser, metavar="DIR",
-        help="write each panel of the report there, as a separate file")  # fmt: skip
+        help="write panels of the report there, each as a separate file")  # fmt: skip
+    add("--panels", type=lambda text: tuple(text.split(",")), metavar="LIST",
+        help=f"of their names, or all (default: {','.join(PANELS)})")  # fmt: skip
     add("--format", type=read_formats, metavar="LIST", help="of pdf,svg (default: pdf)")
     add("--width", type=read_length, metavar="LENGTH",
         help="in in, cm, mm or TeX's pt (default: 3.25in, a column of most venues)")  # fmt: skip
@@ -48,10 +53,12 @@ def add_flags(parser: ArgumentParser) -> None:
 
 def typed_sheet(typed: Namespace) -> Sheet | None:
     """The sheet of the typed flags; None without --figures. Raises ConfigError, one line."""
-    flags = {"format": typed.format, "width": typed.width, "font": typed.font}
-    given = {flag: value for flag, value in flags.items() if value is not None}
+    flags = ("format", "width", "font", "panels")
+    given = {flag: value for flag in flags if (value := getattr(typed, flag)) is not None}
     if typed.figures is not None:
-        return Sheet(**{"formats" if flag == "format" else flag: v for flag, v in given.items()})
+        panels = given.pop("panels", PANELS)
+        own = {"formats" if flag == "format" else flag: value for flag, value in given.items()}
+        return Sheet(**own, panels=() if "all" in panels else panels)
     if given:
         raise ConfigError(f"--{next(iter(given))}: type --figures DIR as well; it is about figures")
     return None
