@@ -27,7 +27,7 @@ from transformer_norms.commands.terminal import (
 )
 from transformer_norms.errors import ConfigError
 
-POWER, REGISTER = "--power", "--register"
+POWER, REGISTER, STAGE = "--power", "--register", "--stage"
 ENDED = ("finished", "diverged")
 CODES = {"finished": 0, "diverged": 5, "preempted": 75}
 
@@ -47,6 +47,7 @@ def make_parser() -> Parser:
     alone = parser.add_mutually_exclusive_group().add_argument
     alone(POWER, action="store_true", help="says what a sweep's seeds can find; starts nothing")
     alone(REGISTER, action="store_true", help="writes a sweep's question down; starts nothing")
+    alone(STAGE, choices=("smoke", "tune"), help="runs this stage of a sweep alone; no report")
     alone("-c", "--cfg", choices=("job", "hydra"), help="prints the config; starts nothing")
     add("-p", "--package", metavar="NODE", help="the part to print, such as resolved.model")
     add("--version", action="version", version=version_text(), help="our version and torch's")
@@ -67,6 +68,10 @@ What may follow `transformer-norms train`:
   sweep=quick seed=3..20                3 to 20 seeds, until each comparison is
                                         decided
   sweep=quick --power                   what its seeds can find
+  -m norm=dyt,rmsnorm tune.optimizer.lr=1e-3,3e-3
+                                        each variant at its own best rate
+  sweep=quick --stage smoke             a few steps of each variant, no result
+  sweep=quick launcher.part=3/8         the third of eight parts of its results
   sweep=quick --register                its question in a file, to be committed
                                         before the first run
   config=RUN trainer.steps=900          a saved run again, changed
@@ -122,7 +127,9 @@ def _run(arguments: Sequence[str]) -> int:
         print_line(register(overrides))
         return 0
     if many:
-        return _run_sweep(hydras, overrides)
+        return _run_sweep(hydras, overrides, typed.stage or "")
+    if typed.stage:
+        raise ConfigError(f"{STAGE} {typed.stage}: is about a sweep; type sweep=NAME or -m")
     summary = _train(typed.overrides)
     answer = {
         "run": os.path.relpath(summary["folder"]),
@@ -170,19 +177,22 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
     return 0
 
 
-def _run_sweep(hydras: Sequence[str], overrides: Sequence[str]) -> int:
-    """Runs a sweep, with a launcher or a sweeper of Hydra's where the words in `hydras` say so."""
+def _run_sweep(hydras: Sequence[str], overrides: Sequence[str], only: str) -> int:
+    """Runs a sweep, or `only` a stage, with a launcher or a sweeper of Hydra's where the words
+    in `hydras` say so."""
     if hydras:
         hydra_config(hydras)  # a wrong word is answered before anything is planned
     if any(text.startswith("hydra/sweeper=") for text in hydras):
+        if only:
+            raise ConfigError(f"{STAGE} {only}: a sweeper of Hydra's has no stages")
         return run_search(hydras, overrides, _train_for_loss)
     from transformer_norms.sweep.drive import run_sweep
 
     if hydras:
-        return run_sweep(overrides, lambda request: HydraLauncher(hydras, request.study))
+        return run_sweep(overrides, lambda request: HydraLauncher(hydras, request.study), only)
     from transformer_norms.sweep.pilots import make_launcher
 
-    return run_sweep(overrides, partial(make_launcher, overrides))
+    return run_sweep(overrides, partial(make_launcher, overrides), only)
 
 
 def _train_for_loss(overrides: Sequence[str]) -> float:

@@ -234,7 +234,7 @@ def test_hydras_basic_launcher_trains_in_the_process_of_the_command(monkeypatch)
     monkeypatch.setattr(sys, "argv", ["train.py"])
     request, launchers = read_request(["seed=0,1"]), []
     monkeypatch.setattr(
-        drive, "run_sweep", lambda words, make: launchers.append(make(request)) or 0
+        drive, "run_sweep", lambda words, make, only: launchers.append(make(request)) or 0
     )
     for typed in ([], ["hydra/launcher=basic"], ["launcher=pool", "launcher.workers=3"]):
         assert cli.main(["-m", "seed=0,1", *typed, *SHORT]) == 0

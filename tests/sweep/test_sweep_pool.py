@@ -98,11 +98,12 @@ def test_workers_share_the_gpus_turn_by_turn(visible, gpus, given, monkeypatch):
 )
 def test_a_pool_has_per_gpu_workers_on_each_gpu(workers, per_gpu, gpus, expected, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    made = pool.Pool.of(PoolSettings(workers=workers, per_gpu=per_gpu, stacked="none", pools=3))
+    own = {"stacked": "none", "part": "none"}
+    made = pool.Pool.of(PoolSettings(workers=workers, per_gpu=per_gpu, pools=3, **own))
     assert (made.workers, made.at_once) == (expected, 3 * expected)
     if not gpus:
         with pytest.raises(ConfigError, match=r"launcher\.per_gpu=2: there is no GPU"):
-            pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, stacked="none", pools=1))
+            pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, pools=1, **own))
 
 
 @pytest.mark.parametrize(("share", "seen"), [("1", 1), ("", None), ("4096", None)])

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -67,11 +67,12 @@ class Inside(BasicLauncher):
         return cls()
 
 
-def command(capsys, *typed, text=TWO):
+def command(capsys, *typed, text=TWO, only=""):
     """The JSON line, the exit code and the lines of `train.py sweep=mine launcher=slurm`."""
     own = write_sweep(text)
     words = ["launcher=slurm", "launcher.pilots=2", "launcher.cpus=2", "launcher.time=30", *typed]
-    launcher = pilots.make_launcher([*MADE_UP, *own, *words], read_request(own))
+    request = replace(read_request(own), only=only)
+    launcher = pilots.make_launcher([*MADE_UP, *own, *words], request)
     return sweep(capsys, *own, launcher=launcher)
 
 
@@ -111,7 +112,7 @@ def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm,
 
     run_pilots("0", 2)
     assert len(slurm.runs) == 6  # the second pilot found nothing to do
-    pool = {"workers": "auto", "per_gpu": 1, "stacked": "none", "pools": 2}
+    pool = {"workers": "auto", "per_gpu": 1, "stacked": "none", "pools": 2, "part": "none"}
     assert [asdict(one) for one in Inside.settings] == [pool, pool]
     answer, code, _ = command(capsys)
     assert (code, answer["finished"], answer["report"]) == (0, 6, "runs/mine/report.html")
@@ -247,10 +248,11 @@ def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monk
 def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled_or_cannot(
     broken, state, queued, slurm, capsys, monkeypatch, tmp_path
 ):
-    command(capsys)
+    command(capsys, "launcher.part=1/3", only="smoke")
 
-    def stop(arguments, make_launcher):
-        assert arguments == (*MADE_UP, *write_sweep(TWO))
+    def stop(arguments, make_launcher, only):
+        assert arguments == (*MADE_UP, *write_sweep(TWO), "launcher.part=1/3")
+        assert only == "smoke"
         return 75
 
     monkeypatch.setattr(pilots, "run_sweep", stop)

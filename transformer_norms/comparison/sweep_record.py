@@ -1,5 +1,5 @@
 """`sweep-<name>.json`: a sweep's question and every run that it planned, so that a missing run is
-noticed."""
+noticed. A command that trains a part of the results has a record for this part."""
 
 import json
 from collections import Counter
@@ -143,9 +143,9 @@ class SweepRecord:
         own = {run.identity for run in self.runs}
         return [look for look in self.looks if own & {*look.identities}]
 
-    def write(self, study: Path) -> Path:
+    def write(self, study: Path, part: str = "none") -> Path:
         """Writes `study`/sweep-NAME.json unless it is there already, and returns its path."""
-        path = path_of(study, self.name)
+        path = path_of(study, self.name, part)
         value = {"schema": 1, **asdict(self)}
         remove_leftovers(study)
         if not is_there(path) or read_json(path) != json.loads(json.dumps(value)):
@@ -154,8 +154,12 @@ class SweepRecord:
         return path
 
 
-def path_of(study: Path, name: str) -> Path:
-    return study / f"sweep-{name}.json"
+def path_of(study: Path, name: str, part: str = "none") -> Path:
+    """Returns the path of a sweep's record, or of that of a part, such as 3/8. The names sort in
+    the order of the parts, after the record without a part."""
+    number, _, parts = part.partition("/")
+    of = f".part-{number.zfill(len(parts))}-of-{parts}" if parts else ""
+    return study / f"sweep-{name}{of}.json"
 
 
 def read_record(path: Path) -> SweepRecord:
@@ -231,6 +235,8 @@ def merge_records(before: SweepRecord, now: SweepRecord) -> SweepRecord:
         tune={**before.tune, **tune},
         most=now.most or before.most,  # tests that seeds were added under stay those of a sequence
         tuned=[*(old for old in before.tuned if old.variant not in variants), *now.tuned],
+        looks=distinct_looks([*before.looks, *now.looks]),
+        registered=now.registered or before.registered,
         **both,
     )
 

@@ -1,5 +1,6 @@
 """The settings of `launcher=pool` and `launcher=slurm`: how many runs go on at once, and where."""
 
+import re
 import shlex
 from collections.abc import Iterable
 from typing import Annotated
@@ -33,6 +34,17 @@ Minutes = Annotated[Integer, Field(ge=3, le=525600)]  # Slurm's signal comes 90 
 Gigabytes = Annotated[Number, Field(gt=0, le=1e6)]
 
 
+def _check_part(text: str) -> str:
+    number, _, parts = text.partition("/")
+    numbers = re.fullmatch(r"[1-9]\d{0,3}/[1-9]\d{0,3}", text)
+    if text != "none" and not (numbers and int(number) <= int(parts)):
+        raise ValueError("it should be K/N, such as 3/8 for the third of eight parts, or none")
+    return text
+
+
+Part = Annotated[Text, AfterValidator(_check_part)]
+
+
 def _options_of_sbatch(text: str) -> str:
     for name in read_options(text):
         if name in _TAKEN:
@@ -55,12 +67,14 @@ def read_options(text: str) -> dict[str, str | bool]:
 @node
 class PoolSettings:
     """`launcher=pool`: workers that stay. `pools` commands like this one share the sweep's runs.
-    So many runs of a variant train as one in a worker as are `stacked`, at most."""
+    So many runs of a variant train as one in a worker as are `stacked`, at most. `part` is K/N, the
+    part of the sweep's results that this command trains."""
 
     workers: Auto | Workers
     per_gpu: Sharing
     stacked: Stacked
     pools: Workers
+    part: Part
 
     def __post_init__(self) -> None:
         _refuse_two_numbers(self.workers, self.per_gpu)
@@ -85,6 +99,7 @@ class SlurmSettings:
     workers: Auto | Workers
     per_gpu: Sharing
     stacked: Stacked
+    part: Part
     wait: Flag
     options: Annotated[Text, AfterValidator(_options_of_sbatch)]
 
@@ -97,8 +112,9 @@ class SlurmSettings:
     def pool(self) -> PoolSettings:
         """The settings of the pool that each job runs."""
         return PoolSettings(
-            workers=self.workers, per_gpu=self.per_gpu, stacked=self.stacked, pools=self.pilots
-        )
+            workers=self.workers, per_gpu=self.per_gpu, stacked=self.stacked, pools=self.pilots,
+            part=self.part,
+        )  # fmt: skip
 
 
 _READ = ("launcher=", "launcher.", "parallel=")
@@ -119,7 +135,7 @@ def read_launcher(command: Iterable[str]) -> PoolSettings | SlurmSettings:
     name = next((pair.word for pair in pairs if pair.key == "launcher"), "basic")
     values = place({"launcher": option_content("launcher", name)}, pairs)["launcher"]
     if name == "basic":
-        return PoolSettings(workers=1, per_gpu=1, stacked="none", pools=1)
+        name, values = "pool", {"workers": 1, "per_gpu": 1, "stacked": "none", "pools": 1, **values}
     settings: PoolSettings | SlurmSettings = build(LAUNCHERS[name], "launcher", values)
     return settings
 

@@ -8,6 +8,7 @@ which variants need more seeds, and ending.py reports and answers.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from transformer_norms.sweep.launching import launch, look_at_ended, make_stacks
 from transformer_norms.sweep.looks import SeedPlan, earlier_look, look_at, read_findings
 from transformer_norms.sweep.planning import Job, Jobs, Pair, Stage, at_each, by_horizon
 from transformer_norms.sweep.power_table import power_lines, read_noise
-from transformer_norms.sweep.question import Request, read_request
+from transformer_norms.sweep.question import Request, read_request, smoke_test
 from transformer_norms.sweep.record_file import RecordFile
 from transformer_norms.sweep.tuning import Tuner
 from transformer_norms.tracking.mirror import Mirror
@@ -37,19 +38,32 @@ _LOOK_EVERY = 1.0  # seconds, for runs that another process has
 _MOST_LOOKS = 300
 
 
-def plan_sweep(arguments: Sequence[str]) -> tuple[Jobs, list[Job]]:
-    """The checked jobs of a command line. Raises ConfigError or InputError, before anything is
-    written, if one of the jobs cannot be run, and Busy if another sweep has the study's record."""
-    read_launcher(arguments)
-    jobs = Jobs(read_request(arguments))
+def plan_sweep(arguments: Sequence[str], only: str = "") -> tuple[Jobs, list[Job]]:
+    """The checked jobs of a command line, or `only` those of a stage, tune or smoke. Raises
+    ConfigError or InputError, before anything is written, if one of the jobs cannot be run, and
+    Busy if another sweep has the study's record."""
+    part, request = read_launcher(arguments).part, replace(read_request(arguments), only=only)
+    request = smoke_test(request) if only == "smoke" else request
+    tunes = bool(request.question.tune.grid)
+    if only == "tune" and not (tunes and part == "none"):
+        why = f"not with launcher.part={part}, one machine tunes" if tunes else "nothing is tuned"
+        raise ConfigError(f"--stage tune: {why}")
+    jobs = Jobs(request, part)
     first = jobs.first_stage()
-    RecordFile(jobs.study, jobs.request).check(first)
+    record = RecordFile(jobs.study, request, part)
+    if part != "none":
+        jobs.tuned = record.read_tuned(first) if tunes else []
+        first = [jobs.make("result", *run) for run in jobs.results()]
+    record.check(first)
     return jobs, first
 
 
-def run_sweep(arguments: Sequence[str], make_launcher: Callable[[Request], Launcher]) -> int:
-    """Runs the sweep of a command line, prints its JSON line and returns its exit code."""
-    jobs, first = plan_sweep(arguments)
+def run_sweep(
+    arguments: Sequence[str], make_launcher: Callable[[Request], Launcher], only: str = ""
+) -> int:
+    """Runs the sweep of a command line, or `only` a stage of it, prints its JSON line and returns
+    its exit code."""
+    jobs, first = plan_sweep(arguments, only)
     with (
         closing(make_launcher(jobs.request)) as launcher,
         closing(Mirror(first[0].config.tracking, lambda line: sweep.board.say(line))) as mirror,
@@ -57,7 +71,8 @@ def run_sweep(arguments: Sequence[str], make_launcher: Callable[[Request], Launc
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else ConfigError.exit_code if sweep.refused else 0
-        code = end_sweep(sweep.record.path, sweep.board.rows, code, sweep.board.say)
+        rows, say = sweep.board.rows, sweep.board.say
+        code = end_sweep(sweep.record.path, rows, code, say, sweep.why_no_report)
         if any(row.began for row in sweep.board.rows):
             mirror.follow(jobs.study)  # for its report
         if sweep.goes_on:
@@ -72,7 +87,7 @@ class Sweep:
     def __init__(self, planner: Jobs, launcher: Launcher, follow: Callable[[Path], None]) -> None:
         self.planner, self.launcher = planner, launcher
         self.request, self.question = planner.request, planner.request.question
-        self.record = RecordFile(planner.study, planner.request)
+        self.record = RecordFile(planner.study, planner.request, planner.part)
         self.board = Board(self.request.study, follow)
         self.stopping = Stopping(self.board.say, "the runs stop")
         self.refused = False
@@ -85,6 +100,18 @@ class Sweep:
     def goes_on(self) -> bool:
         return not (self.stopped or self.refused)
 
+    @property
+    def why_no_report(self) -> str:
+        """Says what to do where the command ends without a look at results; empty if it reports."""
+        study, part = self.planner.study, self.planner.part
+        if self.request.only == "tune":
+            return f"tuned: copy {self.record.path} to the same place on each machine of a part"
+        if part != "none":
+            joined = f"copy {study} of all parts into one folder {study}, and report that"
+            more = "; there, the command without launcher.part adds seeds"
+            return f"no report of part {part}: {joined}{more * bool(self.question.until_decided)}"
+        return "smoke test: no report, as these are not results" if self.request.only else ""
+
     def run(self, first: list[Job]) -> None:
         with self.stopping, self.board:
             try:
@@ -96,11 +123,17 @@ class Sweep:
             lines = self.planner.introduction(first) + self.record.warnings(first)
             for line in lines + power_lines(self.question, read_noise(self.planner, first[0])):
                 self.board.say(line)
-            self.record.looks = earlier_look(self.record, first)
-            best = self._tune()
-            self._run("result", at_each(self.question.first_seeds, best))
-            if self.question.until_decided:
-                self._add_seeds(best)
+            if not self.why_no_report:
+                self.record.looks = earlier_look(self.record, first)
+            self._tune()
+            if self.request.only == "tune":
+                self._write_record()
+            else:
+                self._run("result", self.planner.results())
+            if self.why_no_report:  # one part is not looked at: the study would be judged once more
+                pass
+            elif self.question.until_decided:
+                self._add_seeds(self.planner.best)
             elif found := self._read_findings():  # a look at variants whose results have all ended
                 self._keep(look_at(found.study, verdicts(found.every)))
             if self.goes_on:
@@ -108,23 +141,22 @@ class Sweep:
                     if job.config.trainer.horizons:
                         remove_branch(job.folder, self.board.say)
 
-    def _tune(self) -> list[Pair]:
-        """Runs the tuning, if something is tuned. Returns each variant with its best point."""
+    def _tune(self) -> None:
+        """Runs the tuning, if something is tuned here."""
         question = self.question
-        if not question.tune.grid:
-            return [(variant, {}) for variant in question.variants]
-        tuner = Tuner(
-            question.tune, question.variants, question.baseline, self._allows, self.board.say
-        )
-        for pairs in tuner.rounds():
-            self._run("tune", at_each(question.tune.seed, pairs))
-            if not self.goes_on:
-                return []
-            tuner.read(self.record.jobs)
-        self.record.tuned = tuner.choices()
-        for line in tuner.lines():
-            self.board.say(line)
-        return [(one.variant, one.best) for one in self.record.tuned if one.best is not None]
+        if question.tune.grid and self.planner.part == "none":
+            tuner = Tuner(
+                question.tune, question.variants, question.baseline, self._allows, self.board.say
+            )
+            for pairs in tuner.rounds():
+                self._run("tune", at_each(question.tune.seed, pairs))
+                if not self.goes_on:
+                    return
+                tuner.read(self.record.jobs)
+            self.planner.tuned = tuner.choices()
+            for line in tuner.lines():
+                self.board.say(line)
+        self.record.tuned = self.planner.tuned
 
     def _allows(self, variant: Values, point: Values) -> bool:
         """Whether the config of a point can be composed; a line says why not."""

@@ -20,13 +20,16 @@ from transformer_norms.sweep.board import JobRow
 _LISTED = 8  # runs named in one line
 
 
-def end_sweep(record: Path, rows: Sequence[JobRow], code: int, say: Say) -> int:
+def end_sweep(
+    record: Path, rows: Sequence[JobRow], code: int, say: Say, why_no_report: str = ""
+) -> int:
     """Writes the report, prints the sweep's JSON line on stdout, and returns the exit code. `rows`
     are the runs that the command asked for, and `code` is 0, or what the sweep has already ended
-    with. A sweep that was stopped gets no report."""
-    if code == AGAIN:
+    with. A sweep that was stopped gets no report, nor does one that is not to be judged."""
+    if code == AGAIN or why_no_report:
         report = None
-        say("no report yet; the same command goes on with it")
+        again = "no report yet; the same command goes on with it"
+        say(again if code == AGAIN else why_no_report)
     else:
         try:
             with Stopping(say, "the report stops"):

@@ -24,12 +24,13 @@ def _planned(study: Study) -> dict[str, set[int]]:
     return {v.name: {member.seed for member in v.results} for v in study.variants}
 
 
-def read_findings(record: Path) -> Findings | None:
-    """The findings of a sweep's record, by the rules that hold if this look counts. None if its
+def read_findings(*records: Path) -> Findings | None:
+    """The findings of a sweep's records, by the rules that hold if this look counts. None if the
     runs must not be compared, or cannot be read: the report gives the reason."""
     with suppress(ConfigError):
-        study = read_study([record])
-        looks = [*read_record(record).own_looks, look_at(study, {})]
+        study = read_study(records)
+        looks = [look for record in records for look in read_record(record).own_looks]
+        looks.append(look_at(study, {}))
         return findings(replace(study, looks=count_looks(looks, study.variants)))
     return None
 
@@ -59,7 +60,7 @@ def earlier_look(file: RecordFile, first: Sequence[Job]) -> list[Look]:
         return []
     if not request.named and not any(job.run in record.runs for job in first):
         return []  # a bare `-m` that has nothing to do with the one before it
-    found = read_findings(file.path)
+    found = read_findings(*file.paths)
     if found is None:
         return []
     unfinished = not {*request.question.first_seeds} <= {*record.seeds}

@@ -42,7 +42,7 @@ FOLDER = "slurm"  # in the study's folder: the pilots' logs, and what was submit
 SIGNAL = "USR1"  # from Slurm, before the time limit; a run that gets it saves itself
 _LOOK_EVERY = 10.0  # seconds
 _MOST_REQUEUES = 1000  # at the time limit; a preempted pilot does not count
-_OURS = ("launcher=", "launcher.")
+_OURS, _PART = ("launcher=", "launcher."), "launcher.part="
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Pilots(Launcher):
     def __init__(self, settings: SlurmSettings, command: Sequence[str], request: Request) -> None:
         _check_slurm()
         self.settings, self.name = settings, request.name
-        self.command = tuple(text for text in command if not text.startswith(_OURS))
+        kept = (text for text in command if not text.startswith(_OURS) or text.startswith(_PART))
+        self.pilot = Pilot(os.getcwd(), tuple(kept), settings.pool, request.only)
         self.at_once = settings.pool.count(settings.gpus) * settings.pilots
         self.folder = Path("runs") / request.study / FOLDER
         self.record = self.folder / f"{self.name}.json"
@@ -103,7 +104,7 @@ class Pilots(Launcher):
                 if any(self.folder.glob(f"{before}_*result.pkl")):  # which submitit writes
                     return None
                 say(f"slurm: the pilots of job {before} have ended without {missing}; {self.logs}")
-            now = submit(self.settings, self.command, self.folder, self.name)
+            now = submit(self.settings, self.pilot, self.folder, self.name)
             write_json(self.record, asdict(Submission(now)))
         say(
             f"slurm: submitted job {now}, {plural(self.settings.pilots, 'pilot')} for {missing}; "
@@ -129,12 +130,13 @@ class Pilot:
     folder: str
     command: tuple[str, ...]
     pool: PoolSettings
+    only: str
 
     def __call__(self) -> int:
         from submitit import JobEnvironment
 
         os.chdir(self.folder)
-        code = run_sweep(self.command, lambda request: Pool.of(self.pool))
+        code = run_sweep(self.command, lambda request: Pool.of(self.pool), self.only)
         if code != AGAIN:
             return code
         # The runs are saved. submitit's handler puts the job into the queue again. It would do so
@@ -161,7 +163,7 @@ def make_launcher(command: Sequence[str], request: Request) -> Launcher:
     return Pool.of(settings)
 
 
-def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: str) -> str:
+def submit(settings: SlurmSettings, pilot: Pilot, folder: Path, name: str) -> str:
     """Submits the pilots and returns the number of their array, as Slurm knows it. Raises
     ConfigError with sbatch's own words if it refuses them."""
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = SIGNAL  # submitit reads it when it is imported
@@ -171,7 +173,6 @@ def submit(settings: SlurmSettings, command: Sequence[str], folder: Path, name: 
 
     executor = SlurmExecutor(folder, max_num_timeout=_MOST_REQUEUES)
     executor.update_parameters(job_name=name, **_parameters(settings))
-    pilot = Pilot(os.getcwd(), tuple(command), settings.pool)
     with ExitStack() as stack:
         if "SLURM_JOB_ID" in os.environ:  # submitted from a job: its variables are not ours
             kept = {key: os.environ[key] for key in ("SLURM_CONF",) if key in os.environ}

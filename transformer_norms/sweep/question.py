@@ -42,6 +42,9 @@ from transformer_norms.sweep.design import (
 )
 from transformer_norms.validation import build
 
+TUNE = "tune."  # tune.KEY=A,B is typed, and the same as tune: {KEY: [A, B]} in a file
+TUNED_ON = [100, 101]  # the seeds of a tuning that is typed without tune.seed
+SMOKE = 3  # steps
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 _HOMES = {"seed": "under seeds"} | dict.fromkeys(("sweep", *COMMANDS), "on the command line")
 _INSTEAD = {"seeds": "did you mean seed=0,1,2? ", "margin": "the report takes --margin NATS; "}
@@ -115,16 +118,31 @@ class Question:
 @dataclass(frozen=True)
 class Request:
     """The question of one command line. `name` is the sweep's name, or `main` where no sweep was
-    named."""
+    named. `only` is the stage that alone is run, tune or smoke."""
 
     name: str
     question: Question
     named: bool  # typed as sweep=NAME
     remarks: tuple[str, ...] = ()  # lines to print before the first job
+    only: str = ""
 
     @property
     def study(self) -> str:
         return str(self.question.fixed.get("study", self.name))
+
+
+def smoke_test(request: Request) -> Request:
+    """Returns a request for a few steps of every variant, at the first seed and point, in the study
+    NAME-smoke. Nothing is compared, and the horizon keeps its runs out of another report."""
+    question, left_out = request.question, (*HORIZONS, BRANCHES)
+    fixed, *variants = (
+        {key: value for key, value in values.items() if key not in left_out}
+        for values in (question.fixed | question.tune.points[0], *question.variants)
+    )
+    fixed |= {HORIZONS[0]: SMOKE, "study": f"{request.study}-smoke"}
+    text = f"Smoke test of {request.study}, which is not a result: {SMOKE} steps of each variant"
+    asked = Question(text, {}, together=variants, seeds=question.first_seeds[:1], fixed=fixed)
+    return replace(request, name=f"{request.name}-smoke", question=asked)
 
 
 def read_request(arguments: Iterable[str]) -> Request:
@@ -132,7 +150,7 @@ def read_request(arguments: Iterable[str]) -> Request:
     typed: dict[str, list[Any]] = {}
     for text in arguments:
         key, values = _read_values(text)
-        if key.split(".")[0] in Question.__dataclass_fields__:
+        if key.split(".")[0] in Question.__dataclass_fields__ and not key.startswith(TUNE):
             raise ConfigError(
                 f"{text}: {_INSTEAD.get(key, '')}{key} is written in a sweep's file; what is typed "
                 "with it is KEY=VALUE or KEY=A,B of a run"
@@ -151,6 +169,8 @@ def read_request(arguments: Iterable[str]) -> Request:
         own = (ORDER, *HORIZONS)  # which each have a baseline
         first = {key: values[0] for key, values in question.vary.items() if key not in own}
         question = replace(question, baseline=first)
+        if question.tune.grid:
+            check_question("-m", question)
         # Never the study's name: the record of a sweep of that name may lie in the study.
         return Request("main", question, named=False)
     name, plugins = str(names[0]), typed.get("plugins", ["none"])[0]
@@ -192,8 +212,9 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
         raise ConfigError(f"{text}: names no value")
     if len(parts) > MOST_RUNS:
         raise ConfigError(f"{text}: is more than {MOST_RUNS} runs; split the study")
+    own = key.removeprefix(TUNE)
     return key, [
-        part if is_several(pair := f"{key}={part}") else parse([pair])[0].value for part in parts
+        part if is_several(pair := f"{own}={part}") else parse([pair])[0].value for part in parts
     ]
 
 
@@ -206,6 +227,8 @@ def _replace_typed(
     remarks = []
     vary, fixed = dict(question.vary), dict(question.fixed)
     tune = dict(question.tune.grid)
+    tuned = {key.removeprefix(TUNE): typed[key] for key in typed if key.startswith(TUNE)}
+    typed = {key: values for key, values in typed.items() if not key.startswith(TUNE)}
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
     if typed.keys() & {BRANCHES, *HORIZONS}:
         fixed = {key: value for key, value in fixed.items() if key not in HORIZONS}
@@ -239,7 +262,26 @@ def _replace_typed(
         question, vary=vary, fixed=fixed, baseline=baseline, seeds=seeds, together=together,
         tune=replace(question.tune, grid=tune) if tune else NO_TUNING,
     )  # fmt: skip
-    return branch(question), remarks
+    return branch(_replace_tuning(question, tuned, typed)), remarks
+
+
+def _replace_tuning(
+    question: Question, tuned: Mapping[str, list[Any]], typed: Iterable[str]
+) -> Question:
+    """Returns the question with the tuning that tune.KEY=A,B names, in addition to its own."""
+    if not tuned:
+        return question
+    if both := [key for key in tuned if key in typed and key != "seed"]:
+        raise ConfigError(f"{TUNE}{both[0]}: {both[0]} is typed, too; type one of the two")
+    own = question.tune
+    settings = {"seed": own.seed, "refine": own.refine} if own.grid else {"seed": TUNED_ON}
+    one = {"refine": tuned["refine"][0]} if len(tuned.get("refine", ())) == 1 else {}
+    try:
+        tune = build(Tuning, "tune", read_tuning({**own.grid, **settings, **tuned, **one}))
+    except ValueError as error:
+        raise ConfigError(f"{error}; type tune.KEY=A,B, tune.seed=A,B and tune.refine=N") from None
+    fixed = {key: value for key, value in question.fixed.items() if key not in tuned}
+    return replace(question, tune=tune, fixed=fixed)
 
 
 def branch(question: Question) -> Question:

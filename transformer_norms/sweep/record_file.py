@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 from transformer_norms.comparison.registration import (
@@ -34,26 +35,50 @@ from transformer_norms.sweep.question import Request
 
 
 class RecordFile:
-    """sweep-NAME.json in the folder of a study, for the commands of one request. `jobs`, `tuned`
-    and `looks` are what this command has planned, tuned and seen so far."""
+    """sweep-NAME.json in the folder of a study, for the commands of one request, or the record of a
+    `part`. `jobs`, `tuned` and `looks` are what this command has planned, tuned and seen so far."""
 
-    def __init__(self, study: Path, request: Request) -> None:
-        self.study, self.request = study, request
-        self.path = path_of(study, request.name)
+    def __init__(self, study: Path, request: Request, part: str = "none") -> None:
+        self.study, self.request, self.part = study, request, part
+        self.path = path_of(study, request.name, part)
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
         self.looks: list[Look] = []
         self.file = path_of_registration(request.study)
 
+    @property
+    def paths(self) -> list[Path]:
+        """The records that this command goes on with. One without a part goes on with all parts
+        that are joined here."""
+        parts = self.study.glob(f"{self.path.stem}.part-*-of-*.json") if self.part == "none" else ()
+        return [*filter(is_there, [self.path]), *sorted(parts)]
+
     def read(self) -> SweepRecord | None:
         """Returns what earlier commands of this sweep have planned; None if there is nothing."""
         try:
-            return read_record(self.path) if is_there(self.path) else None
+            records = [read_record(path) for path in self.paths]
+            return reduce(merge_records, records) if records else None
         except ConfigError as error:
             raise ConfigError(
                 f"{error}; without this file the same command begins another record, which plans "
                 "the runs of this command; those that have ended are kept"
             ) from None
+
+    def read_tuned(self, first: Sequence[Job]) -> list[Tuned]:
+        """Returns what `--stage tune` has chosen for each variant, where `first` are the jobs of
+        its grid. Raises ConfigError if no record here has that."""
+        question, path = self.request.question, path_of(self.study, self.request.name)
+        record = read_record(path) if is_there(path) else None
+        chosen = record.tuned if record else []
+        tuned = [one for variant in question.variants for one in chosen if one.variant == variant]
+        tried = {run.identity for run in record.runs} if record else set()
+        if len(tuned) < len(question.variants) or not tried >= {job.run.identity for job in first}:
+            raise ConfigError(
+                f"launcher.part={self.part}: {path} has not tuned these variants with these "
+                "settings and data; type --stage tune on one machine, without launcher.part, and "
+                "copy its file to this place"
+            )
+        return tuned
 
     def check(self, first: Sequence[Job]) -> None:
         """Refuses a bare `-m` while another command trains runs of another bare one in the study:
@@ -123,7 +148,10 @@ class RecordFile:
                 looks = [*before.looks, *looks]
             record = replace(record, registered=self._registered(before))
             still = [name for name in record.unbegun if not (self.study / name).is_dir()]
-            replace(record, looks=distinct_looks(looks), unbegun=still).write(self.study)
+            joined = [path for path in self.paths if path != self.path]
+            replace(record, looks=distinct_looks(looks), unbegun=still).write(self.study, self.part)
+            for path in joined:  # what they had planned is in this record now
+                path.unlink()
 
     def _own_file(self) -> str:
         """Returns the file that registers this sweep; empty if there is none."""

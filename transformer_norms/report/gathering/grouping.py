@@ -213,7 +213,8 @@ def _setting(run: SavedRun, key: str) -> str:
 
 def count_once(runs: Sequence[StudyRun]) -> list[StudyRun]:
     """The runs, each folder once for each variant. Of the runs that are the same run, in any
-    folders, the first that has ended counts, else the first."""
+    folders, the first that has ended counts, else the first. Those that are planned in a folder and
+    lie in another one are left out."""
     copies = grouped((run for run in runs if run.counts), _run_key)
     counting = {_run_key(same[0]): min(same, key=lambda run: not run.ended) for same in copies}
     marked = [
@@ -222,7 +223,8 @@ def count_once(runs: Sequence[StudyRun]) -> list[StudyRun]:
         else run
         for run in runs
     ]
-    every = grouped(marked, lambda run: [str(run.folder), run.stage, run.variant])
+    there = (run for run in marked if run.run or run.stage != "duplicate")
+    every = grouped(there, lambda run: [str(run.folder), run.stage, run.variant])
     return [first for first, *_ in every]
 
 
