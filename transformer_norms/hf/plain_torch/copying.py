@@ -1,14 +1,15 @@
 """Copies functions and classes of this package as plain torch: their source without annotations and
-checks, and without the ways that are there for speed alone. What is known is worked out: `self.q(x)`
-is x where the site q is empty, and an `if` on what is absent is left out.
+checks, and without what is there for speed alone. What is known is worked out: `self.q(x)` is x
+where the site q is empty, and an `if` on what is absent is left out.
 """
 
 import ast
 import inspect
 import operator
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from textwrap import dedent, fill, indent
+from textwrap import dedent
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from transformer_norms.norms.parts.division import exact
 
 UNKNOWN = object()
 PACKAGE = __name__.partition(".")[0]
-LINE = 80  # characters of a docstring's line
 SAME = (nothing, in_one_layout, constant)  # return what they are given
 FIXED = {needs_formula: True, torch.compiler.is_compiling: False}  # the formula, not a fast way
 TORCHS = dict.fromkeys((Linear, FromLatent, Einsum), "nn.Linear")
@@ -67,8 +67,9 @@ class Fold(ast.NodeTransformer):
     values of its arguments."""
 
     def __init__(self, copies: Copies, names: Mapping[str, Any], facts: Mapping[str, Any] = {}):
-        self.copies, self.names, self.facts, self.depth = copies, names, facts, 0
-        self.local: set[str] = set()
+        self.copies, self.names, self.facts = copies, names, facts
+        self.local = Counter[str]()  # how often each name of a function is assigned
+        self.same: dict[str, str] = {}
 
     def known(self, node: ast.AST) -> Any:
         """Returns the value of an expression, or UNKNOWN."""
@@ -88,42 +89,25 @@ class Fold(ast.NodeTransformer):
                 return FIXED.get(self.known(function), UNKNOWN)
         return UNKNOWN
 
-    def document(self, node: Any) -> None:
-        """Wraps the lines of a docstring that are too long."""
-        if text := ast.get_docstring(node):
-            width = LINE - 4 * self.depth
-            paragraphs = [fill(part, width) if max(map(len, part.split("\n"))) > width else part
-                          for part in text.split("\n\n")]  # fmt: skip
-            text = "\n\n".join(paragraphs) + "\n" * ("\n" in "\n\n".join(paragraphs))
-            node.body[0].value.value = indent(text, "    " * self.depth).strip(" ")
-            if text.endswith("\n"):
-                node.body[0].value.value += "    " * self.depth
-
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:  # noqa: N802
-        node.decorator_list, self.depth = [], 1
+        node.decorator_list = []
         node.body = [one for one in node.body if _name(one) not in LEFT_OUT]
-        self.document(node)
         self.generic_visit(node)
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
         given, names = node.args, [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-        loaded = {n.id for n in names if isinstance(n.ctx, ast.Load)}
         every = [*given.args, *given.kwonlyargs, *filter(None, [given.vararg, given.kwarg])]
         for one in every:
             one.annotation = None
-        if given.kwarg and given.kwarg.arg not in loaded:
+        if given.kwarg and given.kwarg.arg not in {n.id for n in names}:
             given.kwarg = None
-        stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
         node.returns, node.decorator_list = None, []
-        before, self.local, self.depth = (
-            self.local,
-            {one.arg for one in every} | stored,
-            self.depth + 1,
-        )
-        self.document(node)
+        before = self.local
+        self.local = Counter(n.id for n in names if isinstance(n.ctx, ast.Store))
+        self.local.update({one.arg: 0 for one in every})
         self.generic_visit(node)
-        self.local, self.depth = before, self.depth - 1
+        self.local = before
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
@@ -131,10 +115,13 @@ class Fold(ast.NodeTransformer):
         return value and self.visit(ast.Assign(targets=[node.target], value=value, lineno=0))
 
     def visit_Assign(self, node: ast.Assign) -> Any:  # noqa: N802
-        """Leaves out `q = q`, and the deviation that a weight is drawn with."""
+        """Leaves out `q = q`, `c = x`, for which x is written, and the deviation of a weight."""
         self.generic_visit(node)
-        target = ast.unparse(node.targets[0])
-        return None if target == ast.unparse(node.value) or target.endswith(".std") else node
+        target, value = ast.unparse(node.targets[0]), ast.unparse(node.value)
+        if self.local[target] == 1 and self.local.get(value) == 0:
+            self.same[target] = value
+            return None
+        return None if target == value or target.endswith(".std") else node
 
     def visit_Expr(self, node: ast.Expr) -> Any:  # noqa: N802
         self.generic_visit(node)
@@ -142,8 +129,9 @@ class Fold(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> Any:  # noqa: N802
         call: Any = node.items[0].context_expr
-        self.generic_visit(node)
-        return node.body if self.known(call.func) is exact else node
+        if self.known(call.func) is not exact:
+            return self.generic_visit(node)
+        return [self.visit(one) for one in node.body]
 
     def visit_If(self, node: ast.If) -> Any:  # noqa: N802
         if isinstance(node.body[0], ast.Raise):  # a check of a setting
@@ -170,7 +158,7 @@ class Fold(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
-        value = self.known(node)
+        value, node.id = self.known(node), self.same.get(node.id, node.id)
         if node.id in self.facts or value is UNKNOWN or isinstance(node.ctx, ast.Store):
             return node
         if getattr(value, "__module__", "").startswith(PACKAGE):
@@ -182,3 +170,13 @@ def _name(node: Any) -> str:
     """Returns the name that a statement of a class defines."""
     target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", node)
     return getattr(target, "id", getattr(target, "name", ""))
+
+
+def substituted(tree: ast.AST, given: Mapping[str, ast.expr]) -> Any:
+    """Returns a copy of an expression with the given expressions for its names."""
+
+    class Substitute(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+            return given.get(node.id, node)
+
+    return Substitute().visit(expression(ast.unparse(tree)))

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from transformer_norms.config.tree import Config
-from transformer_norms.errors import ConfigError
 from transformer_norms.explain.anatomy import Anatomy
 from transformer_norms.explain.explanation import Explanation, deviations, equations
 from transformer_norms.explain.text import explanation_text
@@ -27,15 +26,17 @@ CLASS = "VariantForCausalLM"
 
 def write_folder(run: Path, model: Transformer, spelled: Any, out: Path) -> str:
     """Writes the model of a run, with its tokenizer `spelled` for transformers, into a folder.
-    Returns the name of the class for transformers. ValueError where plain torch cannot be exact."""
+    Returns the name of the class for transformers. Raises ValueError where plain torch is not
+    exact."""
     file = ModelFile(model.config, model.vocab_size)
     source, state = file.source(), model.state_dict()
     weights = {name: state[saved].contiguous() for name, saved in file.tensors().items()}
     ends = {key: getattr(spelled, key) for key in ("eos_token_id", "pad_token_id")}
     classes = {"AutoConfig": "model.VariantConfig", "AutoModelForCausalLM": f"model.{CLASS}"}
-    config = {"architectures": [CLASS], "auto_map": classes, "use_cache": False, **ends,
+    dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
+    config = {"architectures": [CLASS], "auto_map": classes, "dtype": dtype, "use_cache": False,
               "model_type": "transformer_norms_variant", "tie_word_embeddings": False,
-              "dtype": str(model.embedding.weight.dtype).removeprefix("torch."), **file.settings}  # fmt: skip
+              **ends, **file.settings}  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     (out / "model.py").write_text(source, encoding="utf-8")
     save_file(weights, out / "model.safetensors", {"format": "pt"})
@@ -43,7 +44,9 @@ def write_folder(run: Path, model: Transformer, spelled: Any, out: Path) -> str:
     (out / "README.md").write_text(card(run, model.config, model.vocab_size), encoding="utf-8")
     spelled.save_pretrained(out)
     if not (far := difference(out / "model.py", weights, model)) <= TOLERANCE:
-        raise ValueError(f"plain torch is not exact here: logits differ by {far:.2g} of the largest")
+        raise ValueError(
+            f"plain torch is not exact here: logits differ by {far:.2g} of the largest"
+        )
     return CLASS
 
 

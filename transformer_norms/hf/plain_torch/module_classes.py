@@ -1,5 +1,5 @@
-"""Writes attention, mlp and block as classes of plain torch, each from a module as it was built: the
-class has what this module has, and nothing else.
+"""Writes attention, mlp and block as classes of plain torch, each from a module as it was built.
+The class has what this module has, and nothing else.
 
 The methods of attention and mlp are those of their source, folded (copying.py). The arithmetic of a
 block is what its forward computes when it is given texts in the place of tensors.
@@ -16,8 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from transformer_norms.hf.plain_torch.copying import Fold, expression, tree_of
-from transformer_norms.hf.plain_torch.norm_classes import substituted
+from transformer_norms.hf.plain_torch.copying import Fold, expression, substituted, tree_of
 from transformer_norms.model.attention import Attention
 from transformer_norms.model.attentions.heads import ValueMix
 from transformer_norms.model.attentions.softmax import Sinks, Softmax
@@ -78,7 +77,6 @@ class Part:
         function = inspect.unwrap(getattr(type(self.module), name))
         facts, names = {"self": self.module, "cache": None}, vars(sys.modules[function.__module__])
         tree = PartFold(self, names, facts).visit(tree_of(function))
-        tree.body = _without_copies(tree)
         every = [node for one in tree.body for node in ast.walk(one)]
         used = {node.id for node in every if isinstance(node, ast.Name)}
         takes = [one.arg for one in tree.args.args if one.arg != "self"]
@@ -256,6 +254,11 @@ class Block(Part):
             names[key] = f"{kind}_{learned.get(key, key.replace('enter.', 'h_'))}"
 
         def part(slot: str, thing: Any) -> Callable[..., Text]:
+            if (kind, slot) in self.file.times:  # a factor that is 1 in this block
+                if thing is nothing:
+                    thing = Times(1.0)
+                elif slot == "pre" and not isinstance(thing, Scaled):
+                    thing = Scaled(thing, Times(1.0))
             if isinstance(thing, WeightedSum):
                 before, first = ("enter.", "h") if slot == "enter" else ("", slot)
                 terms = {n: part(f"{before}{n}", getattr(thing, n)) for n in thing.names}
@@ -270,8 +273,8 @@ class Block(Part):
             return lambda *given: Text(self.call(name, thing, *given))
 
         names |= {"enter": "h", "dropout": "dropout"}
-        parts = {slot: part(slot, getattr(own, slot)) for slot in ("f", "pre", "out", "post", "skip", "branch",
-                                                                  "dropout", "enter")}  # fmt: skip
+        slots = ("f", "pre", "out", "post", "skip", "branch", "dropout", "enter")
+        parts = {slot: part(slot, getattr(own, slot)) for slot in slots}
         stub = SimpleNamespace(**parts)
         stub.update = partial(inspect.unwrap(SubLayer.update), stub)
         if own.enter is not nothing:
@@ -320,20 +323,3 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     matrices = {f"{name}.weight" for name, one in module.named_modules() if isinstance(one, Matrix)}
     state = module.state_dict(keep_vars=True).items()
     return {name.removesuffix(".weight") if name in matrices else name: one for name, one in state}
-
-
-def _without_copies(tree: ast.FunctionDef) -> list[ast.stmt]:
-    """Returns the statements without `c = x`, and with x for c."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    stored = [node.id for node in names if isinstance(node.ctx, ast.Store)]
-    kept: list[ast.stmt] = []
-    given: dict[str, ast.expr] = {}
-    for one in tree.body:
-        match one:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=of) as value) if (
-                stored.count(name) == 1 and of not in stored
-            ):
-                given[name] = value
-            case _:
-                kept.append(substituted(one, given))
-    return kept

@@ -1,7 +1,7 @@
 """Writes norms as classes of plain torch, from the formula that each norm's file states.
 
     gain * x / sqrt(mean(x**2) + eps)
-    y = self.gain * y / torch.sqrt((y**2).mean(-1, keepdim=True) + self.eps)
+    y = self.gain * y / torch.sqrt((y**2).mean(-1, keepdim=True) + 1e-6)
 
 The functions of a formula are those of norms/stated.py. A norm without a formula is copied, and so
 is one with running averages, which no formula states.
@@ -9,24 +9,23 @@ is one with running averages, which no formula states.
 
 import ast
 import inspect
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from textwrap import fill, indent
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from transformer_norms.config.chosen_files import option_content
-from transformer_norms.hf.plain_torch.copying import LINE, Copies, expression
+from transformer_norms.hf.plain_torch.copying import Copies, expression, substituted
 from transformer_norms.model.settings import ModelConfig
 from transformer_norms.model.sites import place_of
 from transformer_norms.names import parameters
 from transformer_norms.norms import NORMS, stated
-from transformer_norms.norms.parts.affine import Affine, wide
+from transformer_norms.norms.parts.affine import wide
 
-ABSENT = {"gain": 1, "bias": 0}
-WIDTH = 12  # of a norm that is built to be looked at
+WIDTH = 960  # of a norm that is built to be looked at, which has no other size like it
 
 
 class Norms:
@@ -34,8 +33,7 @@ class Norms:
 
     def __init__(self, config: ModelConfig) -> None:
         self.config, self.texts, self.copies = config, dict[str, str](), Copies(self)
-        # For a kind of norm and a formula: its class, and the numbers that are its defaults.
-        self.made: dict[Any, tuple[str, Mapping[str, Any]]] = {}
+        self.names: dict[str, str] = {}  # of a class, by its text
 
     def build(self, norm: nn.Module, width: str) -> str:
         """Returns `RMSNorm(width)` for a norm of the model, of which `width` is the width."""
@@ -48,102 +46,72 @@ class Norms:
         file = self.config.norm
         if file["type"] == "none":
             return "nn.Identity"
-        text = self._build(NORMS[file["type"]], file, NORMS.maker(file)(WIDTH), "width")
-        return text.removesuffix("(width)") if text.endswith("(width)") else f"lambda width: {text}"
+        kind = NORMS.maker(file)
+        return self._build(kind.func, file, kind(WIDTH), "").partition("(")[0]
 
     def fixed(self, kind: Any, args: list[ast.expr], settings: Mapping[str, ast.expr]) -> ast.expr:
-        """Returns the call that builds a norm which is a part of a connection's formula."""
-        known = {key: one.value for key, one in settings.items() if isinstance(one, ast.Constant)}
-        file = {
-            **option_content("norm", next(name for name, one in NORMS.items() if one is kind)),
-            **known,
-        }
-        call: Any = expression(self._build(kind, file, kind(WIDTH, **known), ast.unparse(args[0])))
-        call.keywords += [ast.keyword(k, v) for k, v in settings.items() if k not in known]
-        return call
+        """Returns the call that builds a norm which is a part of a connection's formula, whose
+        settings are numbers or those of the connection."""
+        given = {key: one.value if isinstance(one, ast.Constant) else self.config.placement[
+            "connection"][ast.unparse(one)] for key, one in settings.items()}  # fmt: skip
+        name = next(name for name, one in NORMS.items() if one is kind)
+        file, norm = {**option_content("norm", name), **given}, kind(WIDTH, **given)
+        return expression(self._build(kind, file, norm, ast.unparse(args[0])))
 
     def _build(self, kind: Any, file: Mapping[str, Any], norm: nn.Module, width: str) -> str:
-        takes, formula = parameters(kind), str(file.get("formula") or "")
-        own = {name.removesuffix(".weight"): p.detach() for name, p in norm.named_parameters()}
-        settings = {name: file.get(name, one.default) for name, one in takes.items()}
-        numbers = {k: v for k, v in settings.items() if type(v) in (int, float)}
+        formula, takes = str(file.get("formula") or ""), parameters(kind)
+        settings = {key: file.get(key, one.default) for key, one in takes.items()}
+        numbers = {key: one for key, one in settings.items() if type(one) in (int, float)}
         if not formula or [*norm.buffers()]:
-            name, defaults = self.copies.name(kind), {k: takes[k].default for k in numbers}
-        else:
-            names = stated.Formula(formula, stated.FUNCTIONS).names
-            sizes = {size for p in own.values() if p.dim() > 1 for size in p.shape}
-            numbers = {k: v for k, v in numbers.items() if k in names or v in sizes}
-            numbers |= {f"{k}_init": float(p.flatten()[0]) for k, p in own.items()
-                        if f"{k}_init" in settings}  # fmt: skip
-            if (key := (kind, formula, *own)) not in self.made:
-                name = (
-                    kind.__name__
-                    if own or not issubclass(kind, Affine)
-                    else f"Plain{kind.__name__}"
-                )
-                if alike := [one for one in self.texts if re.fullmatch(rf"{name}\d*", one)]:
-                    name += str(len(alike) + 1)
-                self.made[key], self.texts[name] = (name, numbers), ""
-                self.texts[name] = self._class(name, documented(kind, file), file, own, numbers)
-            name, defaults = self.made[key]
-            width = width if "self, width" in self.texts[name] else ""
-        words = [f"{key}={value!r}" for key, value in numbers.items() if defaults[key] != value]
-        return f"{name}({', '.join([*filter(None, [width]), *words])})"
-
-    def _class(
-        self, name: str, doc: str, file: Any, own: Mapping[str, Tensor], numbers: Any
-    ) -> str:
-        starts = [f"self.{key} = nn.Parameter({_start(key, p, numbers)})" for key, p in own.items()]
-        tree = InTorch(self.copies, {*own, *numbers}).visit(expression(file["formula"]))
-        body = [f"y = {self.copies.name(wide)}(x)", *_statements(tree), "return y.to(x.dtype)"]
-        kept = [f"self.{key} = {key}" for key in numbers if f"self.{key}" in str(body)]
-        takes = [
-            "self",
-            *["width"] * ("width" in str(starts)),
-            *(f"{k}={v!r}" for k, v in numbers.items()),
-        ]
-        init = "\n    ".join(
-            [f"def __init__({', '.join(takes)}):", "super().__init__()", *starts, *kept]
+            words = [f"{k}={v!r}" for k, v in numbers.items() if v != takes[k].default]
+            return f"{self.copies.name(kind)}({', '.join([width, *words])})"
+        whole = [one for one in numbers.values() if type(one) is int]
+        shapes = dict(NORMS.maker(file)(math.lcm(WIDTH, *whole)).named_parameters())
+        own = {name.removesuffix(".weight"): p.detach() for name, p in norm.named_parameters()}
+        starts = []
+        for (name, p), wide_p in zip(own.items(), shapes.values(), strict=True):
+            known, start = {n: str(n) for n in (1, *whole)}, float(p.flatten()[0]) * (p.dim() == 1)
+            shape = ", ".join(known.get(n, "width") for n in wide_p.shape)
+            filled = {0.0: f"torch.zeros({shape})", 1.0: f"torch.ones({shape})"}
+            value = "width**0.5" if name == "gain" else f"{start!r}"  # of ScaleNorm
+            tensor = filled.get(start, f"torch.full(({shape},), {value})")
+            starts.append(f"self.{name} = nn.Parameter({tensor})")
+        named = {name: expression(f"self.{name}") for name in own}
+        constants = {
+            key: ast.Constant(one) for key, one in {"gain": 1, "bias": 0, **numbers}.items()
+        }
+        tree = InTorch(self.copies, {"x": expression("y"), **constants, **named}).visit(
+            expression(formula)
         )
-        forward = "\n    ".join(["def forward(self, x):", *body])
-        parts = [f'"""{doc}"""', *([init] if starts or kept else []), forward]
-        return f"class {name}(nn.Module):\n" + indent("\n\n".join(parts), "    ")
+        body = [f"y = {self.copies.name(wide)}(x)", *_statements(tree), "return y.to(x.dtype)"]
+        init = "\n        ".join(["    def __init__(self, width):", "super().__init__()", *starts])
+        forward = "\n        ".join(["    def forward(self, x):", *body])
+        text = f'class NAME(nn.Module):\n    """{_document(kind, file)}"""\n\n{init}\n\n{forward}'
+        if text not in self.names:
+            name = f"{'' if own else 'Plain'}{kind.__name__}".replace("PlainL2", "L2")
+            alike = [one for one in self.texts if re.fullmatch(rf"{name}\d*", one)]
+            self.names[text] = name + (str(len(alike) + 1) if alike else "")
+            self.texts[self.names[text]] = text.replace("NAME", self.names[text])
+        return f"{self.names[text]}({width})"
 
 
-def documented(kind: Any, file: Mapping[str, Any]) -> str:
+def _document(kind: Any, file: Mapping[str, Any]) -> str:
     """Returns the docstring of a norm's class, or where that has another formula, the formula and
     the source of the norm's file."""
-    text, formula, source = inspect.getdoc(kind) or "", file["formula"], str(file.get("source", ""))
-    if not " ".join(text.split()).startswith(f"{formula} "):
-        text = f"{formula}      {source}".strip()
-        text = text if len(text) < LINE else f"{formula}\n\n{source}"
-    text = "\n\n".join(part if max(map(len, part.split("\n"))) < LINE else fill(part, LINE)
-                       for part in text.split("\n\n"))  # fmt: skip
-    return text + "\n" * ("\n" in text)
-
-
-def _start(name: str, value: Tensor, numbers: Mapping[str, Any]) -> str:
-    """Returns the tensor that a parameter of a norm starts as."""
-    names = {size: key for key, size in numbers.items() if type(size) is int}
-    shape = ", ".join("1" if n == 1 else names.get(n, "width") for n in value.shape)
-    start = float(value.flatten()[0])
-    if start in (0, 1) and f"{name}_init" not in numbers:
-        return f"torch.{'ones' if start else 'zeros'}({shape})"
-    return (
-        f"torch.full(({shape},), {f'{name}_init' if f'{name}_init' in numbers else 'width**0.5'})"
-    )
+    text, formula = kind.__doc__ or "", file["formula"]
+    if " ".join(text.split()).startswith(f"{formula} "):
+        return text
+    return f"{formula}      {file.get('source', '')}".strip()
 
 
 class InTorch(ast.NodeTransformer):
-    """Rewrites a formula: y for x, `self.gain` for gain, and torch for each function."""
+    """Rewrites a formula: what is `named` for each name, and torch for each function."""
 
-    def __init__(self, copies: Copies, own: set[str]) -> None:
-        self.copies, self.own = copies, own
+    def __init__(self, copies: Copies, named: Mapping[str, ast.expr]) -> None:
+        self.copies, self.named = copies, named
 
     def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
-        if node.id in self.own:
-            return expression(f"self.{node.id}")
-        return expression("y") if node.id == "x" else ast.Constant(ABSENT[node.id])
+        return self.named[node.id]
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:  # noqa: N802
         """Leaves out an absent gain and an absent bias."""
@@ -163,17 +131,6 @@ class InTorch(ast.NodeTransformer):
         if isinstance(function, ast.Name):
             function = expression(self.copies.name(getattr(stated, function.id)))
         return ast.Call(function, given, [])
-
-
-def substituted(tree: ast.AST, given: Mapping[str, ast.expr]) -> Any:
-    """Returns a copy of an expression or statement with the given expressions for its names."""
-
-    class Substitute(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
-            return given.get(node.id, node)
-
-    copy: Any = ast.parse(ast.unparse(tree)).body[0]
-    return Substitute().visit(copy.value if isinstance(tree, ast.expr) else copy)
 
 
 def _functions() -> dict[str, ast.expr]:
