@@ -92,7 +92,7 @@ def test_the_file_is_the_run_in_logits_and_gradients(case, tmp_path):
     text = path.read_text()
     imports = re.findall(r"^ *(?:from|import) (\w+)", text, re.MULTILINE)
     assert {*imports} <= {"math", "statistics", "dataclasses", "torch", "transformers"}
-    assert 150 < len(text.splitlines()) < 470
+    assert 150 < len(text.splitlines()) < 500
     tidy = ["format", "--isolated", "--line-length", "88", "--check"]
     subprocess.run([sys.executable, "-m", "ruff", *tidy, path], check=True, capture_output=True)
     names = re.findall(r"^(?:class|def) (\w+)", text, re.MULTILINE)

@@ -245,13 +245,13 @@ class Block(Part):
         """Returns a stand-in for a sub-layer, whose parts make texts of texts."""
         own: Any = getattr(self.module, kind)
         sites = [name for name in ("pre", "out", "post") if getattr(own, name) is not nothing]
-        names = {name: f"{kind}_{name}_norm" for name in sites}
-        names |= {sites[0] if len(sites) == 1 else "pre": f"{kind}_norm", "f": kind}
         learned = self.file.plans[self.i][kind].names
-        for slot, key in {"skip": "a", "branch": "b", "h": "enter.x"}.items():
-            names[slot] = f"{kind}_{learned.get(key, slot)}"
+        keys = {"skip": "a", "branch": "b", "enter": "enter.x"}
+        names = {slot: f"{kind}_{learned.get(key, slot)}" for slot, key in keys.items()}
         for key in ("start", "x0", "normed", "enter.start", "enter.x0"):
-            names[key] = f"{kind}_{learned.get(key, key.replace('enter.', 'h_'))}"
+            names[key] = f"{kind}_{learned.get(key, key.replace('enter.', 'enter_'))}"
+        names |= {name: f"{kind}_{name}_norm" for name in sites} | {"f": kind}
+        names |= {sites[0] if len(sites) == 1 else "pre": f"{kind}_norm"} if sites else {}
 
         def part(slot: str, thing: Any) -> Callable[..., Text]:
             if (kind, slot) in self.file.times:  # a factor that is 1 in this block
@@ -260,9 +260,9 @@ class Block(Part):
                 elif slot == "pre" and not isinstance(thing, Scaled):
                     thing = Scaled(thing, Times(1.0))
             if isinstance(thing, WeightedSum):
-                before, first = ("enter.", "h") if slot == "enter" else ("", slot)
+                before = "enter." if slot == "enter" else ""
                 terms = {n: part(f"{before}{n}", getattr(thing, n)) for n in thing.names}
-                skip = thing.skip and part(first, thing.skip)
+                skip = thing.skip and part(slot, thing.skip)
                 stand_in = SimpleNamespace(names=thing.names, skip=skip, **terms)
                 return partial(inspect.unwrap(WeightedSum.forward), stand_in)
             if isinstance(thing, ScaledNorm):
@@ -272,7 +272,6 @@ class Block(Part):
             name = names.get(key, key)
             return lambda *given: Text(self.call(name, thing, *given))
 
-        names |= {"enter": "h", "dropout": "dropout"}
         slots = ("f", "pre", "out", "post", "skip", "branch", "dropout", "enter")
         parts = {slot: part(slot, getattr(own, slot)) for slot in slots}
         stub = SimpleNamespace(**parts)
