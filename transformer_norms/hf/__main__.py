@@ -50,7 +50,7 @@ def export(
     from transformer_norms.config.compose import compose
     from transformer_norms.data.tokenizer import RankTokenizer
     from transformer_norms.hf.conversion import their_config, write_theirs
-    from transformer_norms.hf.plain_torch.folder import write_folder
+    from transformer_norms.hf.plain_torch.plain_folder import write_folder
     from transformer_norms.hf.tokenizer_json import fast_tokenizer, uncertain
     from transformer_norms.run.loading import load, saved_on_cpu, tokenizer
 

@@ -42,7 +42,7 @@ def expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-class Copies:
+class CopiedSources:
     """The copied functions and classes, each after those that it uses. `norms` has the classes of
     norms."""
 
@@ -66,7 +66,9 @@ class Fold(ast.NodeTransformer):
     """Rewrites a function or class. `names` are the globals of its module, and `facts` the known
     values of its arguments."""
 
-    def __init__(self, copies: Copies, names: Mapping[str, Any], facts: Mapping[str, Any] = {}):
+    def __init__(
+        self, copies: CopiedSources, names: Mapping[str, Any], facts: Mapping[str, Any] = {}
+    ):
         self.copies, self.names, self.facts = copies, names, facts
         self.local = Counter[str]()  # how often each name of a function is assigned
         self.same: dict[str, str] = {}

@@ -23,8 +23,8 @@ from transformer_norms.config.tree import Config
 from transformer_norms.explain.layout import blocks_text
 from transformer_norms.formula import Formula
 from transformer_norms.hf.plain_torch.copying import TORCHS
-from transformer_norms.hf.plain_torch.module_classes import Block, Part, signature
-from transformer_norms.hf.plain_torch.norm_classes import Norms
+from transformer_norms.hf.plain_torch.module_classes import BlockPart, Part, signature
+from transformer_norms.hf.plain_torch.norm_classes import NormClasses
 from transformer_norms.model.attentions.heads import ForwardState
 from transformer_norms.model.attentions.softmax import Sinks
 from transformer_norms.model.coefficient import Times
@@ -64,7 +64,7 @@ class ModelFile:
         self.config, self.model = config, build_model(config, vocab_size)
         state, blocks = self.model.state_dict(keep_vars=True), [*self.model.blocks]
         self.saved = {id(tensor): name for name, tensor in state.items()}
-        self.norms, self.uses = Norms(config), set[str]()
+        self.norms, self.uses = NormClasses(config), set[str]()
         self.fields: dict[str, dict[int | None, Any]] = defaultdict(dict)
         depth, self.placement = config.model.depth, read_placement(config.placement)
         self.plans = [self.placement.plans(i, depth) for i in range(depth)]
@@ -78,7 +78,7 @@ class ModelFile:
             for slot in ("pre", "skip", "branch")
             if isinstance(getattr(one := getattr(getattr(block, kind), slot), "scale", one), Times)
         }
-        self.blocks = [Block(self, block, i) for i, block in enumerate(blocks)]
+        self.blocks = [BlockPart(self, block, i) for i, block in enumerate(blocks)]
         self.whole = Whole(self, self.model)
 
     def tensors(self) -> dict[str, str]:
@@ -255,7 +255,7 @@ class ModelFile:
     def class_of(self, part: Part) -> str:
         """Returns the name of a part's class. Parts with the same text share it."""
         text, kind = part.text(), type(part.module).__name__.replace("Gated", "")
-        kind = "Block" if isinstance(part, Block) else kind
+        kind = "Block" if isinstance(part, BlockPart) else kind
         alike = [name for name, _ in self.classes.values() if re.fullmatch(rf"{kind}\d*", name)]
         name = f"{kind}{len(alike) + 1 if alike else ''}"
         name, blocks = self.classes.setdefault(text, (name, []))
@@ -264,7 +264,7 @@ class ModelFile:
 
     def document(self, part: Part) -> str:
         kind = type(part.module).__name__
-        if not isinstance(part, Block):
+        if not isinstance(part, BlockPart):
             first = (inspect.getdoc(type(part.module)) or "").partition("\n\n")[0]
             return f"{DOCUMENTS.get(kind, first)}##."
         equations = self.placement.equation(part.i or 0, self.config.model.depth)

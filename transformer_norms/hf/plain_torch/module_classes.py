@@ -184,7 +184,7 @@ class Part:
         return found
 
 
-class Block(Part):
+class BlockPart(Part):
     """A block, whose forward is the arithmetic of its equations."""
 
     def write(self) -> None:

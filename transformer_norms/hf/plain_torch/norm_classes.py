@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from transformer_norms.config.chosen_files import option_content
-from transformer_norms.hf.plain_torch.copying import Copies, expression, substituted
+from transformer_norms.hf.plain_torch.copying import CopiedSources, expression, substituted
 from transformer_norms.model.settings import ModelConfig
 from transformer_norms.model.sites import place_of
 from transformer_norms.names import parameters
@@ -28,11 +28,11 @@ from transformer_norms.norms.parts.affine import wide
 WIDTH = 960  # of a norm that is built to be looked at, which has no other size like it
 
 
-class Norms:
+class NormClasses:
     """The classes of the norms of a file, by name, and the text that builds each norm."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self.config, self.texts, self.copies = config, dict[str, str](), Copies(self)
+        self.config, self.texts, self.copies = config, dict[str, str](), CopiedSources(self)
         self.names: dict[str, str] = {}  # of a class, by its text
 
     def build(self, norm: nn.Module, width: str) -> str:
@@ -107,7 +107,7 @@ def _document(kind: Any, file: Mapping[str, Any]) -> str:
 class InTorch(ast.NodeTransformer):
     """Rewrites a formula: what is `named` for each name, and torch for each function."""
 
-    def __init__(self, copies: Copies, named: Mapping[str, ast.expr]) -> None:
+    def __init__(self, copies: CopiedSources, named: Mapping[str, ast.expr]) -> None:
         self.copies, self.named = copies, named
 
     def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
