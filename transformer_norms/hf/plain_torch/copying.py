@@ -26,7 +26,7 @@ UNKNOWN = object()
 PACKAGE = __name__.partition(".")[0]
 SAME = (nothing, in_one_layout, constant)  # return what they are given
 FIXED = {needs_formula: True, torch.compiler.is_compiling: False}  # the formula, not a fast way
-TORCHS = dict.fromkeys((Linear, FromLatent, Einsum), "nn.Linear")
+TORCHS: dict[Any, str] = dict.fromkeys((Linear, FromLatent, Einsum), "nn.Linear")
 TORCHS |= {Embedding: "nn.Embedding", Connection: "nn.Module"}
 LEFT_OUT = ("parts", "enter", "leave", "causal")  # of a class: what only this package reads
 COMPARED: Mapping[type, Any] = {ast.Is: operator.is_, ast.IsNot: operator.is_not,
@@ -165,7 +165,8 @@ class Fold(ast.NodeTransformer):
             return node
         if getattr(value, "__module__", "").startswith(PACKAGE):
             return expression(self.copies.name(value))
-        return ast.Constant(value) if isinstance(value, (int, float, str, tuple)) else node
+        plain: Any = value
+        return ast.Constant(plain) if isinstance(value, (int, float, str, tuple)) else node
 
 
 def _name(node: Any) -> str:

@@ -139,8 +139,9 @@ class ModelFile:
             return self.number(part, name, thing)
         if isinstance(thing, nn.Dropout):
             return f"nn.Dropout({self.setting('dropout', thing.p, None)})"
+        kind: Any = type(thing)
         words = []
-        for key, one in parameters(type(thing)).items():
+        for key, one in parameters(kind).items():
             if key not in ("device", "dtype") and one.kind is not one.VAR_POSITIONAL:
                 text = self.argument(i, name, thing, key)
                 words.append(f"{key}={text}" if one.kind is one.KEYWORD_ONLY else text)

@@ -93,10 +93,11 @@ class Part:
         """Returns the call of another method, or its expression where that is short."""
         tree: Any = self.methods.get(name) or self.fold(name)
         args = [one for one, used in zip(args, self.takes[name], strict=False) if used]
-        if isinstance(tree.body[0], ast.Return) and len(ast.unparse(tree.body[0])) < SHORT:
+        first = tree.body[0]
+        if isinstance(first, ast.Return) and first.value and len(ast.unparse(first)) < SHORT:
             names = [one.arg for one in tree.args.args[1:]]
             given = dict(zip(names, map(expression, args), strict=True))
-            return ast.unparse(substituted(tree.body[0].value, given))
+            return ast.unparse(substituted(first.value, given))
         self.methods[name] = tree
         return f"self.{name}({', '.join(args)})"
 
@@ -276,10 +277,12 @@ class BlockPart(Part):
         parts = {slot: part(slot, getattr(own, slot)) for slot in slots}
         stub = SimpleNamespace(**parts)
         stub.update = partial(inspect.unwrap(SubLayer.update), stub)
-        if own.enter is not nothing:
-            stub.enter = lambda *given: (
-                self.lines.append(f"h = {parts['enter'](*given)}") or Text("h")
-            )
+
+        def enter(*given: Text) -> Text:
+            self.lines.append(f"h = {parts['enter'](*given)}")
+            return Text("h")
+
+        stub.enter = parts["enter"] if own.enter is nothing else enter
         return stub
 
 
