@@ -1,327 +1,371 @@
-"""Writes attention, mlp and block as classes of plain torch, each from a module as it was built.
-The class has what this module has, and nothing else.
-
-The methods of attention and mlp are those of their source, folded (copying.py). The arithmetic of a
-block is what its forward computes when it is given texts in the place of tensors.
+"""Writes attention, mlp, block and model as classes of plain torch, each from a module as it was
+built: the class has what this module has, and nothing else. Nothing is computed here. An expression
+is a text, and a module of the run turns the text of its input into the text of its output.
 """
 
 import ast
 import inspect
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
 
-from transformer_norms.hf.plain_torch.copying import Fold, expression, substituted, tree_of
-from transformer_norms.model.attention import Attention
-from transformer_norms.model.attentions.heads import ValueMix
-from transformer_norms.model.attentions.softmax import Sinks, Softmax
-from transformer_norms.model.block import ConnectedBlock, ParallelBlock, StreamBlock, SubLayer
-from transformer_norms.model.coefficient import (
-    FUNCTIONS,
-    Learned,
-    LowRank,
-    OneMinusBranch,
-    Scaled,
-    ScaledNorm,
-    Times,
-    WeightedSum,
-)
+from transformer_norms.hf.plain_torch.copying import expression
+from transformer_norms.hf.plain_torch.norm_classes import filled
+from transformer_norms.model import block as kinds
+from transformer_norms.model import coefficient as factors
+from transformer_norms.model.attentions.heads import AllHeads, PerHead
 from transformer_norms.model.connections.two_streams import Dual
-from transformer_norms.model.mlp import MLP
+from transformer_norms.model.mlp import ACTIVATIONS
 from transformer_norms.model.position import ORDERS
-from transformer_norms.model.sites import INSIDE
+from transformer_norms.model.sites import INSIDE, NORMED, place_of
+from transformer_norms.names import parameters
 from transformer_norms.norms import nothing
-from transformer_norms.norms.parts.affine import wide
 from transformer_norms.norms.parts.matrix import Matrix
 
-SHORT = 45  # characters of a method that is written in the place of its call
-WRITTEN = (Attention, MLP, ValueMix, LowRank)  # the modules of a block that become classes
-SITES = {site for sites in INSIDE.values() for site in sites} - {"head_norm"}
-OF_LEARNED = {
-    FUNCTIONS["same"]: "{}",
-    FUNCTIONS["absolute"]: "torch.abs({})",
-    FUNCTIONS["square"]: "torch.square({})",
-    FUNCTIONS["one_minus_silu"]: "(1 - F.silu({}))",
-}
+WIDTH, HEAD_DIM, INNER = "config.width", "config.head_dim", "config.mlp_width"
+HEADS = {"query": "config.heads", "key": "config.kv_heads", "value": "config.kv_heads"}
+OF_HEADS = f"{HEADS['query']} * {HEAD_DIM}"
+# A learned factor as it is used, by the function of its parameter.
+LEARNED = {factors.FUNCTIONS[name]: text for name, text in (
+    ("same", "{}"), ("absolute", "torch.abs({})"), ("square", "torch.square({})"),
+    ("one_minus_silu", "(1 - F.silu({}))"))}  # fmt: skip
 
 
-class Text(str):
-    """The text of an expression, in the place of a tensor."""
+class ClassText:
+    """A class of the file: the texts that build its attributes, and the statements of its forward.
 
-    def __add__(self, more: str) -> "Text":
-        return Text(f"{self!s} + {more!s}")
+    `things` has the modules, parameters and parts of the run by the names that they have here. `i`
+    is the number of the block that the class is in. The numbers of the class are fields of the
+    config, named with the `prefix`.
+    """
 
+    def __init__(self, file: Any, i: int | None = None, prefix: str = "") -> None:
+        self.file, self.i, self.prefix = file, i, prefix
+        self.built, self.things = dict[str, str](), dict[str, Any]()
+        self.lines: list[str] = []
+        self.given, self.takes = "config", list[str]()
 
-class Part:
-    """A module as a class: its methods, and the attributes that they use, by the names that they
-    have in the class. `i` is the number of the block that it is in."""
-
-    def __init__(self, file: Any, module: nn.Module, i: int | None = None) -> None:
-        self.file, self.module, self.i = file, module, i
-        self.attributes: dict[str, Any] = {}
-        self.parts: dict[str, Part] = {}
-        self.methods: dict[str, ast.FunctionDef] = {}
-        self.takes: dict[str, list[bool]] = {}  # for a method, which arguments it uses
-        self.write()
-
-    def write(self) -> None:
-        self.methods = {"forward": self.fold("forward"), **self.methods}
-
-    def fold(self, name: str) -> ast.FunctionDef:
-        """Returns a method of the module's class, worked out for this module."""
-        function = inspect.unwrap(getattr(type(self.module), name))
-        facts, names = {"self": self.module, "cache": None}, vars(sys.modules[function.__module__])
-        tree = PartFold(self, names, facts).visit(tree_of(function))
-        every = [node for one in tree.body for node in ast.walk(one)]
-        used = {node.id for node in every if isinstance(node, ast.Name)}
-        takes = [one.arg for one in tree.args.args if one.arg != "self"]
-        self.takes[name] = [one in used for one in takes]
-        tree.args = signature(["self", *(one for one in takes if one in used)])
-        for node in every:
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
-                value = getattr(self.module, node.attr, None)
-                if isinstance(value, (int, float)):
-                    self.attributes.setdefault(node.attr, value)
-        return tree
-
-    def method(self, name: str, args: list[str]) -> str:
-        """Returns the call of another method, or its expression where that is short."""
-        tree: Any = self.methods.get(name) or self.fold(name)
-        args = [one for one, used in zip(args, self.takes[name], strict=False) if used]
-        first = tree.body[0]
-        if isinstance(first, ast.Return) and first.value and len(ast.unparse(first)) < SHORT:
-            names = [one.arg for one in tree.args.args[1:]]
-            given = dict(zip(names, map(expression, args), strict=True))
-            return ast.unparse(substituted(first.value, given))
-        self.methods[name] = tree
-        return f"self.{name}({', '.join(args)})"
-
-    def call(self, name: str, thing: Any, *args: str) -> str:
-        """Returns what `thing`, the attribute `name`, makes of its arguments."""
-        x = args[0]
-        if thing is nothing:
-            return x
-        if isinstance(thing, Scaled):
-            return self.call(f"{name}_scale", thing.scale, self.call(name, thing.norm, x))
-        if isinstance(thing, OneMinusBranch):
-            return f"{x} - {self.call(name, thing.branch, x)}"
-        if isinstance(thing, Times):
-            return f"{self.own(name, float(thing.value))} * ({x})"
-        if isinstance(thing, Learned):
-            factor = "" if thing.factor == 1 else f"{thing.factor!r} * "
-            used = OF_LEARNED[thing.function].format(f"{factor}{self.own(name, thing.gain)}")
-            if not thing.preserves:
-                return f"{used} * ({x})"
-            self.file.uses.add("scale_forward")
-            return f"scale_forward({x}, {used})"
-        own = self.own(name, thing)
-        if isinstance(thing, WRITTEN):
-            part = self.parts.setdefault(own.removeprefix("self."), Part(self.file, thing, self.i))
-            used_args = zip(args, part.takes["forward"], strict=False)
-            args = tuple(one for one, used in used_args if used)
-        return f"{own}({', '.join(args)})"
-
-    def own(self, name: str, thing: Any) -> str:
-        """Returns `self.NAME`. A module or parameter that is used twice has one name."""
-        same = [key for key, one in self.attributes.items() if one is thing]
-        name = same[0] if same and isinstance(thing, (nn.Module, Tensor)) else name
-        self.attributes[name] = thing
-        return f"self.{name}"
-
-    def turn(self, function: Any, site: str, x: str, angles: str) -> str:
-        """Returns queries or keys, normed and turned, in the order that the model has."""
-        (rotation,) = function.args
-        norm = partial(self.call, f"{site}_norm", getattr(self.module, site))
-        if rotation is nothing:
-            return norm(x)
-        angles = self.file.angles_of(self, rotation.args[1], angles)
-        before = function.func is ORDERS["before"]
-        return f"rotate({norm(x)}, {angles})" if before else norm(f"rotate({x}, {angles})")
-
-    def attend(self, *args: str) -> str:
-        attend: Any = self.module.attend
-        if type(attend) not in (Softmax, Sinks):
-            name = self.file.config.choices.attention
-            raise ValueError(f"attention={name} is not softmax attention, with or without sinks")
-        given = {"scale": attend.scale, **self.file.attending(attend)}
-        texts = {key: self.own(key, value) for key, value in given.items()}
-        if attend.dropout:
-            texts["dropout"] = f"{self.own('dropout', attend.dropout)} if self.training else 0.0"
-        if given.keys() == {"scale"}:
-            function, texts = "F.scaled_dot_product_attention", {"is_causal": "True", **texts}
-            texts |= {"dropout_p": texts.pop("dropout")} if attend.dropout else {}
-        else:
-            self.file.uses.add(function := "attend")
-            self.file.copy(wide)
-        return f"{function}({', '.join([*args, *(f'{k}={v}' for k, v in texts.items())])})"
-
-    def text(self) -> str:
-        """Returns the class, with the text NAME in the place of its name."""
-        lines = ["super().__init__()"]
-        for name, thing in sorted(self.attributes.items(), key=lambda pair: _is_plain(pair[1])):
-            lines.append(f"self.{name} = {self.file.build(self, name, thing)}")
-        init = "\n    ".join(["def __init__(self, config@@):", *lines])
-        parts = [
-            f'"""{self.file.document(self)}"""',
-            init,
-            *map(ast.unparse, self.methods.values()),
-        ]
-        return "class NAME(nn.Module):\n    " + "\n\n".join(parts).replace("\n", "\n    ")
+    def finish(self, kind: str, document: str, takes: Sequence[str]) -> "ClassText":
+        """Adds the class to the file. Its forward takes those of `takes` that it uses."""
+        every = "\n".join([*self.built.values(), *self.lines])
+        self.takes = [one for one in takes if re.search(rf"\b{one}\b", every)]
+        if re.search(r"\bi\b", every) or (kind == "Block" and self.file.indexed):
+            self.given = "config, i" if self.i is not None else "config"
+        names = sorted(self.built, key=lambda name: name not in self.things)  # numbers come last
+        lines = [f"def __init__(self, {self.given}):", "    super().__init__()"]
+        lines += [f"    self.{name} = {self.built[name]}" for name in names]
+        lines += ["", f"def forward(self, {', '.join(self.takes)}):"]
+        text = "\n".join(f"    {line}" for line in [*lines, *(f"    {one}" for one in self.lines)])
+        self.name = self.file.class_of(kind, document, text, self.i)
+        return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the parameters and buffers by the names that they have in the class."""
+        """Returns the parameters and buffers by the names that they have in the class. A matrix
+        inside a norm is a parameter of the written norm."""
         found: dict[str, Tensor] = {}
-        for name, thing in self.attributes.items():
+        for name, thing in self.things.items():
             if isinstance(thing, Tensor):
                 found[name] = thing
-            elif name in self.parts or isinstance(thing, nn.Module):
-                inside = self.parts[name].tensors() if name in self.parts else _tensors(thing)
-                found |= {f"{name}.{key}": one for key, one in inside.items()}
+            elif isinstance(thing, ClassText):
+                found |= {f"{name}.{key}": one for key, one in thing.tensors().items()}
+            elif isinstance(thing, nn.Module):
+                inner = {key for key, one in thing.named_modules() if isinstance(one, Matrix)}
+                for key, one in thing.state_dict(keep_vars=True).items():
+                    owner, _, last = key.rpartition(".")
+                    found[f"{name}.{owner if owner in inner else key}"] = one
         return found
 
+    def own(self, name: str, thing: Any, text: str) -> str:
+        """Adds an attribute, and returns `self.NAME`."""
+        self.things[name], self.built[name] = thing, text
+        return f"self.{name}"
 
-class BlockPart(Part):
-    """A block, whose forward is the arithmetic of its equations."""
+    def number(self, name: str, value: Any, text: str = "") -> str:
+        """Adds a number, which is a field of the config or a `text` of fields."""
+        self.built[name] = text or self.file.number(self.prefix + name, value, self.i)
+        return f"self.{name}"
 
-    def write(self) -> None:
-        block: Any = self.module
-        self.lines: list[str] = []
-        if isinstance(block, ParallelBlock):
-            if (h := self.call("norm", block.pre, "x")) != "x":
-                self.lines.append(f"h = {h}")
-            parts = [self.update(kind, "x" if h == "x" else "h") for kind in INSIDE]
-            self.lines.append(f"return x + {' + '.join(parts)}")
-        elif isinstance(block, StreamBlock):
-            self.write_streams()
-        elif isinstance(block, ConnectedBlock):
-            self.lines.append(f"x = {self.own('connection', block.connection)}.read(streams)")
-            self.write_serial()
-            self.lines.append("return self.connection.write(streams, x)")
-        else:
-            self.write_serial()
+    def linear(self, name: str, linear: Any, reads: str, writes: str) -> str:
+        bias = linear.bias is not None
+        return self.own(name, linear, f"nn.Linear({reads}, {writes}, bias={bias})")
+
+    def parameter(self, name: str, tensor: Tensor, sizes: Sequence[str]) -> str:
+        """Adds a parameter. One that is used twice has one name."""
+        name = next((key for key, one in self.things.items() if one is tensor), name)
+        start, text = float(f"{float(tensor.detach().flatten()[0]):.7g}"), ""
+        if start not in (0, 1):
+            text = self.file.number(f"{self.prefix}{name}_start", start, self.i)
+        each = zip(tensor.shape, sizes, strict=False)
+        shape = ", ".join("1" if n == 1 else size for n, size in each)
+        return self.own(name, tensor, f"nn.Parameter({filled(shape, start, text)})")
+
+    def norm(self, name: str, norm: Any, width: str = "") -> str:
+        """Adds a norm of the model, whose site says on how many features it acts."""
+        site, share = place_of(norm).site, place_of(norm).share
+        heads = HEADS[{"k": "key", "v": "value"}.get(site, "query")]
+        widths = dict.fromkeys(INSIDE["attention"], HEAD_DIM) | dict.fromkeys(INSIDE["mlp"], INNER)
+        width = widths.get(site, WIDTH)
+        if share == "full" or site == "ctx":
+            width = f"{heads} * {HEAD_DIM}"
+        return self.own(name, norm, self.file.norms.of_model(norm, width))
+
+    def connection(self, name: str, part: Any, index: str = "") -> str:
+        """Adds a connection, or one of its ends, which takes by name what it needs."""
+        file, takes, joins = self.file, parameters(type(part)), len(self.file.placement.joins)
+        known = {"width": WIDTH, "index": index, "l": "i + 1", "depth": "config.depth",
+                 "count": f"{joins} * config.depth" if joins > 1 else "config.depth",
+                 "vocab_size": "config.vocab_size"}  # fmt: skip
+        if "norm" in takes:
+            known["norm"] = file.norms.maker()
+        if "activation" in takes:
+            known["activation"] = file.copy(ACTIVATIONS[file.config.mlp.activation])
+        if "final" in takes:
+            final = part.norm is not nothing and file.norms.of_model(part.norm, WIDTH)
+            known["final"] = final or "nn.Identity()"
+        words = []
+        for key, one in takes.items():
+            value = file.placement.connection.get(key)
+            text = known.get(key) or file.number(f"connection_{key}", value)
+            words.append(f"{key}={text}" if one.kind is one.KEYWORD_ONLY else text)
+        return self.own(name, part, f"{file.copy(type(part))}({', '.join(words)})")
+
+    def apply(self, name: str, thing: Any, x: str, *sizes: str) -> str:
+        """Returns the text of `thing(x)`, where `thing` is the attribute `name`. `sizes` is the
+        shape of a factor that is learned for each number."""
+        match thing:
+            case _ if thing is nothing:
+                return x
+            case factors.Scaled():
+                x = self.apply(name, thing.norm, x, *sizes)
+                return self.apply(f"{name}_scale", thing.scale, x, *sizes)
+            case factors.OneMinusBranch():
+                return f"{x} - {self.apply(name, thing.branch, x, *sizes)}"
+            case factors.Times():
+                return product(self.number(name, float(thing.value)), x)
+            case factors.Learned():
+                gain = self.parameter(name, thing.gain, sizes)
+                gain = gain if thing.factor == 1 else f"{thing.factor!r} * {gain}"
+                used = LEARNED[thing.function].format(gain)
+                return f"scale_forward({x}, {used})" if thing.preserves else product(used, x)
+            case factors.LowRank():
+                rank = self.file.number("rank", thing.left.out_features)
+                y = f"{self.linear(f'{name}_left', thing.left, WIDTH, rank)}({x})"
+                y = f"{self.linear(f'{name}_right', thing.right, rank, WIDTH)}({y})"
+                y = self.apply(f"{name}_norm", thing.norm, y)
+                return product(self.number(f"{name}_scale", thing.scale), f"{x} + {y}")
+            case AllHeads():
+                y = f"{self.norm(name, thing.norm)}({x}.flatten(2))"
+                return f"{y}.unflatten(2, (-1, self.head_dim))"
+            case PerHead():
+                self.norm(name, thing.heads[0])
+                norms = f"nn.ModuleList({self.built[name]} for _ in range({sizes[0]}))"
+                norms = self.own(name, thing.heads, norms)
+                each = f"norm(head) for norm, head in zip({norms}, {x}.unbind(2))"
+                return f"torch.stack([{each}], 2)"
+        return f"{self.norm(name, thing)}({x})"
+
+
+def product(factor: str, x: str) -> str:
+    return f"{factor} * ({x})" if isinstance(expression(x), ast.BinOp) else f"{factor} * {x}"
+
+
+def attention_class(file: Any, attention: Any, i: int) -> ClassText:
+    own, (rotation,) = ClassText(file, i, "attention_"), attention.turn.args
+    own.number("head_dim", None, HEAD_DIM)
+    for name, heads in HEADS.items():
+        linear = own.linear(name, getattr(attention, name), WIDTH, f"{heads} * {HEAD_DIM}")
+        own.lines.append(f"{name[0]} = {linear}(x).unflatten(-1, (-1, self.head_dim))")
+    for site, heads in zip("qkv", HEADS.values(), strict=True):
+        turns = site != "v" and rotation is not nothing
+        first = turns and attention.turn.func is ORDERS["after"]  # the norm comes after it
+        x = f"rotate({site}, angles)" if first else site
+        x = own.apply(f"{site}_norm", getattr(attention, site), x, heads, HEAD_DIM)
+        x = f"rotate({x}, angles)" if turns and not first else x
+        x = own.apply("query_scale", attention.scale, x, heads, HEAD_DIM) if site == "q" else x
+        own.lines += [f"{site} = {x}"] * (x != site)
+    own.lines.append("q, k, v = (t.transpose(1, 2) for t in (q, k, v))")
+    if attention.groups > 1:
+        groups = own.number("groups", None, f"{HEADS['query']} // {HEADS['key']}")
+        own.lines.append(f"k, v = (t.repeat_interleave({groups}, 1) for t in (k, v))")
+    scale, cap = own.number("scale", attention.attend.scale), attention.attend.cap
+    y = f"F.scaled_dot_product_attention(q, k, v, is_causal=True, scale={scale})"
+    if cap is not None:
+        y = f"capped_attention(q, k, v, {scale}, {own.number('cap', cap)})"
+    own.lines.append(f"y = {y}.transpose(1, 2)")
+    y = own.apply("head_norm", attention.head_norm, "y", HEADS["query"])
+    y = own.apply("head_scale", attention.head_scale, y, HEADS["query"], HEAD_DIM)
+    own.lines += [f"y = {y}"] * (y != "y")
+    y = own.apply("ctx_norm", attention.ctx, "y.flatten(2)")
+    own.lines.append(f"return {own.linear('output', attention.output, OF_HEADS, WIDTH)}({y})")
+    return own.finish("Attention", "Causal self-attention.", ["x", "angles"])
+
+
+def mlp_class(file: Any, mlp: Any, i: int) -> ClassText:
+    own, document = ClassText(file, i, "mlp_"), "A network for each token."
+
+    def hidden(name: str) -> str:
+        x = f"{own.linear(name, getattr(mlp, name), WIDTH, INNER)}(x)"
+        x = own.apply(f"{name}_norm", getattr(mlp, f"{name}_norm"), x)
+        return own.apply(f"{name}_scale", getattr(mlp, f"{name}_scale"), x, INNER)
+
+    y = f"{file.copy(mlp.activation)}({hidden('gate' if mlp.gated else 'up')})"
+    if mlp.gated:
+        document = "A gated network for each token, Shazeer 2020, arXiv:2002.05202."
+        y = product(y, hidden("up"))
+    y = own.apply("mid_norm", mlp.mid, y)
+    own.lines = [f"return {own.linear('down', mlp.down, INNER, WIDTH)}({y})"]
+    return own.finish("MLP", document, ["x"])
+
+
+class BlockText(ClassText):
+    """A block, whose forward is the arithmetic of its equations, as model/block.py has it."""
+
+    def __init__(self, file: Any, block: Any, i: int) -> None:
+        super().__init__(file, i)
+        self.block, self.plans = block, file.placement.plans(i, file.config.model.depth)
+        self.parts = {"attention": attention_class(file, block.attention.f, i),
+                      "mlp": mlp_class(file, block.mlp.f, i)}  # fmt: skip
+        match block:
+            case kinds.ParallelBlock():
+                if (h := self.apply("norm", block.pre, "x")) != "x":
+                    self.lines, h = [f"h = {h}"], "h"
+                updates = [self.update(kind, self.at(kind, "pre", h)) for kind in INSIDE]
+                self.lines.append(f"x = x + {' + '.join(updates)}")
+            case kinds.StreamBlock():
+                self.write_streams()
+            case kinds.ConnectedBlock():
+                connection = self.connection("connection", block.connection, "i")
+                self.lines.append(f"x = {connection}.read(streams)")
+                self.write_serial()
+                self.lines.append(f"streams = {connection}.write(streams, x)")
+            case _:
+                self.write_serial()
         self.lines[-1] = re.sub(r"^\w+ =", "return", self.lines[-1])
-        text = "\n    ".join(self.lines)
-        self.takes["forward"] = []
-        self.given = [name for name in ("x0", "angles", "state") if re.search(rf"\b{name}\b", text)]
-        self.stream = "streams" if "streams" in text else "x"
-        self.methods["forward"] = ast.parse(f"def forward():\n    {text}").body[0]  # type: ignore[assignment]
+        texts = file.equations(i)
+        document = "\n".join(f"{name}: {text}" for name, text in texts.items())
+        if len({*texts.values()}) == 1:
+            both = ", where f is attention and then mlp" * (len(texts) > 1)
+            document = f"{next(iter(texts.values()))}{both}"
+        self.finish("Block", document, [file.stream, *file.given])
 
     def write_serial(self) -> None:
         begin = len(self.lines)
-        for kind, start in (("attention", "x"), ("mlp", "start")):
-            given = (Text(name) for name in ("x", start, "x0", "angles", "cache", "state"))
-            y, h = inspect.unwrap(SubLayer.forward)(self.stub(kind), *given), f"self.{kind}_norm(x)"
-            if y.count(h) > 1:
-                self.lines.append(f"h = {h}")
-                y = y.replace(h, "h")
-            self.lines.append(f"x = {y}")
-        if re.search(r"\bstart\b", self.lines[-1]):
+        for kind in INSIDE:
+            own, x = getattr(self.block, kind), "x"
+            if own.enter is not nothing:
+                self.lines.append(f"h = {self.terms(kind, 'enter', own.enter, x)}")
+                x = "h"
+            h = self.at(kind, "pre", x)
+            if NORMED in getattr(own.skip, "names", ()):
+                normed = "h" if x == "x" else "normed"
+                self.lines.append(f"{normed} = {h}")
+                h = normed
+            y = f"{self.terms(kind, 'skip', own.skip, x, h)} + {self.update(kind, h)}"
+            self.lines.append(f"x = {self.at(kind, 'post', y)}")
+        if re.search(r"\bstart\b", "\n".join(self.lines)):
             self.lines.insert(begin, "start = x")
 
     def write_streams(self) -> None:
+        joins = len(self.file.placement.joins)
         for kind in INSIDE:
-            connection: Any = getattr(self.module, kind).connection
+            connection, index = getattr(self.block, kind).connection, f"{joins} * i"
+            u = self.update(kind, self.at(kind, "pre", "x"))
             if isinstance(connection, Dual):
-                self.lines.append(f"u = {self.update(kind, 'x')}")
-                post = self.call(f"{kind}_norm", connection.sub_layer.post, "x + u")
-                self.lines.append(f"x, r = {post}, r + u")
+                post = self.at(kind, "post", "x + u")
+                self.lines += [f"u = {u}", f"x, r = {post}, r + u"]
                 continue
-            own = self.own(f"{kind}_connection", connection)
-            self.lines.append(f"x = {own}.read(streams)")
-            self.lines.append(f"streams = {own}.write(streams, {self.update(kind, 'x')})")
+            index += " + 1" * (kind == "mlp")
+            own = self.connection(f"{kind}_connection", connection, index)
+            self.lines += [f"x = {own}.read(streams)", f"streams = {own}.write(streams, {u})"]
         if isinstance(connection, Dual):
-            self.lines = ["x, r = streams", *self.lines, "return x, r"]
+            self.lines = ["x, r = streams", *self.lines, "streams = x, r"]
 
-    def update(self, kind: str, x: str) -> str:
+    def update(self, kind: str, h: str) -> str:
         """Returns what a sub-layer adds to the stream."""
-        update: Text = self.stub(kind).update(Text(x), *map(Text, ("angles", "cache", "state")))
-        return update
+        part = self.parts[kind]
+        f = self.own(kind, part, f"{part.name}({part.given})")
+        y = self.at(kind, "out", f"{f}({', '.join([h, *part.takes[1:]])})")
+        return self.at(kind, "branch", y)
 
-    def stub(self, kind: str) -> Any:
-        """Returns a stand-in for a sub-layer, whose parts make texts of texts."""
-        own: Any = getattr(self.module, kind)
-        sites = [name for name in ("pre", "out", "post") if getattr(own, name) is not nothing]
-        learned = self.file.plans[self.i][kind].names
-        keys = {"skip": "a", "branch": "b", "enter": "enter.x"}
-        names = {slot: f"{kind}_{learned.get(key, slot)}" for slot, key in keys.items()}
-        for key in ("start", "x0", "normed", "enter.start", "enter.x0"):
-            names[key] = f"{kind}_{learned.get(key, key.replace('enter.', 'enter_'))}"
-        names |= {name: f"{kind}_{name}_norm" for name in sites} | {"f": kind}
-        names |= {sites[0] if len(sites) == 1 else "pre": f"{kind}_norm"} if sites else {}
+    def terms(self, kind: str, slot: str, thing: Any, x: str, h: str = "") -> str:
+        """Returns the sum of earlier streams that a skip, or what a sub-layer reads, is."""
+        if not isinstance(thing, factors.WeightedSum):
+            return self.at(kind, slot, x)
+        texts = {NORMED: h, "start": "x" if kind == "attention" else "start", "x0": "x0"}
+        terms = [] if thing.skip is None else [self.at(kind, slot, x, thing.skip)]
+        for name in thing.names:
+            scale, key = getattr(thing, name), name if slot == "skip" else f"enter.{name}"
+            scale = scale.scale if isinstance(scale, factors.ScaledNorm) else scale
+            terms.append(self.at(kind, key, texts[name], scale))
+        return " + ".join(terms)
 
-        def part(slot: str, thing: Any) -> Callable[..., Text]:
-            if (kind, slot) in self.file.times:  # a factor that is 1 in this block
-                if thing is nothing:
-                    thing = Times(1.0)
-                elif slot == "pre" and not isinstance(thing, Scaled):
-                    thing = Scaled(thing, Times(1.0))
-            if isinstance(thing, WeightedSum):
-                before = "enter." if slot == "enter" else ""
-                terms = {n: part(f"{before}{n}", getattr(thing, n)) for n in thing.names}
-                skip = thing.skip and part(slot, thing.skip)
-                stand_in = SimpleNamespace(names=thing.names, skip=skip, **terms)
-                return partial(inspect.unwrap(WeightedSum.forward), stand_in)
-            if isinstance(thing, ScaledNorm):
-                pre, scale = part("pre", own.pre), part(slot, thing.scale)
-                return lambda x: scale(pre(x))
-            key = "branch" if isinstance(thing, OneMinusBranch) else slot
-            name = names.get(key, key)
-            return lambda *given: Text(self.call(name, thing, *given))
-
-        slots = ("f", "pre", "out", "post", "skip", "branch", "dropout", "enter")
-        parts = {slot: part(slot, getattr(own, slot)) for slot in slots}
-        stub = SimpleNamespace(**parts)
-        stub.update = partial(inspect.unwrap(SubLayer.update), stub)
-
-        def enter(*given: Text) -> Text:
-            self.lines.append(f"h = {parts['enter'](*given)}")
-            return Text("h")
-
-        stub.enter = parts["enter"] if own.enter is nothing else enter
-        return stub
+    def at(self, kind: str, slot: str, x: str, thing: Any = None) -> str:
+        """Returns what the part of a sub-layer at a slot makes of x."""
+        own, sites = getattr(self.block, kind), ("pre", "out", "post")
+        thing = getattr(own, slot) if thing is None else thing
+        slot = "branch" if isinstance(thing, factors.OneMinusBranch) else slot
+        key = {"skip": "a", "branch": "b", "enter": "enter.x"}.get(slot, slot)
+        name = f"{kind}_{self.plans[kind].names.get(key, slot.replace('.', '_'))}"
+        if slot in sites:
+            if thing is nothing:
+                return x
+            others = [one for one in sites if getattr(own, one) is not nothing]
+            name = f"{kind}_norm" if len(others) == 1 else f"{kind}_{slot}_norm"
+        if self.file.is_one_here(name, self.i):  # a factor that other blocks have
+            thing = factors.Times(1.0)
+        elif self.file.is_one_here(f"{name}_scale", self.i):
+            thing = factors.Scaled(thing, factors.Times(1.0))
+        return self.apply(name, thing, x, WIDTH)
 
 
-class PartFold(Fold):
-    """Works out the calls of what a module has."""
-
-    def __init__(self, part: Part, names: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        super().__init__(part.file.norms.copies, names, facts)
-        self.part = part
-
-    def visit_Call(self, node: ast.Call) -> Any:  # noqa: N802
-        owner, _, name = ast.unparse(node.func).partition(".")
-        if owner != "self" or not hasattr(self.part.module, name):
-            return super().visit_Call(node)
-        thing = getattr(self.part.module, name)
-        if name == "turn":
-            site, x, angles = (ast.unparse(self.visit(one)) for one in node.args)
-            return expression(self.part.turn(thing, site.removeprefix("self."), x, angles))
-        args = [ast.unparse(self.visit(one)) for one in node.args]
-        if inspect.ismethod(thing):
-            return expression(self.part.method(name, args))
-        if name == "attend":
-            return expression(self.part.attend(*args[:3]))
-        if inspect.isfunction(thing) and thing is not nothing:  # an activation
-            return expression(f"{self.copies.name(thing)}({args[0]})")
-        return expression(self.part.call(f"{name}_norm" if name in SITES else name, thing, *args))
-
-
-def signature(names: list[str]) -> ast.arguments:
-    return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
-
-
-def _is_plain(thing: Any) -> bool:
-    return not isinstance(thing, (nn.Module, Tensor))
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters and buffers of a copied module. A matrix inside a norm is a parameter
-    of the written norm."""
-    matrices = {f"{name}.weight" for name, one in module.named_modules() if isinstance(one, Matrix)}
-    state = module.state_dict(keep_vars=True).items()
-    return {name.removesuffix(".weight") if name in matrices else name: one for name, one in state}
+def model_class(file: Any, model: Any) -> ClassText:
+    own, stream, given = ClassText(file), file.stream, file.given
+    own.own("embedding", model.embedding, f"nn.Embedding(config.vocab_size, {WIDTH})")
+    x = own.apply("row_norm", model.rows, "self.embedding(tokens)")
+    scale = partial(own.apply, "embed_scale", model.scale)
+    x = scale(x, WIDTH) if model.enter_positions is ORDERS["before"] else x
+    if file.config.position.type == "learned":
+        text = f"nn.Embedding(config.context, {WIDTH})"
+        positions = own.own("positions", model.position.position, text)
+        x = f"{x} + {positions}.weight[: tokens.shape[1]]"
+    x = scale(x, WIDTH) if model.enter_positions is ORDERS["after"] else x
+    own.lines.append(f"x = {own.apply('embedding_norm', model.embed, x)}")
+    own.lines += ["x0 = x"] * ("x0" in given)
+    if "angles" in given:
+        base = file.number("rope_base", file.config.blocks[0].rope_base)
+        config = own.number("config", None, "config")
+        own.lines.append(f"angles = rotary(x, {base}, {HEAD_DIM})".replace("config", config))
+    if model.enter is not nothing:
+        enter = getattr(model.enter, "forward", model.enter)
+        tokens = ", tokens" * ("tokens" in inspect.signature(enter).parameters)
+        own.lines.append(f"streams = {own.connection('enter', model.enter)}(x{tokens})")
+    file.blocks = [BlockText(file, block, i) for i, block in enumerate(model.blocks)]
+    own.things |= {f"blocks.{i}": block for i, block in enumerate(file.blocks)}
+    names = [*dict.fromkeys(block.name for block in file.blocks)]
+    i, kind = "i" if file.indexed else "_", names[0]
+    each = f"{i} in range(config.depth)"
+    if len(names) > 1:
+        for n, block in enumerate(file.blocks):
+            file.number("kinds", names.index(block.name), n)
+        kind, each = f"[{', '.join(names)}][kind]", f"{i}, kind in enumerate(config.kinds)"
+    own.built["blocks"] = f"nn.ModuleList({kind}({file.blocks[0].given}) for {each})"
+    own.lines.append("for block in self.blocks:")
+    own.lines.append(f"    {stream} = block({', '.join([stream, *given])})")
+    if model.enter is nothing:
+        x = own.apply("final_norm", model.final, "x")
+    else:
+        x = f"{own.connection('leave', model.final)}(streams)"
+    own.lines += [f"x = {x}"] * (x != "x")
+    head, bias = "self.embedding", ""
+    if model.head is not None:
+        head = own.linear("head", model.head, WIDTH, "config.vocab_size")
+        bias = "" if model.head.bias is None else f", {head}.bias"
+    logits = f"F.linear(x, {own.apply('row_norm', model.rows, f'{head}.weight')}{bias})"
+    if model.head is not None and model.rows is nothing:
+        logits = f"{head}(x)"
+    logits = own.apply("logit_scale", model.logit_scale, logits, "config.vocab_size")
+    own.lines.append(f"return {logits}")
+    return own.finish("Model", "Tokens in, logits out.", ["tokens"])
