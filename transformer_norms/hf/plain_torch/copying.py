@@ -73,14 +73,8 @@ class Copy(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: Any) -> Any:  # noqa: N802
-        node.returns, names = None, self.names
-        local = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
-        local |= {one.id for one in ast.walk(node)
-                  if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}  # fmt: skip
-        self.names = {name: one for name, one in names.items() if name not in local}
-        self.visit_ClassDef(node)
-        self.names = names
-        return node
+        node.returns = None
+        return self.visit_ClassDef(node)
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None
@@ -114,7 +108,7 @@ class Copy(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
-        value: Any = self.names.get(node.id)
+        value: Any = self.names.get(node.id) if isinstance(node.ctx, ast.Load) else None
         if getattr(value, "__module__", "").startswith(PACKAGE):
             return expression(self.copies.name(value))
         return ast.Constant(value) if isinstance(value, (int, float, str, tuple)) else node

@@ -36,18 +36,17 @@ KEYS = ("bias tied embed_scale embed_scale_order attention_scale logit_scale qk_
 
 def check_written(config: Config) -> None:
     """ValueError where a run has what no norm and no placement brings. It names the key."""
-    bases = {own.rope_base for own in config.blocks}
-    others = [f"{axis}={getattr(config.choices, axis)}" for axis, types in TYPES.items()
-              if getattr(config, axis)["type"] not in types]  # fmt: skip
-    others += ["position.scaling"] * (config.position.get("scaling", "none") != "none")
-    others += ["model.dropout"] * (config.model.dropout > 0)
-    others += [f"model.{key}" for key in OF_BLOCKS if isinstance(getattr(config.model, key), tuple)]
-    others += ["architecture.rope_base"] * (len(bases) > 1)
+    bases, sizes = {own.rope_base for own in config.blocks}, config.model
+    others = {f"{axis}={getattr(config.choices, axis)}": getattr(config, axis)["type"] not in types
+              for axis, types in TYPES.items()}  # fmt: skip
+    others |= {f"model.{key}": isinstance(getattr(sizes, key), tuple) for key in OF_BLOCKS}
+    others |= {"model.dropout": sizes.dropout > 0, "architecture.rope_base": len(bases) > 1,
+               "position.scaling": config.position.get("scaling", "none") != "none"}  # fmt: skip
     for key, default in default_choices().items():
         group, _, name = key.partition(".")
         if group == "architecture" and name not in KEYS:
-            others += [key] * (getattr(config.architecture, name) != default)
-    for key in others:
+            others[key] = getattr(config.architecture, name) != default
+    for key in (key for key, other in others.items() if other):
         raise ValueError(f"{key} is not written as plain torch; `export` without --torch may have "
                          "a family of transformers for it")  # fmt: skip
 
@@ -63,17 +62,17 @@ class ModelFile:
         self.stream = "x" if self.model.enter is nothing else "streams"
         self.settings: dict[str, Any] = {"vocab_size": vocab_size}
         self.settings |= {key: getattr(config.model, key) for key in SIZES}
-        self.numbers: dict[str, dict[int | None, Any]] = {}  # of each block, by name
         self.blocks: list[BlockText] = []
         self.given: list[str] = []  # what blocks take besides the stream
         self.differing = set[str]()  # the numbers in which blocks differ
         self.indexed = False  # whether blocks take their number
-        for _ in range(3):  # finds numbers, then those that are 1 in some blocks, and then writes
+        for _ in range(2):  # first to know the numbers of all blocks, and what they take
             self.write()
 
     def write(self) -> None:
-        self.known, self.numbers = self.numbers, defaultdict(dict)
-        self.classes: dict[tuple[str, str, str], tuple[str, list[int]]] = {}
+        self.numbers: dict[str, dict[int | None, Any]] = defaultdict(dict)  # of blocks, by name
+        # By kind, docstring and text: the name, and the blocks that have the class.
+        self.classes: dict[tuple[str, str, str], tuple[str, list[Any]]] = {}
         self.norms = NormClasses(self.config)
         self.copy = self.norms.copies.name
         self.copy(wide)
@@ -91,23 +90,13 @@ class ModelFile:
         assert self.numbers[name].setdefault(i, value) == value, name
         return f"config.{name}" + "[i]" * (name in self.differing)
 
-    def is_one_here(self, name: str, i: int) -> bool:
-        """Returns whether block i lacks a factor that another block of the same equation has."""
-        others = self.known.get(name, {})
-        return i not in others and any(self.equations(j) == self.equations(i) for j in others)
-
-    def equations(self, i: Any) -> dict[str, str]:
-        """Returns the equations of a block by their parts."""
+    def document(self, i: int) -> str:
+        """Returns the equations of a block."""
         equations = self.placement.equation(i, self.config.model.depth)
-        return {name: text for name, text in equations.items() if name != "end"}
-
-    def class_of(self, kind: str, document: str, text: str, i: int | None) -> str:
-        """Returns the name of a class of the kind. One that is there already is used again."""
-        alike = sum(one == kind for one, *_ in self.classes)
-        new = f"{kind}{alike + 1 if alike else ''}"
-        name, blocks = self.classes.setdefault((kind, document, text), (new, []))
-        blocks.append(i or 0)
-        return name
+        texts = {name: text for name, text in equations.items() if name != "end"}
+        if len({*texts.values()}) > 1:
+            return "\n".join(f"{name}: {text}" for name, text in texts.items())
+        return [*texts.values()][0] + ", where f is attention and then mlp" * (len(texts) > 1)
 
     def tensors(self) -> dict[str, str]:
         """Returns for each tensor of the file its name in a checkpoint of the run."""

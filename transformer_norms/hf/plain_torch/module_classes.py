@@ -14,13 +14,11 @@ from torch import Tensor, nn
 
 from transformer_norms.hf.plain_torch.copying import expression
 from transformer_norms.hf.plain_torch.norm_classes import filled
-from transformer_norms.model import block as kinds
 from transformer_norms.model import coefficient as factors
 from transformer_norms.model.attentions.heads import AllHeads, PerHead
-from transformer_norms.model.connections.two_streams import Dual
 from transformer_norms.model.mlp import ACTIVATIONS
 from transformer_norms.model.position import ORDERS
-from transformer_norms.model.sites import INSIDE, NORMED, place_of
+from transformer_norms.model.sites import NORMED
 from transformer_norms.names import parameters
 from transformer_norms.norms import nothing
 from transformer_norms.norms.parts.matrix import Matrix
@@ -59,7 +57,10 @@ class ClassText:
         lines += [f"    self.{name} = {self.built[name]}" for name in names]
         lines += ["", f"def forward(self, {', '.join(self.takes)}):"]
         text = "\n".join(f"    {line}" for line in [*lines, *(f"    {one}" for one in self.lines)])
-        self.name = self.file.class_of(kind, document, text, self.i)
+        kinds, key = [one for one, *_ in self.file.classes], (kind, document, text)
+        new = f"{kind}{kinds.count(kind) + 1 if kind in kinds else ''}"
+        self.name, blocks = self.file.classes.setdefault(key, (new, []))
+        blocks.append(self.i)
         return self
 
     def tensors(self) -> dict[str, Tensor]:
@@ -74,7 +75,7 @@ class ClassText:
             elif isinstance(thing, nn.Module):
                 inner = {key for key, one in thing.named_modules() if isinstance(one, Matrix)}
                 for key, one in thing.state_dict(keep_vars=True).items():
-                    owner, _, last = key.rpartition(".")
+                    owner = key.rpartition(".")[0]
                     found[f"{name}.{owner if owner in inner else key}"] = one
         return found
 
@@ -102,14 +103,7 @@ class ClassText:
         shape = ", ".join("1" if n == 1 else size for n, size in each)
         return self.own(name, tensor, f"nn.Parameter({filled(shape, start, text)})")
 
-    def norm(self, name: str, norm: Any, width: str = "") -> str:
-        """Adds a norm of the model, whose site says on how many features it acts."""
-        site, share = place_of(norm).site, place_of(norm).share
-        heads = HEADS[{"k": "key", "v": "value"}.get(site, "query")]
-        widths = dict.fromkeys(INSIDE["attention"], HEAD_DIM) | dict.fromkeys(INSIDE["mlp"], INNER)
-        width = widths.get(site, WIDTH)
-        if share == "full" or site == "ctx":
-            width = f"{heads} * {HEAD_DIM}"
+    def norm(self, name: str, norm: Any, width: str) -> str:
         return self.own(name, norm, self.file.norms.of_model(norm, width))
 
     def connection(self, name: str, part: Any, index: str = "") -> str:
@@ -133,8 +127,8 @@ class ClassText:
         return self.own(name, part, f"{file.copy(type(part))}({', '.join(words)})")
 
     def apply(self, name: str, thing: Any, x: str, *sizes: str) -> str:
-        """Returns the text of `thing(x)`, where `thing` is the attribute `name`. `sizes` is the
-        shape of a factor that is learned for each number."""
+        """Returns the text of `thing(x)`, where `thing` is the attribute `name`. `sizes` are those of
+        x: the features, or the heads and their features."""
         match thing:
             case _ if thing is nothing:
                 return x
@@ -154,18 +148,17 @@ class ClassText:
                 rank = self.file.number("rank", thing.left.out_features)
                 y = f"{self.linear(f'{name}_left', thing.left, WIDTH, rank)}({x})"
                 y = f"{self.linear(f'{name}_right', thing.right, rank, WIDTH)}({y})"
-                y = self.apply(f"{name}_norm", thing.norm, y)
+                y = self.apply(f"{name}_norm", thing.norm, y, WIDTH)
                 return product(self.number(f"{name}_scale", thing.scale), f"{x} + {y}")
             case AllHeads():
-                y = f"{self.norm(name, thing.norm)}({x}.flatten(2))"
+                y = f"{self.norm(name, thing.norm, ' * '.join(sizes))}({x}.flatten(2))"
                 return f"{y}.unflatten(2, (-1, self.head_dim))"
             case PerHead():
-                self.norm(name, thing.heads[0])
+                self.norm(name, thing.heads[0], HEAD_DIM)
                 norms = f"nn.ModuleList({self.built[name]} for _ in range({sizes[0]}))"
                 norms = self.own(name, thing.heads, norms)
-                each = f"norm(head) for norm, head in zip({norms}, {x}.unbind(2))"
-                return f"torch.stack([{each}], 2)"
-        return f"{self.norm(name, thing)}({x})"
+                return f"torch.stack([f(y) for f, y in zip({norms}, {x}.unbind(2))], 2)"
+        return f"{self.norm(name, thing, sizes[-1])}({x})"
 
 
 def product(factor: str, x: str) -> str:
@@ -195,10 +188,10 @@ def attention_class(file: Any, attention: Any, i: int) -> ClassText:
     if cap is not None:
         y = f"capped_attention(q, k, v, {scale}, {own.number('cap', cap)})"
     own.lines.append(f"y = {y}.transpose(1, 2)")
-    y = own.apply("head_norm", attention.head_norm, "y", HEADS["query"])
+    y = own.apply("head_norm", attention.head_norm, "y", HEADS["query"], HEAD_DIM)
     y = own.apply("head_scale", attention.head_scale, y, HEADS["query"], HEAD_DIM)
     own.lines += [f"y = {y}"] * (y != "y")
-    y = own.apply("ctx_norm", attention.ctx, "y.flatten(2)")
+    y = own.apply("ctx_norm", attention.ctx, "y.flatten(2)", OF_HEADS)
     own.lines.append(f"return {own.linear('output', attention.output, OF_HEADS, WIDTH)}({y})")
     return own.finish("Attention", "Causal self-attention.", ["x", "angles"])
 
@@ -208,14 +201,14 @@ def mlp_class(file: Any, mlp: Any, i: int) -> ClassText:
 
     def hidden(name: str) -> str:
         x = f"{own.linear(name, getattr(mlp, name), WIDTH, INNER)}(x)"
-        x = own.apply(f"{name}_norm", getattr(mlp, f"{name}_norm"), x)
+        x = own.apply(f"{name}_norm", getattr(mlp, f"{name}_norm"), x, INNER)
         return own.apply(f"{name}_scale", getattr(mlp, f"{name}_scale"), x, INNER)
 
     y = f"{file.copy(mlp.activation)}({hidden('gate' if mlp.gated else 'up')})"
     if mlp.gated:
         document = "A gated network for each token, Shazeer 2020, arXiv:2002.05202."
         y = product(y, hidden("up"))
-    y = own.apply("mid_norm", mlp.mid, y)
+    y = own.apply("mid_norm", mlp.mid, y, INNER)
     own.lines = [f"return {own.linear('down', mlp.down, INNER, WIDTH)}({y})"]
     return own.finish("MLP", document, ["x"])
 
@@ -226,66 +219,55 @@ class BlockText(ClassText):
     def __init__(self, file: Any, block: Any, i: int) -> None:
         super().__init__(file, i)
         self.block, self.plans = block, file.placement.plans(i, file.config.model.depth)
-        self.parts = {"attention": attention_class(file, block.attention.f, i),
-                      "mlp": mlp_class(file, block.mlp.f, i)}  # fmt: skip
-        match block:
-            case kinds.ParallelBlock():
-                if (h := self.apply("norm", block.pre, "x")) != "x":
-                    self.lines, h = [f"h = {h}"], "h"
-                updates = [self.update(kind, self.at(kind, "pre", h)) for kind in INSIDE]
-                self.lines.append(f"x = x + {' + '.join(updates)}")
-            case kinds.StreamBlock():
-                self.write_streams()
-            case kinds.ConnectedBlock():
-                connection = self.connection("connection", block.connection, "i")
-                self.lines.append(f"x = {connection}.read(streams)")
-                self.write_serial()
-                self.lines.append(f"streams = {connection}.write(streams, x)")
-            case _:
-                self.write_serial()
-        self.lines[-1] = re.sub(r"^\w+ =", "return", self.lines[-1])
-        texts = file.equations(i)
-        document = "\n".join(f"{name}: {text}" for name, text in texts.items())
-        if len({*texts.values()}) == 1:
-            both = ", where f is attention and then mlp" * (len(texts) > 1)
-            document = f"{next(iter(texts.values()))}{both}"
-        self.finish("Block", document, [file.stream, *file.given])
+        topology = file.placement.topology
+        if topology == "parallel":
+            if (h := self.apply("norm", block.pre, "x", WIDTH)) != "x":
+                self.lines, h = [f"h = {h}"], "h"
+            updates = [self.update(kind, self.at(kind, "pre", h)) for kind in SUB_LAYERS]
+            self.lines.append(f"return x + {' + '.join(updates)}")
+        elif topology == "serial":
+            self.write_serial()
+        elif topology == "blocks":
+            connection = self.connection("connection", block.connection, "i")
+            self.lines.append(f"x = {connection}.read(streams)")
+            self.write_serial()
+            self.lines.append(f"return {connection}.write(streams, x)")
+        else:
+            self.write_streams(topology == "dual")
+        self.lines[-1] = re.sub(r"^(x|streams) =", "return", self.lines[-1])
+        self.finish("Block", file.document(i), [file.stream, *file.given])
 
     def write_serial(self) -> None:
         begin = len(self.lines)
-        for kind in INSIDE:
+        for kind in SUB_LAYERS:
             own, x = getattr(self.block, kind), "x"
             if own.enter is not nothing:
                 self.lines.append(f"h = {self.terms(kind, 'enter', own.enter, x)}")
                 x = "h"
             h = self.at(kind, "pre", x)
             if NORMED in getattr(own.skip, "names", ()):
-                normed = "h" if x == "x" else "normed"
-                self.lines.append(f"{normed} = {h}")
-                h = normed
+                self.lines.append(f"{'h' if x == 'x' else 'normed'} = {h}")
+                h = "h" if x == "x" else "normed"
             y = f"{self.terms(kind, 'skip', own.skip, x, h)} + {self.update(kind, h)}"
             self.lines.append(f"x = {self.at(kind, 'post', y)}")
         if re.search(r"\bstart\b", "\n".join(self.lines)):
             self.lines.insert(begin, "start = x")
 
-    def write_streams(self) -> None:
-        joins = len(self.file.placement.joins)
-        for kind in INSIDE:
-            connection, index = getattr(self.block, kind).connection, f"{joins} * i"
+    def write_streams(self, dual: bool) -> None:
+        for n, kind in enumerate(SUB_LAYERS):
             u = self.update(kind, self.at(kind, "pre", "x"))
-            if isinstance(connection, Dual):
-                post = self.at(kind, "post", "x + u")
-                self.lines += [f"u = {u}", f"x, r = {post}, r + u"]
+            if dual:
+                self.lines += [f"u = {u}", f"x, r = {self.at(kind, 'post', 'x + u')}, r + u"]
                 continue
-            index += " + 1" * (kind == "mlp")
-            own = self.connection(f"{kind}_connection", connection, index)
+            connection = getattr(self.block, kind).connection
+            own = self.connection(f"{kind}_connection", connection, f"2 * i + {n}")
             self.lines += [f"x = {own}.read(streams)", f"streams = {own}.write(streams, {u})"]
-        if isinstance(connection, Dual):
-            self.lines = ["x, r = streams", *self.lines, "streams = x, r"]
+        if dual:
+            self.lines = ["x, r = streams", *self.lines, "return x, r"]
 
     def update(self, kind: str, h: str) -> str:
         """Returns what a sub-layer adds to the stream."""
-        part = self.parts[kind]
+        part = SUB_LAYERS[kind](self.file, getattr(self.block, kind).f, self.i)
         f = self.own(kind, part, f"{part.name}({part.given})")
         y = self.at(kind, "out", f"{f}({', '.join([h, *part.takes[1:]])})")
         return self.at(kind, "branch", y)
@@ -304,27 +286,31 @@ class BlockText(ClassText):
 
     def at(self, kind: str, slot: str, x: str, thing: Any = None) -> str:
         """Returns what the part of a sub-layer at a slot makes of x."""
-        own, sites = getattr(self.block, kind), ("pre", "out", "post")
+        own, plan = getattr(self.block, kind), self.plans[kind]
         thing = getattr(own, slot) if thing is None else thing
         slot = "branch" if isinstance(thing, factors.OneMinusBranch) else slot
         key = {"skip": "a", "branch": "b", "enter": "enter.x"}.get(slot, slot)
-        name = f"{kind}_{self.plans[kind].names.get(key, slot.replace('.', '_'))}"
-        if slot in sites:
-            if thing is nothing:
-                return x
-            others = [one for one in sites if getattr(own, one) is not nothing]
+        name = f"{kind}_{plan.names.get(key, slot.replace('.', '_'))}"
+        if slot in SITES and thing is not nothing:
+            others = [one for one in SITES if getattr(own, one) is not nothing]
             name = f"{kind}_norm" if len(others) == 1 else f"{kind}_{slot}_norm"
-        if self.file.is_one_here(name, self.i):  # a factor that other blocks have
+        # A factor that is 1 in this block is written, so that blocks of one equation are alike.
+        if isinstance(plan.scales.get(key), str) and thing is nothing:
             thing = factors.Times(1.0)
-        elif self.file.is_one_here(f"{name}_scale", self.i):
+        if isinstance(plan.scales.get(f"{slot}.scale"), str) and not isinstance(
+            thing, factors.Scaled
+        ):
             thing = factors.Scaled(thing, factors.Times(1.0))
         return self.apply(name, thing, x, WIDTH)
+
+
+SUB_LAYERS, SITES = {"attention": attention_class, "mlp": mlp_class}, ("pre", "out", "post")
 
 
 def model_class(file: Any, model: Any) -> ClassText:
     own, stream, given = ClassText(file), file.stream, file.given
     own.own("embedding", model.embedding, f"nn.Embedding(config.vocab_size, {WIDTH})")
-    x = own.apply("row_norm", model.rows, "self.embedding(tokens)")
+    x = own.apply("row_norm", model.rows, "self.embedding(tokens)", WIDTH)
     scale = partial(own.apply, "embed_scale", model.scale)
     x = scale(x, WIDTH) if model.enter_positions is ORDERS["before"] else x
     if file.config.position.type == "learned":
@@ -332,7 +318,7 @@ def model_class(file: Any, model: Any) -> ClassText:
         positions = own.own("positions", model.position.position, text)
         x = f"{x} + {positions}.weight[: tokens.shape[1]]"
     x = scale(x, WIDTH) if model.enter_positions is ORDERS["after"] else x
-    own.lines.append(f"x = {own.apply('embedding_norm', model.embed, x)}")
+    own.lines.append(f"x = {own.apply('embedding_norm', model.embed, x, WIDTH)}")
     own.lines += ["x0 = x"] * ("x0" in given)
     if "angles" in given:
         base = file.number("rope_base", file.config.blocks[0].rope_base)
@@ -355,7 +341,7 @@ def model_class(file: Any, model: Any) -> ClassText:
     own.lines.append("for block in self.blocks:")
     own.lines.append(f"    {stream} = block({', '.join([stream, *given])})")
     if model.enter is nothing:
-        x = own.apply("final_norm", model.final, "x")
+        x = own.apply("final_norm", model.final, "x", WIDTH)
     else:
         x = f"{own.connection('leave', model.final)}(streams)"
     own.lines += [f"x = {x}"] * (x != "x")
@@ -363,7 +349,7 @@ def model_class(file: Any, model: Any) -> ClassText:
     if model.head is not None:
         head = own.linear("head", model.head, WIDTH, "config.vocab_size")
         bias = "" if model.head.bias is None else f", {head}.bias"
-    logits = f"F.linear(x, {own.apply('row_norm', model.rows, f'{head}.weight')}{bias})"
+    logits = f"F.linear(x, {own.apply('row_norm', model.rows, f'{head}.weight', WIDTH)}{bias})"
     if model.head is not None and model.rows is nothing:
         logits = f"{head}(x)"
     logits = own.apply("logit_scale", model.logit_scale, logits, "config.vocab_size")
