@@ -16,8 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformer_norms import load, train
 from transformer_norms.config.compose import compose
 from transformer_norms.hf.__main__ import main
-from transformer_norms.hf.plain_torch.model_file import ModelFile
-from transformer_norms.hf.plain_torch.plain_folder import difference
+from transformer_norms.hf.plain_torch.plain_folder import ModelFile, difference
 from transformer_norms.names import options
 
 NONCAUSAL = "norm=batchnorm norm.allow_noncausal=true"

@@ -12,12 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from transformer_norms.hf.plain_torch.copying import expression
-from transformer_norms.hf.plain_torch.norm_classes import filled
+from transformer_norms.hf.plain_torch.plain_sources import expression, filled
 from transformer_norms.model import coefficient as factors
 from transformer_norms.model.attentions.heads import AllHeads, PerHead
 from transformer_norms.model.mlp import ACTIVATIONS
-from transformer_norms.model.position import ORDERS
 from transformer_norms.model.sites import NORMED
 from transformer_norms.names import parameters
 from transformer_norms.norms import nothing
@@ -35,24 +33,21 @@ LEARNED = {factors.FUNCTIONS[name]: text for name, text in (
 class ClassText:
     """A class of the file: the texts that build its attributes, and the statements of its forward.
 
-    `things` has the modules, parameters and parts of the run by the names that they have here. `i`
-    is the number of the block that the class is in. The numbers of the class are fields of the
-    config, named with the `prefix`.
+    `things` has the modules, parameters and parts of the run by their names here. `i` is the number
+    of its block. Its numbers are fields of the config, whose names begin with the `prefix`.
     """
 
-    def __init__(self, file: Any, i: int | None = None, prefix: str = "") -> None:
+    def __init__(self, file: Any, i: Any = None, prefix: str = "") -> None:
         self.file, self.i, self.prefix = file, i, prefix
         self.built, self.things = dict[str, str](), dict[str, Any]()
         self.lines: list[str] = []
-        self.given, self.takes = "config", list[str]()
 
     def finish(self, kind: str, document: str, takes: Sequence[str]) -> "ClassText":
         """Adds the class to the file. Its forward takes those of `takes` that it uses."""
         every = "\n".join([*self.built.values(), *self.lines])
         self.takes = [one for one in takes if re.search(rf"\b{one}\b", every)]
-        if re.search(r"\bi\b", every) or (kind == "Block" and self.file.indexed):
-            self.given = "config, i" if self.i is not None else "config"
-        names = sorted(self.built, key=lambda name: name not in self.things)  # numbers come last
+        self.given = "config, i" if self.i is not None and re.search(r"\bi\b", every) else "config"
+        names = sorted(self.built, key=lambda name: name not in self.things)  # numbers last
         lines = [f"def __init__(self, {self.given}):", "    super().__init__()"]
         lines += [f"    self.{name} = {self.built[name]}" for name in names]
         lines += ["", f"def forward(self, {', '.join(self.takes)}):"]
@@ -84,9 +79,9 @@ class ClassText:
         self.things[name], self.built[name] = thing, text
         return f"self.{name}"
 
-    def number(self, name: str, value: Any, text: str = "") -> str:
-        """Adds a number, which is a field of the config or a `text` of fields."""
-        self.built[name] = text or self.file.number(self.prefix + name, value, self.i)
+    def number(self, name: str, value: Any) -> str:
+        """Adds a number, which is a field of the config."""
+        self.built[name] = self.file.number(self.prefix + name, value, self.i)
         return f"self.{name}"
 
     def linear(self, name: str, linear: Any, reads: str, writes: str) -> str:
@@ -103,40 +98,39 @@ class ClassText:
         shape = ", ".join("1" if n == 1 else size for n, size in each)
         return self.own(name, tensor, f"nn.Parameter({filled(shape, start, text)})")
 
-    def norm(self, name: str, norm: Any, width: str) -> str:
-        return self.own(name, norm, self.file.norms.of_model(norm, width))
-
     def connection(self, name: str, part: Any, index: str = "") -> str:
         """Adds a connection, or one of its ends, which takes by name what it needs."""
-        file, takes, joins = self.file, parameters(type(part)), len(self.file.placement.joins)
-        known = {"width": WIDTH, "index": index, "l": "i + 1", "depth": "config.depth",
-                 "count": f"{joins} * config.depth" if joins > 1 else "config.depth",
+        file, takes, joins = self.file, parameters(part.__class__), len(self.file.placement.joins)
+        texts = {"width": WIDTH, "index": index, "l": "i + 1", "depth": "config.depth",
+                 "count": f"{joins} * config.depth".removeprefix("1 * "),
                  "vocab_size": "config.vocab_size"}  # fmt: skip
+        texts |= {key: file.number(f"connection_{key}", file.placement.connection[key])
+                  for key in takes if key in file.placement.connection}  # fmt: skip
         if "norm" in takes:
-            known["norm"] = file.norms.maker()
+            texts["norm"] = file.sources.norm_maker()
         if "activation" in takes:
-            known["activation"] = file.copy(ACTIVATIONS[file.config.mlp.activation])
+            texts["activation"] = file.sources.copy(ACTIVATIONS[file.config.mlp.activation])
         if "final" in takes:
-            final = part.norm is not nothing and file.norms.of_model(part.norm, WIDTH)
-            known["final"] = final or "nn.Identity()"
-        words = []
-        for key, one in takes.items():
-            value = file.placement.connection.get(key)
-            text = known.get(key) or file.number(f"connection_{key}", value)
-            words.append(f"{key}={text}" if one.kind is one.KEYWORD_ONLY else text)
-        return self.own(name, part, f"{file.copy(type(part))}({', '.join(words)})")
+            texts["final"] = file.sources.norm(part.norm, WIDTH)
+        words = [
+            f"{key}=" * (one.kind is one.KEYWORD_ONLY) + texts[key] for key, one in takes.items()
+        ]
+        return self.own(name, part, f"{file.sources.copy(type(part))}({', '.join(words)})")
 
-    def apply(self, name: str, thing: Any, x: str, *sizes: str) -> str:
-        """Returns the text of `thing(x)`, where `thing` is the attribute `name`. `sizes` are those of
-        x: the features, or the heads and their features."""
+    def apply(self, name: str, thing: Any, x: str, sizes: Sequence[str] = (WIDTH,)) -> str:
+        """Returns the text of `thing(x)`, where `thing` is the attribute `name`. `sizes` are those
+        of x: the features, or the heads and their features."""
         match thing:
             case _ if thing is nothing:
                 return x
             case factors.Scaled():
-                x = self.apply(name, thing.norm, x, *sizes)
-                return self.apply(f"{name}_scale", thing.scale, x, *sizes)
+                x = self.apply(name, thing.norm, x, sizes)
+                scale = (
+                    factors.Times(1.0) if thing.scale is nothing else thing.scale
+                )  # 1 in this block
+                return self.apply(f"{name}_scale", scale, x, sizes)
             case factors.OneMinusBranch():
-                return f"{x} - {self.apply(name, thing.branch, x, *sizes)}"
+                return f"{x} - {self.apply(name, thing.branch, x, sizes)}"
             case factors.Times():
                 return product(self.number(name, float(thing.value)), x)
             case factors.Learned():
@@ -148,17 +142,18 @@ class ClassText:
                 rank = self.file.number("rank", thing.left.out_features)
                 y = f"{self.linear(f'{name}_left', thing.left, WIDTH, rank)}({x})"
                 y = f"{self.linear(f'{name}_right', thing.right, rank, WIDTH)}({y})"
-                y = self.apply(f"{name}_norm", thing.norm, y, WIDTH)
+                y = self.apply(f"{name}_norm", thing.norm, y)
                 return product(self.number(f"{name}_scale", thing.scale), f"{x} + {y}")
             case AllHeads():
-                y = f"{self.norm(name, thing.norm, ' * '.join(sizes))}({x}.flatten(2))"
+                norm = self.file.sources.norm(thing.norm, " * ".join(sizes))
+                y = f"{self.own(name, thing.norm, norm)}({x}.flatten(2))"
                 return f"{y}.unflatten(2, (-1, self.head_dim))"
             case PerHead():
-                self.norm(name, thing.heads[0], HEAD_DIM)
-                norms = f"nn.ModuleList({self.built[name]} for _ in range({sizes[0]}))"
-                norms = self.own(name, thing.heads, norms)
-                return f"torch.stack([f(y) for f, y in zip({norms}, {x}.unbind(2))], 2)"
-        return f"{self.norm(name, thing, sizes[-1])}({x})"
+                norm = self.file.sources.norm(thing.heads[0], HEAD_DIM)
+                norm = f"nn.ModuleList({norm} for _ in range({sizes[0]}))"
+                each = f"zip({self.own(name, thing.heads, norm)}, {x}.unbind(2))"
+                return f"torch.stack([f(y) for f, y in {each}], 2)"
+        return f"{self.own(name, thing, self.file.sources.norm(thing, sizes[-1]))}({x})"
 
 
 def product(factor: str, x: str) -> str:
@@ -167,50 +162,46 @@ def product(factor: str, x: str) -> str:
 
 def attention_class(file: Any, attention: Any, i: int) -> ClassText:
     own, (rotation,) = ClassText(file, i, "attention_"), attention.turn.args
-    own.number("head_dim", None, HEAD_DIM)
+    own.built["head_dim"] = HEAD_DIM
+    order, rotate = inspect.unwrap(attention.turn.func), "rotate({}, {})".format
     for name, heads in HEADS.items():
         linear = own.linear(name, getattr(attention, name), WIDTH, f"{heads} * {HEAD_DIM}")
-        own.lines.append(f"{name[0]} = {linear}(x).unflatten(-1, (-1, self.head_dim))")
-    for site, heads in zip("qkv", HEADS.values(), strict=True):
-        turns = site != "v" and rotation is not nothing
-        first = turns and attention.turn.func is ORDERS["after"]  # the norm comes after it
-        x = f"rotate({site}, angles)" if first else site
-        x = own.apply(f"{site}_norm", getattr(attention, site), x, heads, HEAD_DIM)
-        x = f"rotate({x}, angles)" if turns and not first else x
-        x = own.apply("query_scale", attention.scale, x, heads, HEAD_DIM) if site == "q" else x
+        own.lines.append(f"{(site := name[0])} = {linear}(x).unflatten(-1, (-1, self.head_dim))")
+        sizes, turns = (heads, HEAD_DIM), site != "v" and rotation is not nothing
+        norm = partial(own.apply, f"{site}_norm", getattr(attention, site), sizes=sizes)
+        x = order(rotate if turns else nothing, norm, site, "angles")
+        x = own.apply("query_scale", attention.scale, x, sizes) if site == "q" else x
         own.lines += [f"{site} = {x}"] * (x != site)
     own.lines.append("q, k, v = (t.transpose(1, 2) for t in (q, k, v))")
     if attention.groups > 1:
-        groups = own.number("groups", None, f"{HEADS['query']} // {HEADS['key']}")
-        own.lines.append(f"k, v = (t.repeat_interleave({groups}, 1) for t in (k, v))")
+        own.built["groups"] = f"{HEADS['query']} // {HEADS['key']}"
+        own.lines.append("k, v = (t.repeat_interleave(self.groups, 1) for t in (k, v))")
     scale, cap = own.number("scale", attention.attend.scale), attention.attend.cap
     y = f"F.scaled_dot_product_attention(q, k, v, is_causal=True, scale={scale})"
     if cap is not None:
         y = f"capped_attention(q, k, v, {scale}, {own.number('cap', cap)})"
     own.lines.append(f"y = {y}.transpose(1, 2)")
-    y = own.apply("head_norm", attention.head_norm, "y", HEADS["query"], HEAD_DIM)
-    y = own.apply("head_scale", attention.head_scale, y, HEADS["query"], HEAD_DIM)
+    y = own.apply("head_norm", attention.head_norm, "y", (HEADS["query"], HEAD_DIM))
+    y = own.apply("head_scale", attention.head_scale, y, (HEADS["query"], HEAD_DIM))
     own.lines += [f"y = {y}"] * (y != "y")
-    y = own.apply("ctx_norm", attention.ctx, "y.flatten(2)", OF_HEADS)
+    y = own.apply("ctx_norm", attention.ctx, "y.flatten(2)", [OF_HEADS])
     own.lines.append(f"return {own.linear('output', attention.output, OF_HEADS, WIDTH)}({y})")
     return own.finish("Attention", "Causal self-attention.", ["x", "angles"])
 
 
 def mlp_class(file: Any, mlp: Any, i: int) -> ClassText:
-    own, document = ClassText(file, i, "mlp_"), "A network for each token."
+    own = ClassText(file, i, "mlp_")
 
     def hidden(name: str) -> str:
         x = f"{own.linear(name, getattr(mlp, name), WIDTH, INNER)}(x)"
-        x = own.apply(f"{name}_norm", getattr(mlp, f"{name}_norm"), x, INNER)
-        return own.apply(f"{name}_scale", getattr(mlp, f"{name}_scale"), x, INNER)
+        x = own.apply(f"{name}_norm", getattr(mlp, f"{name}_norm"), x, [INNER])
+        return own.apply(f"{name}_scale", getattr(mlp, f"{name}_scale"), x, [INNER])
 
-    y = f"{file.copy(mlp.activation)}({hidden('gate' if mlp.gated else 'up')})"
-    if mlp.gated:
-        document = "A gated network for each token, Shazeer 2020, arXiv:2002.05202."
-        y = product(y, hidden("up"))
-    y = own.apply("mid_norm", mlp.mid, y, INNER)
+    y = f"{file.sources.copy(mlp.activation)}({hidden('gate' if mlp.gated else 'up')})"
+    y = product(y, hidden("up")) if mlp.gated else y
+    y = own.apply("mid_norm", mlp.mid, y, [INNER])
     own.lines = [f"return {own.linear('down', mlp.down, INNER, WIDTH)}({y})"]
-    return own.finish("MLP", document, ["x"])
+    return own.finish("MLP", f"A {'gated ' * mlp.gated}network for each token.", ["x"])
 
 
 class BlockText(ClassText):
@@ -221,7 +212,7 @@ class BlockText(ClassText):
         self.block, self.plans = block, file.placement.plans(i, file.config.model.depth)
         topology = file.placement.topology
         if topology == "parallel":
-            if (h := self.apply("norm", block.pre, "x", WIDTH)) != "x":
+            if (h := self.apply("norm", block.pre, "x")) != "x":
                 self.lines, h = [f"h = {h}"], "h"
             updates = [self.update(kind, self.at(kind, "pre", h)) for kind in SUB_LAYERS]
             self.lines.append(f"return x + {' + '.join(updates)}")
@@ -239,19 +230,20 @@ class BlockText(ClassText):
 
     def write_serial(self) -> None:
         begin = len(self.lines)
-        for kind in SUB_LAYERS:
-            own, x = getattr(self.block, kind), "x"
+        for kind, start in zip(SUB_LAYERS, ("x", "start"), strict=True):
+            own, x, self.earlier = getattr(self.block, kind), "x", {"start": start, "x0": "x0"}
             if own.enter is not nothing:
-                self.lines.append(f"h = {self.terms(kind, 'enter', own.enter, x)}")
+                self.lines.append(f"h = {self.at(kind, 'enter', 'x')}")
                 x = "h"
             h = self.at(kind, "pre", x)
             if NORMED in getattr(own.skip, "names", ()):
                 self.lines.append(f"{'h' if x == 'x' else 'normed'} = {h}")
                 h = "h" if x == "x" else "normed"
-            y = f"{self.terms(kind, 'skip', own.skip, x, h)} + {self.update(kind, h)}"
+            self.earlier[NORMED] = h
+            y = f"{self.at(kind, 'skip', x)} + {self.update(kind, h)}"
             self.lines.append(f"x = {self.at(kind, 'post', y)}")
-        if re.search(r"\bstart\b", "\n".join(self.lines)):
-            self.lines.insert(begin, "start = x")
+        uses = re.search(r"\bstart\b", "\n".join(self.lines))
+        self.lines[begin:begin] = ["start = x"] * bool(uses)
 
     def write_streams(self, dual: bool) -> None:
         for n, kind in enumerate(SUB_LAYERS):
@@ -272,22 +264,17 @@ class BlockText(ClassText):
         y = self.at(kind, "out", f"{f}({', '.join([h, *part.takes[1:]])})")
         return self.at(kind, "branch", y)
 
-    def terms(self, kind: str, slot: str, thing: Any, x: str, h: str = "") -> str:
-        """Returns the sum of earlier streams that a skip, or what a sub-layer reads, is."""
-        if not isinstance(thing, factors.WeightedSum):
-            return self.at(kind, slot, x)
-        texts = {NORMED: h, "start": "x" if kind == "attention" else "start", "x0": "x0"}
-        terms = [] if thing.skip is None else [self.at(kind, slot, x, thing.skip)]
-        for name in thing.names:
-            scale, key = getattr(thing, name), name if slot == "skip" else f"enter.{name}"
-            scale = scale.scale if isinstance(scale, factors.ScaledNorm) else scale
-            terms.append(self.at(kind, key, texts[name], scale))
-        return " + ".join(terms)
-
     def at(self, kind: str, slot: str, x: str, thing: Any = None) -> str:
         """Returns what the part of a sub-layer at a slot makes of x."""
         own, plan = getattr(self.block, kind), self.plans[kind]
         thing = getattr(own, slot) if thing is None else thing
+        if isinstance(thing, factors.WeightedSum):
+            terms = [] if thing.skip is None else [self.at(kind, slot, x, thing.skip)]
+            for term in thing.names:
+                scale, key = getattr(thing, term), "enter." * (slot == "enter") + term
+                scale = scale.scale if isinstance(scale, factors.ScaledNorm) else scale
+                terms.append(self.at(kind, key, self.earlier[term], scale))
+            return " + ".join(terms)
         slot = "branch" if isinstance(thing, factors.OneMinusBranch) else slot
         key = {"skip": "a", "branch": "b", "enter": "enter.x"}.get(slot, slot)
         name = f"{kind}_{plan.names.get(key, slot.replace('.', '_'))}"
@@ -297,61 +284,49 @@ class BlockText(ClassText):
         # A factor that is 1 in this block is written, so that blocks of one equation are alike.
         if isinstance(plan.scales.get(key), str) and thing is nothing:
             thing = factors.Times(1.0)
-        if isinstance(plan.scales.get(f"{slot}.scale"), str) and not isinstance(
-            thing, factors.Scaled
-        ):
-            thing = factors.Scaled(thing, factors.Times(1.0))
-        return self.apply(name, thing, x, WIDTH)
+        return self.apply(name, thing, x)
 
 
 SUB_LAYERS, SITES = {"attention": attention_class, "mlp": mlp_class}, ("pre", "out", "post")
 
 
-def model_class(file: Any, model: Any) -> ClassText:
+def model_class(file: Any, model: Any) -> tuple[ClassText, list[BlockText]]:
+    """Writes all classes. Returns that of the model, and those of its blocks."""
     own, stream, given = ClassText(file), file.stream, file.given
     own.own("embedding", model.embedding, f"nn.Embedding(config.vocab_size, {WIDTH})")
-    x = own.apply("row_norm", model.rows, "self.embedding(tokens)", WIDTH)
-    scale = partial(own.apply, "embed_scale", model.scale)
-    x = scale(x, WIDTH) if model.enter_positions is ORDERS["before"] else x
+    x, add = own.apply("row_norm", model.rows, "self.embedding(tokens)"), "{} + {}".format
+    positions = "self.positions.weight[: tokens.shape[1]]"
     if file.config.position.type == "learned":
-        text = f"nn.Embedding(config.context, {WIDTH})"
-        positions = own.own("positions", model.position.position, text)
-        x = f"{x} + {positions}.weight[: tokens.shape[1]]"
-    x = scale(x, WIDTH) if model.enter_positions is ORDERS["after"] else x
-    own.lines.append(f"x = {own.apply('embedding_norm', model.embed, x, WIDTH)}")
+        own.own("positions", model.position.position, f"nn.Embedding(config.context, {WIDTH})")
+    scale, learned = partial(own.apply, "embed_scale", model.scale), "positions" in own.built
+    x = inspect.unwrap(model.enter_positions)(add if learned else nothing, scale, x, positions)
+    own.lines.append(f"x = {own.apply('embedding_norm', model.embed, x)}")
     own.lines += ["x0 = x"] * ("x0" in given)
     if "angles" in given:
         base = file.number("rope_base", file.config.blocks[0].rope_base)
-        config = own.number("config", None, "config")
-        own.lines.append(f"angles = rotary(x, {base}, {HEAD_DIM})".replace("config", config))
+        own.built["config"] = "config"
+        own.lines.append(f"angles = rotary(x, self.{base}, self.{HEAD_DIM})")
     if model.enter is not nothing:
-        enter = getattr(model.enter, "forward", model.enter)
-        tokens = ", tokens" * ("tokens" in inspect.signature(enter).parameters)
-        own.lines.append(f"streams = {own.connection('enter', model.enter)}(x{tokens})")
-    file.blocks = [BlockText(file, block, i) for i, block in enumerate(model.blocks)]
-    own.things |= {f"blocks.{i}": block for i, block in enumerate(file.blocks)}
-    names = [*dict.fromkeys(block.name for block in file.blocks)]
-    i, kind = "i" if file.indexed else "_", names[0]
-    each = f"{i} in range(config.depth)"
-    if len(names) > 1:
-        for n, block in enumerate(file.blocks):
-            file.number("kinds", names.index(block.name), n)
-        kind, each = f"[{', '.join(names)}][kind]", f"{i}, kind in enumerate(config.kinds)"
-    own.built["blocks"] = f"nn.ModuleList({kind}({file.blocks[0].given}) for {each})"
-    own.lines.append("for block in self.blocks:")
-    own.lines.append(f"    {stream} = block({', '.join([stream, *given])})")
-    if model.enter is nothing:
-        x = own.apply("final_norm", model.final, "x", WIDTH)
-    else:
-        x = f"{own.connection('leave', model.final)}(streams)"
+        own.lines.append(f"streams = {own.connection('enter', model.enter)}(x, tokens)")
+    blocks = [BlockText(file, block, i) for i, block in enumerate(model.blocks)]
+    own.things |= {f"blocks.{i}": block for i, block in enumerate(blocks)}
+    each = [f"{block.name}({block.given})" for block in blocks]
+    text = f"{each[0]} for {'i' if ', i' in each[0] else '_'} in range(config.depth)"
+    if len({*each}) > 1:
+        each = [one.replace(", i", f", {i}") for i, one in enumerate(each)]
+        text = f"[{', '.join(each)}]"
+    own.built["blocks"] = f"nn.ModuleList({text})"
+    call = f"    {stream} = block({', '.join([stream, *given])})"
+    own.lines += ["for block in self.blocks:", call]
+    leave = own.connection("leave", model.final) if stream == "streams" else ""
+    x = f"{leave}(streams)" if leave else own.apply("final_norm", model.final, "x")
     own.lines += [f"x = {x}"] * (x != "x")
     head, bias = "self.embedding", ""
     if model.head is not None:
         head = own.linear("head", model.head, WIDTH, "config.vocab_size")
         bias = "" if model.head.bias is None else f", {head}.bias"
-    logits = f"F.linear(x, {own.apply('row_norm', model.rows, f'{head}.weight', WIDTH)}{bias})"
-    if model.head is not None and model.rows is nothing:
-        logits = f"{head}(x)"
-    logits = own.apply("logit_scale", model.logit_scale, logits, "config.vocab_size")
+    logits = f"F.linear(x, {own.apply('row_norm', model.rows, f'{head}.weight')}{bias})"
+    logits = f"{head}(x)" if model.head is not None and model.rows is nothing else logits
+    logits = own.apply("logit_scale", model.logit_scale, logits, ["config.vocab_size"])
     own.lines.append(f"return {logits}")
-    return own.finish("Model", "Tokens in, logits out.", ["tokens"])
+    return own.finish("Model", "Tokens in, logits out.", ["tokens"]), blocks
