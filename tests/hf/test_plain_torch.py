@@ -93,9 +93,10 @@ def compare(case, folder):
 def test_the_file_is_the_run_in_logits_and_gradients(case, tmp_path):
     file, path = compare(case, tmp_path)
     text = path.read_text()
-    imports = re.findall(r"^ *(?:from|import) (\w+)", text, re.MULTILINE)
+    imports = re.findall(r"^ *(?:from (?=[\w.]+ import)|import )(\w+)", text, re.MULTILINE)
     assert {*imports} <= {"math", "dataclasses", "torch", "transformers"}
     assert 150 < len(text.splitlines()) < 500
+    assert max(map(len, text.splitlines())) <= 88
     tidy = ["format", "--isolated", "--line-length", "88", "--check"]
     subprocess.run([sys.executable, "-m", "ruff", *tidy, path], check=True, capture_output=True)
     names = re.findall(r"^(?:class|def) (\w+)", text, re.MULTILINE)

@@ -22,7 +22,7 @@ from transformer_norms.explain.explanation import Explanation, deviations, equat
 from transformer_norms.explain.layout import blocks_text
 from transformer_norms.explain.text import explanation_text
 from transformer_norms.hf.plain_torch.module_classes import model_class
-from transformer_norms.hf.plain_torch.plain_sources import Sources, wrapped
+from transformer_norms.hf.plain_torch.plain_sources import PlainSources, wrapped
 from transformer_norms.kinds import plain
 from transformer_norms.model.placement import read_placement
 from transformer_norms.model.sizes import OF_BLOCKS
@@ -83,7 +83,7 @@ class ModelFile:
         self.numbers: dict[str, dict[int | None, Any]] = defaultdict(dict)  # of blocks, by name
         # By kind, docstring and text: the name, and the blocks that have the class.
         self.classes: dict[tuple[str, str, str], tuple[str, list[Any]]] = {}
-        self.sources = Sources(self.config)
+        self.sources = PlainSources(self.config)
         self.sources.copy(wide)
         self.whole, blocks = model_class(self, self.model)
         lines = "\n".join(line for block in blocks for line in block.lines)

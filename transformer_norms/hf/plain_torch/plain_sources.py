@@ -44,17 +44,17 @@ def expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def wrapped(document: str) -> str:
+def wrapped(document: str, longest: int = 78) -> str:
     """Returns a docstring whose lines are not too long. The formatter of the file indents them."""
     parts = inspect.cleandoc(document).split("\n\n")
     for n, part in enumerate(parts):
-        if max(map(len, part.split("\n"))) > 80:  # before it is indented
-            parts[n] = fill(part.replace("\n", " "), 80, break_on_hyphens=False)
+        if max(map(len, part.split("\n"))) > longest:
+            parts[n] = fill(part.replace("\n", " "), longest, break_on_hyphens=False)
     text = "\n\n".join(parts)
     return text + "\n" * ("\n" in text)
 
 
-class Sources:
+class PlainSources:
     """The functions and classes of a file: those that are `copied`, each after those that it uses,
     and the `norms`, by name. `names` has the name of each text of a norm."""
 
@@ -138,7 +138,7 @@ class Sources:
 class Copy(ast.NodeTransformer):
     """Rewrites a function or class. `names` are the globals of its module."""
 
-    def __init__(self, sources: "Sources", names: Mapping[str, Any]) -> None:
+    def __init__(self, sources: "PlainSources", names: Mapping[str, Any]) -> None:
         self.sources, self.names = sources, names
 
     def visit_ClassDef(self, node: Any) -> Any:  # noqa: N802
@@ -146,7 +146,8 @@ class Copy(ast.NodeTransformer):
         pattern = LEFT_OUT[type(node)]
         node.body = [one for one in node.body if not re.match(pattern, ast.unparse(one))]
         if document := ast.get_docstring(node):
-            node.body[0] = ast.Expr(ast.Constant(wrapped(document)))
+            longest = 78 if isinstance(node, ast.ClassDef) else 74  # before it is indented
+            node.body[0] = ast.Expr(ast.Constant(wrapped(document, longest)))
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: Any) -> Any:  # noqa: N802
@@ -200,7 +201,7 @@ def filled(shape: str, start: float, value: str) -> str:
 class InTorch(ast.NodeTransformer):
     """Rewrites a formula: what is `named` for each name, and torch for each function."""
 
-    def __init__(self, sources: Sources, named: Mapping[str, ast.expr]) -> None:
+    def __init__(self, sources: PlainSources, named: Mapping[str, ast.expr]) -> None:
         self.sources, self.named = sources, named
 
     def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
