@@ -14,8 +14,11 @@ from transformer_norms.storage.files import storage
 _EPILOG = """
 RUN is a run's folder, its config.yaml, or a part of its name below ./runs:
   transformer-norms export rmsnorm-pre exported
+  transformer-norms export hybrid exported --torch
 
-The extra `hf` brings transformers. The last line on stdout is JSON. Exit codes:
+With --torch, OUT has model.py: the variant in plain torch, which transformers
+loads as remote code. The extra `hf` brings transformers, and ruff, which formats
+model.py. The last line on stdout is JSON. Exit codes:
 0 done, 1 an unexpected error, 2 wrong input, 3 no usable checkpoint, 4 storage.
 """
 
@@ -30,37 +33,44 @@ def make_parser() -> Parser:
         "--plugins", type=expanduser, default="none", help="the folder of your own norm"
     )
     parser.add_argument("--average", action="store_true", help="of its weights, if it kept one")
+    parser.add_argument(
+        "--torch", action="store_true", help="write the model as a file of plain torch"
+    )
     return parser
 
 
-def export(folder: str, out: str, plugins: str = "none", average: bool = False) -> int:
-    """Writes config.json, model.safetensors and the tokenizer's files. The last line is JSON."""
+def export(
+    folder: str, out: str, plugins: str = "none", average: bool = False, torch: bool = False
+) -> int:
+    """Writes config.json, model.safetensors and the tokenizer's files, with `torch` also model.py
+    and a card. The last line is JSON."""
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise ConfigError(f"{out}: is there already; name a new folder")
     run = find_run(folder)  # before torch is imported
     from transformer_norms.config.compose import compose
     from transformer_norms.data.tokenizer import RankTokenizer
-    from transformer_norms.hf.conversion import their_config, to_hf
+    from transformer_norms.hf.conversion import their_config, write_theirs
+    from transformer_norms.hf.plain_torch.plain_folder import write_folder
     from transformer_norms.hf.tokenizer_json import fast_tokenizer, uncertain
     from transformer_norms.run.loading import load, saved_on_cpu, tokenizer
 
     words = tokenizer(run)
     config = compose(saved_on_cpu(run, plugins))
     try:
-        their_config(config, words.vocab_size)  # before the weights are read
+        if not torch:
+            their_config(config, words.vocab_size)  # before the weights are read
     except (ValueError, ImportError) as error:
         raise missing_package(error) or ConfigError(f"{folder}: {error}") from None
     model = load(run, plugins, average)
-    exported = to_hf(model)
-    spelled = fast_tokenizer(words, model.context)
-    for settings in (exported.config, exported.generation_config):
-        settings.eos_token_id, settings.pad_token_id = spelled.eos_token_id, spelled.pad_token_id
     try:
         with storage(Path(out)):
-            exported.save_pretrained(out)
-            spelled.save_pretrained(out)
-    except BaseException:
+            spelled = fast_tokenizer(words, model.context)
+            write = write_folder if torch else write_theirs
+            name = write(run, model, spelled, Path(out))
+    except BaseException as error:
         shutil.rmtree(out, ignore_errors=True)  # so that the same command works once there is space
+        if torch and isinstance(error, (ValueError, ImportError)):
+            raise ConfigError(f"{folder}: {error}") from None
         raise
     if words.end is None:
         print(
@@ -73,7 +83,7 @@ def export(folder: str, out: str, plugins: str = "none", average: bool = False) 
             "than this run did",
             file=sys.stderr,
         )
-    print(json.dumps({"folder": out, "class": type(exported).__name__}))
+    print(json.dumps({"folder": out, "class": name}))
     return 0
 
 

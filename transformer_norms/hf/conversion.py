@@ -101,6 +101,17 @@ def to_hf(model: Transformer, model_type: str | None = None) -> Any:
     return theirs.eval()
 
 
+def write_theirs(run: Path, model: Transformer, spelled: Any, out: Path) -> str:
+    """Writes a model of transformers with the weights of a run's model, and its tokenizer. Returns
+    the name of its class."""
+    theirs = to_hf(model)
+    for settings in (theirs.config, theirs.generation_config):
+        settings.eos_token_id, settings.pad_token_id = spelled.eos_token_id, spelled.pad_token_id
+    theirs.save_pretrained(out)
+    spelled.save_pretrained(out)
+    return type(theirs).__name__
+
+
 def their_config(
     config: Config, vocab_size: int, model_type: str | None = None
 ) -> tuple[Family, Any, float]:

@@ -10,6 +10,7 @@ from traceback import walk_tb
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_norms.errors import ConfigError
@@ -42,7 +43,7 @@ FUNCTIONS: Functions = {
     "batch_var": (1, lambda x: x.flatten(0, -2).var(0, correction=0)),
     "first": (2, first),
     "group_mean": (2, group_mean),
-    "product": (2, lambda matrix, x: (matrix @ x.unsqueeze(-1)).squeeze(-1)),
+    "product": (2, lambda matrix, x: F.linear(x, matrix)),
     "sqrt": (1, torch.sqrt),
     "log": (1, torch.log),
     "exp": (1, torch.exp),
@@ -50,7 +51,7 @@ FUNCTIONS: Functions = {
     "sign": (1, torch.sign),
     "tanh": (1, torch.tanh),
     "sigmoid": (1, torch.sigmoid),
-    "silu": (1, torch.nn.functional.silu),
+    "silu": (1, F.silu),
     "erf": (1, torch.erf),
     "max": (2, lambda x, bound: torch.clamp(x, min=bound)),
     "min": (2, lambda x, bound: torch.clamp(x, max=bound)),
