@@ -155,8 +155,9 @@ def test_transformers_loads_trains_and_generates_from_the_folder(run, capfd, mon
     with pytest.raises(ValueError, match="padded on the left"):
         theirs(tokens, attention_mask=torch.zeros_like(tokens))
     card = Path("out/README.md").read_text()
-    for part in ("norm(x + f(x, q=norm, k=norm, v=norm))", "unigram", "bigram", "zhuo2025", "## Licence",
-                 "init=megatron", "had dropout of 0.1", "3 steps of 16 rows of 32 tokens"):  # fmt: skip
+    for part in ("norm(x + f(x, q=norm, k=norm, v=norm))", "unigram", "bigram", "zhuo2025",
+                 "## Licence", "init=megatron", "had dropout of 0.1",
+                 "3 steps of 16 rows of 32 tokens"):  # fmt: skip
         assert part in card, part
 
 
