@@ -35,9 +35,8 @@ Gigabytes = Annotated[Number, Field(gt=0, le=1e6)]
 
 
 def _check_part(text: str) -> str:
-    number, _, parts = text.partition("/")
-    numbers = re.fullmatch(r"[1-9]\d{0,3}/[1-9]\d{0,3}", text)
-    if text != "none" and not (numbers and int(number) <= int(parts)):
+    numbers = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+    if text != "none" and not (numbers and int(numbers[1]) <= int(numbers[2])):
         raise ValueError("it should be K/N, such as 3/8 for the third of eight parts, or none")
     return text
 
