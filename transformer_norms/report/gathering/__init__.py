@@ -12,14 +12,7 @@ from typing import Any
 
 from transformer_norms.comparison.contrasts import find_contrast, shown_text
 from transformer_norms.comparison.registration import registration_lines, terms_of
-from transformer_norms.comparison.sweep_record import (
-    Look,
-    SweepRecord,
-    Values,
-    baseline_of,
-    distinct,
-    label,
-)
+from transformer_norms.comparison.sweep_record import Look, SweepRecord, Values, baseline_of, label
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
@@ -79,7 +72,8 @@ def read_study(
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {there}")
     study = _with_contrasts(study, sources, contrasts)
     records = [one for one in sources.records.values() if one.registered]
-    found = distinct([(one.name, one.registered) for one in records if one.registered])
+    every = [(one.name, one.registered) for one in records if one.registered]
+    found = [one for i, one in enumerate(every) if one not in every[:i]]  # each part has the same
     variants, contrasts = [v.values for v in study.variants], [c.text for c in study.contrasts]
     reported = terms_of(variant=variants, contrast=contrasts, margin=[study.margin])
     reported += [f"run {run} {run.identity}" for one in records for run in one.runs]
