@@ -106,13 +106,13 @@ SHOWN = {"rmsnorm": "RMSNorm", "pre": "Pre-LN", "post": "Post-LN"}
 
 def test_names_are_shown_and_identities_contrasts_and_csv_keep_their_words(capsys):
     factorial(names={**SHOWN, "sandwich": "not asked for now"}, contrasts=["post - pre"])
-    own_names = write_report([Path("study")])[1].study.own_names
+    variants = write_report([Path("study")])[1].study.variants
     before = Path("study/results.csv").read_bytes()
     asked = ["study", "--contrast", "rmsnorm pre - dyt pre", "--names", "dyt=DyT $t$", "pre=Pre_LN"]
     assert main(asked) == 0
     assert Path("study/results.csv").read_bytes() == before
     assert "rmsnorm pre" in {row["variant"] for row in csv.DictReader(before.decode().splitlines())}
-    assert own_names["RMSNorm Pre-LN"] == "rmsnorm pre"
+    assert {v.name: v.words for v in variants}["RMSNorm Pre-LN"] == "rmsnorm pre"
     for name, words in (("table.md", "RMSNorm Pre_LN"), ("table.tex", r"RMSNorm Pre\_LN"),
                         ("table-seeds.tex", r"DyT \$t\$ Post-LN")):  # fmt: skip
         text = Path("study", name).read_text()
@@ -144,6 +144,7 @@ def test_a_name_that_no_word_or_two_words_would_have_is_refused_in_one_line(caps
         ({"pst": "Post-LN"}, "names: did you mean 'post'? there is no word 'pst'"),
         ({"pre": "LN", "post": "LN"}, "names: pre and post would have one name, LN"),
         ({"pre": 1}, "names.pre: "),
+        ({"pre": " "}, "names: pre would have an empty name"),
         (SHOWN | {"depth=2": "two blocks"}, ""),
     ],
 )

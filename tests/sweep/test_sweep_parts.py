@@ -220,8 +220,10 @@ def test_a_stage_is_for_a_sweep(capsys):
     assert cli.main(["norm=rmsnorm", "--stage", "smoke"]) == 2
     assert cli.main(["-m", "seed=0,1", "hydra/sweeper=basic", "--stage", "smoke"]) == 2
     assert cli.main(["sweep=quick", "--stage", "tune", "--power"]) == 2
+    assert cli.main(["sweep=quick", "launcher.part=1/2", "--register"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in told[:2]] == ["--stage smoke"] * 2
+    assert told[-1] == "--register: is about all results; leave launcher.part out"
 
 
 # ------------------------------------------------------------------------- typed tuning, and smoke
@@ -261,14 +263,10 @@ def test_a_smoke_test_trains_a_few_steps_of_each_variant_and_judges_nothing(trai
     configs = [read_saved(path).resolved for path in folder.glob("*/config.yaml")]
     assert {config["trainer"]["steps"] for config in configs} == {3}
     assert {config["optimizer"]["lr"] for config in configs} == {1e-3}
-    path, findings = write_report([folder])
-    table = path.with_name("table.md").read_text()
-    assert table.startswith("# Smoke test of mine, which is not a result: 3 steps of each variant")
-    assert findings.every == {}
-    assert "nothing is compared" in table
     on_machine(".", "seed=0,1,2", text=QUESTION)
-    with pytest.raises(ConfigError, match="such runs are not compared"):
-        write_report([STUDY, folder])
+    for folders in ([folder], [STUDY, folder]):
+        with pytest.raises(ConfigError, match="sweep-mine-smoke.json: is of a smoke test"):
+            write_report(folders)
 
 
 def test_a_smoke_test_leaves_out_horizons_and_branches(tmp_path, monkeypatch):

@@ -33,6 +33,9 @@ from transformer_norms.storage.reading import is_there, read_text
 from transformer_norms.sweep.planning import Job
 from transformer_norms.sweep.question import Request
 
+# Fields of a record that are those of its question.
+_SAME = ("question", "axes", "baseline", "margin", "contrasts", "names")
+
 
 class RecordFile:
     """sweep-NAME.json in the folder of a study, or the record of a part, for the commands of one
@@ -117,19 +120,14 @@ class RecordFile:
         until_decided = question.until_decided
         record = SweepRecord(
             name=self.request.name,
-            question=question.question,
-            axes=question.axes,
-            baseline=question.baseline,
+            **{key: getattr(question, key) for key in _SAME},
             tune=question.tune.grid,
             tune_seeds=question.tune.seed,
             refine=question.tune.refine,
             seeds=question.first_seeds,
             most=question.most_seeds if until_decided else None,
-            margin=question.margin,
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
-            contrasts=question.contrasts,
-            names=question.names,
             asked=Asked(question.variants, [] if until_decided else question.first_seeds),
             unbegun=[job.run.folder for job in unbegun],
         )

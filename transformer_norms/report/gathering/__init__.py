@@ -86,6 +86,9 @@ def _study_of(
     names: Values | None,
 ) -> Study:  # fmt: skip
     records = list(sources.records.values())
+    for path, record in sources.records.items():
+        if record.name.endswith("-smoke") and not record.baseline:
+            raise ConfigError(f"{path}: is of a smoke test, whose few steps are not results")
     _check_one_question(sources.records, margin)
     planned = [run for path in sources.records for run in planned_runs(sources, path)]
     axes = records[0].axes if records else []
