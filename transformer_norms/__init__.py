@@ -1,7 +1,7 @@
 """A Transformer whose block is assembled from config choices, to compare norms and placements.
 
-Block and RMSNorm are modules. `compose` makes a config and `build_model` its model. `train` writes a
-run; `load`, `sample` and `generate` use it. `runs` lists runs, and `compare` reports them. For a
+Block and RMSNorm are modules. `compose` makes a config, and `build_model` its model. `train` writes
+a run; `load`, `sample` and `generate` read it. `runs` lists runs, and `compare` reports them. For a
 training loop of your own: prepare_tokens, build_batches, build_optimizers, build_schedulers.
 """
 

@@ -178,8 +178,7 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
 
 
 def _run_sweep(hydras: Sequence[str], overrides: Sequence[str], only: str) -> int:
-    """Runs a sweep, or `only` a stage, with a launcher or a sweeper of Hydra's where the words
-    in `hydras` say so."""
+    """Runs a sweep, or `only` a stage, with what the words in `hydras` say of Hydra's."""
     if hydras:
         hydra_config(hydras)  # a wrong word is answered before anything is planned
     if any(text.startswith("hydra/sweeper=") for text in hydras):

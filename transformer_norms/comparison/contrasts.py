@@ -89,10 +89,8 @@ def find_contrast(text: str, variants: Mapping[str, Values]) -> Contrast:
             for (sign, words), own in zip(terms, members, strict=True):
                 matched = all([*one.values()] == [*own.values()] for one in members)
                 if len(own) > 1 and not (matched and len({*own.values()}) == len(own)):
-                    named = (
-                        f"{' '.join(words)!r} names {len(own)} variants, {listed([*own], _LISTED)}"
-                    )
-                    raise ConfigError(f"{named}; add words")
+                    named = f"{len(own)} variants, {listed([*own], _LISTED)}"
+                    raise ConfigError(f"{' '.join(words)!r} names {named}; add words")
                 for name in own:
                     coefficients[name] = coefficients.get(name, 0.0) + sign * weight / len(own)
         used = {name: c for name, c in coefficients.items() if abs(c) > 1e-12}

@@ -110,10 +110,8 @@ class SlurmSettings:
     @property
     def pool(self) -> PoolSettings:
         """The settings of the pool that each job runs."""
-        return PoolSettings(
-            workers=self.workers, per_gpu=self.per_gpu, stacked=self.stacked, pools=self.pilots,
-            part=self.part,
-        )  # fmt: skip
+        same = {key: getattr(self, key) for key in ("workers", "per_gpu", "stacked", "part")}
+        return PoolSettings(pools=self.pilots, **same)
 
 
 _READ = ("launcher=", "launcher.", "parallel=")
