@@ -6,20 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.sweep_record import (
-    ORDER,
-    PlannedRun,
-    Tuned,
-    Values,
-    distinct,
-    grouped,
-    label,
-)
+from transformer_norms.comparison.sweep_record import ORDER, PlannedRun, Values, distinct, label
 from transformer_norms.config.chosen_files import check_names
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import HORIZONS, as_typed
@@ -108,11 +100,11 @@ def new_steps(config: Config) -> int:
 
 
 class Jobs:
-    """Makes the jobs of a request, and says what a person should know about them. `tuned` is what
-    tuning chose."""
+    """Makes the jobs of a request, and says what a person should know about them."""
 
     def __init__(self, request: Request) -> None:
-        self.request, self.tuned = request, list[Tuned]()
+        self.request = request
+        self.tuned: list[Any] = []  # a Tuned of each variant
         self.study = Path("runs") / request.study
         self._plans: dict[tuple[str, ...], Any] = {}
         self._plan_of: dict[str, Any] = {}  # the first plan of each identity
@@ -155,14 +147,15 @@ class Jobs:
         if request.part == "none":
             return runs
         number, parts = map(int, request.part.split("/"))
-        units = grouped(runs, lambda run: run[2])
-        if len(units) < parts:
-            units = grouped(runs, lambda run: [run[0] | dict.fromkeys(HORIZONS), run[2]])
-        if len(units) < parts:
-            most = f"{plural(len(units), 'pair')} of a variant and a seed, and so many parts"
+        units = [str(seed) for *_, seed in runs]  # the runs of one unit are in one part
+        if len({*units}) < parts:
+            units = [f"{one | dict.fromkeys(HORIZONS)} {seed}" for one, _, seed in runs]
+        place = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
+        if (count := len(place)) < parts:
+            most = f"{plural(count, 'pair')} of a variant and a seed, and so many parts"
             raise ConfigError(f"launcher.part={request.part}: there are {most} at most")
-        own = (unit for i, unit in enumerate(units) if i * parts // len(units) == number - 1)
-        return [*chain.from_iterable(own)]
+        pairs = zip(runs, units, strict=True)
+        return [run for run, unit in pairs if place[unit] * parts // count == number - 1]
 
     def make(self, stage: Stage, variant: Values, tuned: Values, seed: int) -> Job:
         # Variants that differ in the order of their batches are tuned once, on other orders.
