@@ -144,7 +144,7 @@ def test_a_name_that_no_word_or_two_words_would_have_is_refused_in_one_line(caps
         ({"pst": "Post-LN"}, "names: did you mean 'post'? there is no word 'pst'"),
         ({"pre": "LN", "post": "LN"}, "names: pre and post would have one name, LN"),
         ({"pre": 1}, "names.pre: "),
-        ({"pre": " "}, "names: pre would have an empty name"),
+        ({"pre": " "}, "names: pre has the name"),
         (SHOWN | {"depth=2": "two blocks"}, ""),
     ],
 )
@@ -218,6 +218,9 @@ def test_compare_has_the_table_and_the_figure_of_the_report(monkeypatch):
     named = compare("study", names={"pre": "Pre-LN"}, baseline={"placement": "post"})
     assert [*named.table.index] == ["Pre-LN", "post"]
     assert named.findings.comparisons["Pre-LN"].difference == pytest.approx(0.0187, abs=1e-4)
+    for wrong in ({"margin": -1}, {"contrasts": "post - pst"}):
+        with pytest.raises(ConfigError, match=r"margin -1|did you mean 'post'"):
+            compare("study", **wrong)
 
 
 def test_runs_are_a_list_and_have_a_table_of_numbers():

@@ -179,10 +179,11 @@ def check_names(where: str, names: Mapping[str, str], variants: Iterable[Values]
     for word, name in names.items():
         if word not in words:
             raise ConfigError(f"{where}: {unknown('word', word, words)}")
+        if not (isinstance(name, str) and name.strip()):
+            raise ConfigError(f"{where}: {word} has the name {name!r}; a text is wanted")
         same = [one for one in words if names.get(one, one) == name]
-        if len(same) > 1 or not name.strip():
-            which = f"one name, {name}" if name.strip() else "an empty name"
-            raise ConfigError(f"{where}: {' and '.join(same)} would have {which}")
+        if len(same) > 1:
+            raise ConfigError(f"{where}: {' and '.join(same)} would have one name, {name}")
 
 
 def words_of(key: str, value: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ one question: sweeps over the same axes, and typed runs with their values on the
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ def read_study(
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
+    if margin is not None and not 0 < margin < inf:
+        raise ConfigError(f"--margin {margin}: a number of nats above 0 is wanted")
     if at and at not in BUDGETS:
         raise ConfigError(f"at={at}: {unknown('budget', at, BUDGETS)}")
     sources = Sources(tell)
@@ -70,6 +73,7 @@ def read_study(
     if baseline and not any(variant.baseline for variant in study.variants):
         there = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {there}")
+    contrasts = [contrasts] if isinstance(contrasts, str) else contrasts
     study = _with_contrasts(study, sources, contrasts)
     records = [one for one in sources.records.values() if one.registered]
     every = [(one.name, one.registered) for one in records if one.registered]
