@@ -1,10 +1,8 @@
 """A Transformer whose block is assembled from config choices, to compare norms and placements.
 
-from transformer_norms import Block, RMSNorm, compose, build_model, train, load, sample
-from transformer_norms import runs, compare
-
-For a training loop of your own there are prepare_tokens, build_batches, build_optimizers and
-build_schedulers.
+Block and RMSNorm are modules. `compose` makes a config, and `build_model` its model. `train` writes
+a run; `load`, `sample` and `generate` read it. `runs` lists runs, and `compare` reports them. For a
+training loop of your own: prepare_tokens, build_batches, build_optimizers, build_schedulers.
 """
 
 TYPE_CHECKING = False  # of typing, whose import takes longer than all of this

@@ -126,10 +126,10 @@ def _run(arguments: Sequence[str]) -> int:
 
         print_line(register(overrides))
         return 0
+    if typed.stage and (not many or any(text.startswith("hydra/sweeper=") for text in hydras)):
+        raise ConfigError(f"{STAGE} {typed.stage}: is about a sweep; type sweep=NAME or -m")
     if many:
         return _run_sweep(hydras, overrides, typed.stage or "")
-    if typed.stage:
-        raise ConfigError(f"{STAGE} {typed.stage}: is about a sweep; type sweep=NAME or -m")
     summary = _train(typed.overrides)
     answer = {
         "run": os.path.relpath(summary["folder"]),
@@ -178,13 +178,10 @@ def _print_power(overrides: Sequence[str], many: bool) -> int:
 
 
 def _run_sweep(hydras: Sequence[str], overrides: Sequence[str], only: str) -> int:
-    """Runs a sweep, or `only` a stage, with a launcher or a sweeper of Hydra's where the words
-    in `hydras` say so."""
+    """Runs a sweep, or `only` a stage, with what the words in `hydras` say of Hydra's."""
     if hydras:
         hydra_config(hydras)  # a wrong word is answered before anything is planned
     if any(text.startswith("hydra/sweeper=") for text in hydras):
-        if only:
-            raise ConfigError(f"{STAGE} {only}: a sweeper of Hydra's has no stages")
         return run_search(hydras, overrides, _train_for_loss)
     from transformer_norms.sweep.drive import run_sweep
 

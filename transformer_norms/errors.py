@@ -53,17 +53,16 @@ class LostRank(RuntimeError):
 def missing_package(error: BaseException) -> ConfigError | None:
     """Returns what to type where an optional package is not installed: the extra that brings it, as
     the metadata of this package says. None for any other error."""
-    if not isinstance(error, ModuleNotFoundError):
-        return None
-    name, extras = (error.name or "").partition(".")[0], set[str]()
-    with suppress(metadata.PackageNotFoundError):  # a clone that is on the path, and not installed
-        for text in metadata.requires("transformer-norms") or ():
-            of_extra = re.match(r"([\w-]+).*; extra == '(\w+)'", text)
-            if of_extra and of_extra[1].replace("-", "_") == name:
-                extras.add(of_extra[2])
-    extra = min(extras - {"all"} or extras, default=None)
-    line = f"{name} is not installed; type pip install 'transformer-norms[{extra}]'"
-    return ConfigError(line) if extra else None
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        needs: list[str] = []
+        with suppress(metadata.PackageNotFoundError):  # a clone that is on the path
+            needs += metadata.requires("transformer-norms") or ()
+        lines = "\n".join(need.replace("-", "_") for need in needs)
+        if extras := re.findall(rf"^{error.name}\b.*; extra == '(\w+)'", lines, re.MULTILINE):
+            extra = min(extras, key=lambda extra: (extra == "all", extra))
+            line = f"{error.name} is not installed; type pip install 'transformer-norms[{extra}]'"
+            return ConfigError(line)
+    return None
 
 
 def describe_error(error: BaseException) -> str:

@@ -214,3 +214,9 @@ def csv_table(rows: Sequence[Sequence[Any]]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([spreadsheet_cell(value) for value in row] for row in rows)
     return text.getvalue().encode()
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: the first of many names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

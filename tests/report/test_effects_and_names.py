@@ -106,13 +106,13 @@ SHOWN = {"rmsnorm": "RMSNorm", "pre": "Pre-LN", "post": "Post-LN"}
 
 def test_names_are_shown_and_identities_contrasts_and_csv_keep_their_words(capsys):
     factorial(names={**SHOWN, "sandwich": "not asked for now"}, contrasts=["post - pre"])
-    own_names = write_report([Path("study")])[1].study.own_names
+    variants = write_report([Path("study")])[1].study.variants
     before = Path("study/results.csv").read_bytes()
     asked = ["study", "--contrast", "rmsnorm pre - dyt pre", "--names", "dyt=DyT $t$", "pre=Pre_LN"]
     assert main(asked) == 0
     assert Path("study/results.csv").read_bytes() == before
     assert "rmsnorm pre" in {row["variant"] for row in csv.DictReader(before.decode().splitlines())}
-    assert own_names["RMSNorm Pre-LN"] == "rmsnorm pre"
+    assert {v.name: v.words for v in variants}["RMSNorm Pre-LN"] == "rmsnorm pre"
     for name, words in (("table.md", "RMSNorm Pre_LN"), ("table.tex", r"RMSNorm Pre\_LN"),
                         ("table-seeds.tex", r"DyT \$t\$ Post-LN")):  # fmt: skip
         text = Path("study", name).read_text()
@@ -144,6 +144,7 @@ def test_a_name_that_no_word_or_two_words_would_have_is_refused_in_one_line(caps
         ({"pst": "Post-LN"}, "names: did you mean 'post'? there is no word 'pst'"),
         ({"pre": "LN", "post": "LN"}, "names: pre and post would have one name, LN"),
         ({"pre": 1}, "names.pre: "),
+        ({"pre": " "}, "names: pre has the name"),
         (SHOWN | {"depth=2": "two blocks"}, ""),
     ],
 )
@@ -217,6 +218,9 @@ def test_compare_has_the_table_and_the_figure_of_the_report(monkeypatch):
     named = compare("study", names={"pre": "Pre-LN"}, baseline={"placement": "post"})
     assert [*named.table.index] == ["Pre-LN", "post"]
     assert named.findings.comparisons["Pre-LN"].difference == pytest.approx(0.0187, abs=1e-4)
+    for wrong in ({"margin": -1}, {"contrasts": "post - pst"}):
+        with pytest.raises(ConfigError, match=r"margin -1|did you mean 'post'"):
+            compare("study", **wrong)
 
 
 def test_runs_are_a_list_and_have_a_table_of_numbers():

@@ -10,7 +10,6 @@ import pytest
 from own_folder import own_folder  # noqa: F401
 from run_folders import config_of, edit, make_run
 
-from transformer_norms import ConfigError, runs
 from transformer_norms.commands.runs import main
 
 LOSSES = {"pre": 2.30, "post": 2.41, "sandwich": 2.28}
@@ -145,25 +144,11 @@ def test_runs_that_must_not_be_compared_say_why_not(study, capsys):
     assert "4 runs fit, and one is wanted" in capsys.readouterr().err
 
 
-def test_runs_as_flat_rows_are_a_table_of_pandas(study):
-    rows = runs("main", flat=True)
-    assert not [v for row in rows for v in row.values() if isinstance(v, (dict, list, tuple, set))]
-    pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame(rows)
-    means = table.groupby("config.choices.placement")["summary.val_loss"].mean()
-    assert means.to_dict() == pytest.approx({**LOSSES, "pre": (2.30 + 2.35) / 2})
-    assert table["config.model.depth"].dtype == "int64"
-    assert json.loads(table["config.optimizer.betas"][0]) == [0.9, 0.99]
-    assert set(table["folder"]) == {str(study[name]) for name in (*LOSSES, "second")}
-    with pytest.raises(ConfigError, match="nope"):
-        runs("nope")
-
-
 @pytest.mark.nightly
 def test_a_list_of_runs_imports_no_torch(study):
     code = (
         "import sys; from transformer_norms.commands.runs import main; main(['main']); "
-        "from transformer_norms import runs; runs('main', flat=True); print('torch' in sys.modules)"
+        "from transformer_norms import runs; runs('main'); print('torch' in sys.modules)"
     )
     package = Path(__file__).parents[2]
     said = subprocess.run(

@@ -47,15 +47,15 @@ CONTENTS = {
 }
 ENTRIES = {
     "runs": lambda run: runs("study"),
-    "flat": lambda run: runs("study", flat=True),
+    "frame": lambda run: runs("study").frame(),
     "load": load,
     "tokenizer": tokenizer,
     "config": lambda run: compose([f"config={run}/config.yaml"]),
     "metrics": lambda run: SavedRun(run).metrics(),
 }
 READS = {
-    "summary.json": ["runs", "flat", "metrics"],
-    "config.yaml": ["runs", "flat", "config", "load"],
+    "summary.json": ["runs", "frame", "metrics"],
+    "config.yaml": ["runs", "frame", "config", "load"],
     "metrics.jsonl": ["runs", "metrics"],
     "tokenizer.json": ["tokenizer"],
 }

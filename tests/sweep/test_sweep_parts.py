@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_parts_are_all_of_the_results_once_with_whole_seeds_and_horizons(seeds, 
     asked = Question("", {}, together=every, seeds=[*range(seeds)])
     request = Request("mine", asked, named=True)
     for parts in range(1, seeds * variants + 1):
-        cut = [Jobs(request, f"{k}/{parts}").results() for k in range(1, parts + 1)]
+        cut = [Jobs(replace(request, part=f"{k}/{parts}")).results() for k in range(1, parts + 1)]
         listed = [(seed, *one.items()) for part in cut for one, _, seed in part]
         whole = [(seed, *one.items()) for seed in range(seeds) for one in every]
         assert sorted(listed) == sorted(whole)
@@ -86,7 +87,7 @@ def test_parts_are_all_of_the_results_once_with_whole_seeds_and_horizons(seeds, 
         assert max(sizes) - min(sizes) <= 1
         assert sum(sizes) == len(set.union(*keys))  # none is in two parts
     with pytest.raises(ConfigError, match=f"there are {seeds * variants} pairs? of a variant"):
-        Jobs(request, f"1/{seeds * variants + 1}").results()
+        Jobs(replace(request, part=f"1/{seeds * variants + 1}")).results()
 
 
 # ------------------------------------------------------- parts, and what one machine would train
@@ -154,7 +155,7 @@ def test_seeds_are_added_until_it_is_decided_where_parts_are_joined(trainings, c
     for k in (1, 2):
         on_machine(f"m{k}", f"launcher.part={k}/2", text=text)
     assert len(trainings.folders) == 2 * 3
-    assert "the command without launcher.part adds seeds" in capsys.readouterr().err
+    assert "type the command without launcher.part" in capsys.readouterr().err
     study = join("m1", "m2")
     on_machine("joined", text=text)
     assert sorted(trainings.folders) == trained
@@ -208,7 +209,7 @@ def test_a_part_needs_the_tuning_of_its_own_settings(trainings):
     on_machine("tuning", text=QUESTION + TUNE, only="tune")
     record = Path("tuning", RECORD)
     for typed in ("data.documents=500", "norm=rmsnorm,derf", "optimizer.lr=1e-3,3e-3"):
-        with pytest.raises(ConfigError, match="has not tuned these variants with these settings"):
+        with pytest.raises(ConfigError, match="has not tuned these variants with this data"):
             on_machine(
                 "m1", "launcher.part=1/2", "seed=0,1", typed, text=QUESTION + TUNE, record=record
             )
@@ -219,8 +220,10 @@ def test_a_stage_is_for_a_sweep(capsys):
     assert cli.main(["norm=rmsnorm", "--stage", "smoke"]) == 2
     assert cli.main(["-m", "seed=0,1", "hydra/sweeper=basic", "--stage", "smoke"]) == 2
     assert cli.main(["sweep=quick", "--stage", "tune", "--power"]) == 2
+    assert cli.main(["sweep=quick", "launcher.part=1/2", "--register"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in told[:2]] == ["--stage smoke"] * 2
+    assert told[-1] == "--register: is about all results; leave launcher.part out"
 
 
 # ------------------------------------------------------------------------- typed tuning, and smoke
@@ -260,14 +263,10 @@ def test_a_smoke_test_trains_a_few_steps_of_each_variant_and_judges_nothing(trai
     configs = [read_saved(path).resolved for path in folder.glob("*/config.yaml")]
     assert {config["trainer"]["steps"] for config in configs} == {3}
     assert {config["optimizer"]["lr"] for config in configs} == {1e-3}
-    path, findings = write_report([folder])
-    table = path.with_name("table.md").read_text()
-    assert table.startswith("# Smoke test of mine, which is not a result: 3 steps of each variant")
-    assert findings.every == {}
-    assert "nothing is compared" in table
     on_machine(".", "seed=0,1,2", text=QUESTION)
-    with pytest.raises(ConfigError, match="such runs are not compared"):
-        write_report([STUDY, folder])
+    for folders in ([folder], [STUDY, folder]):
+        with pytest.raises(ConfigError, match="sweep-mine-smoke.json: is of a smoke test"):
+            write_report(folders)
 
 
 def test_a_smoke_test_leaves_out_horizons_and_branches(tmp_path, monkeypatch):

@@ -8,10 +8,9 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.storage.files import storage
 
 _EPILOG = """
-MODEL is a folder with config.json, model.safetensors and tokenizer.json. One of
-Hugging Face's hub is downloaded by
+MODEL is a folder with config.json, model.safetensors and tokenizer.json. Training
+goes on from its weights, at step 0 and with a new optimizer:
   hf download openai-community/gpt2 --local-dir gpt2
-Then training goes on from its weights, at step 0 and with a new optimizer:
   transformer-norms import gpt2 ours
   transformer-norms train continue_from=ours data=text data.paths=mine.txt
 
@@ -33,22 +32,19 @@ def _import(typed: Namespace) -> int:
     source, out = typed.model, typed.out
     if out.exists():
         raise ConfigError(f"{out}: is there already; name a new folder")
-    if not source.is_dir():
-        raise ConfigError(
-            f"{source}: there is no such folder; hf download NAME --local-dir FOLDER fetches a "
-            "model from Hugging Face's hub"
-        )
     from transformer_norms.analysis.trained import subjects
     from transformer_norms.analysis.trained.tuned_models import CHECKPOINT_RATE
     from transformer_norms.config.compose import recompose
     from transformer_norms.training.settings import GROUPS
 
     if not subjects.is_checkpoint(source):
-        raise ConfigError(f"{source}: transformers did not write it; config.json is missing")
+        lacks = "transformers did not write it; config.json is missing" * source.is_dir()
+        lacks = lacks or "there is no such folder"
+        raise ConfigError(f"{source}: {lacks}; hf download NAME --local-dir FOLDER fetches a model")
     model = subjects.load_model(source)
+    keys = ["trainer.device=auto", "schedule.warmup=0.05", f"optimizer.lr={CHECKPOINT_RATE:g}"]
     # The factors of a start are not those of weights that are trained.
-    rates = [f"optimizer.lr={CHECKPOINT_RATE:g}", *(f"optimizer.lr_factor.{g}=1" for g in GROUPS)]
-    config = recompose(model.config, ["trainer.device=auto", "schedule.warmup=0.05", *rates])
+    config = recompose(model.config, [*keys, *(f"optimizer.lr_factor.{g}=1" for g in GROUPS)])
     with storage(out):
         subjects.save_changed(out, model, config, source, "import")
     parameters = sum(parameter.numel() for parameter in model.parameters())

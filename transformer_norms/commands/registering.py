@@ -28,7 +28,9 @@ def register(arguments: Sequence[str]) -> str:
     ConfigError where a job cannot be run, or where the file is there and differs."""
     if not (request := read_request(arguments)).named:
         raise ConfigError("--register: is about the question of a file; type sweep=NAME")
-    jobs = plan_sweep(arguments)[1]  # refuses a job that cannot be run
+    planner, jobs = plan_sweep(arguments)  # refuses a job that cannot be run
+    if planner.request.part != "none":
+        raise ConfigError("--register: is about all results; leave launcher.part out")
     firsts = distinct([job.run for job in jobs], lambda run: run.variant)
     terms = [*request.question.terms, *(f"run {run} {run.identity}" for run in firsts)]
     path = path_of_registration(request.study)

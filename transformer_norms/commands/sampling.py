@@ -32,7 +32,7 @@ def generate(
     """
     check_options(tokens, temperature, top_k, top_p, seed)
     generator, device = torch.Generator().manual_seed(seed), model.embedding.weight.device
-    seen = prompt[-model.context :].tolist()
+    seen = torch.as_tensor(prompt)[-model.context :].tolist()
     cache, unread = model.new_cache(), seen
     for _ in range(tokens):
         if cache[0].length + len(unread) > model.context:

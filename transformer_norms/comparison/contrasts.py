@@ -15,7 +15,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, groupby
 
@@ -23,7 +23,7 @@ from transformer_norms.comparison.statistics import finite
 from transformer_norms.comparison.sweep_record import Values, words_of
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import suggestion, unknown
-from transformer_norms.text_tables import printable
+from transformer_norms.text_tables import listed, printable
 
 LONGEST = 400  # characters
 _OPERATORS = {"(": "(", ")": ")", "-": "-", "under": "@", "over": "|"}  # as Python has them
@@ -89,8 +89,8 @@ def find_contrast(text: str, variants: Mapping[str, Values]) -> Contrast:
             for (sign, words), own in zip(terms, members, strict=True):
                 matched = all([*one.values()] == [*own.values()] for one in members)
                 if len(own) > 1 and not (matched and len({*own.values()}) == len(own)):
-                    named = f"{' '.join(words)!r} names {len(own)} variants, {_listed([*own])}"
-                    raise ConfigError(f"{named}; add words")
+                    named = f"{len(own)} variants, {listed([*own], _LISTED)}"
+                    raise ConfigError(f"{' '.join(words)!r} names {named}; add words")
                 for name in own:
                     coefficients[name] = coefficients.get(name, 0.0) + sign * weight / len(own)
         used = {name: c for name, c in coefficients.items() if abs(c) > 1e-12}
@@ -211,9 +211,4 @@ def _variants(
     every = {word for each in known.values() for word in chain(*each)}
     strange = [word for word in words if word not in every]
     near = suggestion(strange[0], single) if strange else suggestion(" ".join(words), known)
-    raise ConfigError(f"{near}{term} names no variant; there are {_listed([*variants])}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    raise ConfigError(f"{near}{term} names no variant; there are {listed([*variants], _LISTED)}")

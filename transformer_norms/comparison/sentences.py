@@ -191,9 +191,3 @@ def _range_text(price: Price) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 seed`, `2 seeds`."""
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def listed(names: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`: the first of many names."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

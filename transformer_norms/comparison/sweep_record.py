@@ -2,7 +2,6 @@
 noticed. A command that trains a part of the results has a record for this part."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
@@ -175,13 +174,15 @@ def label(variant: Mapping[str, Any], names: Mapping[str, str] = {}) -> str:
 
 
 def check_names(where: str, names: Mapping[str, str], variants: Iterable[Values]) -> None:
-    """Raises ConfigError if a word is in no label, or if two words would have one name."""
+    """Raises ConfigError if a word is in no label, if its name is empty or another word's."""
     words = dict.fromkeys(words_of(*pair)[0] for values in variants for pair in values.items())
-    for word in (word for word in names if word not in words):
-        raise ConfigError(f"{where}: {unknown('word', word, words)}")
-    for name, count in Counter(names.get(word, word) for word in words).items():
-        if count > 1:
-            same = [word for word in words if names.get(word, word) == name]
+    for word, name in names.items():
+        if word not in words:
+            raise ConfigError(f"{where}: {unknown('word', word, words)}")
+        if not (isinstance(name, str) and name.strip()):
+            raise ConfigError(f"{where}: {word} has the name {name!r}; a text is wanted")
+        same = [one for one in words if names.get(one, one) == name]
+        if len(same) > 1:
             raise ConfigError(f"{where}: {' and '.join(same)} would have one name, {name}")
 
 

@@ -35,9 +35,8 @@ Gigabytes = Annotated[Number, Field(gt=0, le=1e6)]
 
 
 def _check_part(text: str) -> str:
-    number, _, parts = text.partition("/")
-    numbers = re.fullmatch(r"[1-9]\d{0,3}/[1-9]\d{0,3}", text)
-    if text != "none" and not (numbers and int(number) <= int(parts)):
+    numbers = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+    if text != "none" and not (numbers and int(numbers[1]) <= int(numbers[2])):
         raise ValueError("it should be K/N, such as 3/8 for the third of eight parts, or none")
     return text
 
@@ -111,10 +110,8 @@ class SlurmSettings:
     @property
     def pool(self) -> PoolSettings:
         """The settings of the pool that each job runs."""
-        return PoolSettings(
-            workers=self.workers, per_gpu=self.per_gpu, stacked=self.stacked, pools=self.pilots,
-            part=self.part,
-        )  # fmt: skip
+        same = {key: getattr(self, key) for key in ("workers", "per_gpu", "stacked", "part")}
+        return PoolSettings(pools=self.pilots, **same)
 
 
 _READ = ("launcher=", "launcher.", "parallel=")

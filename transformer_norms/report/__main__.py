@@ -3,7 +3,6 @@
 import json
 import sys
 from argparse import Namespace
-from math import isfinite
 
 from transformer_norms.commands.terminal import PROGRAM, Parser, command, typed_path
 from transformer_norms.config.finding import find_study
@@ -61,8 +60,6 @@ def make_parser() -> Parser:
 
 
 def _report(typed: Namespace) -> int:
-    if typed.margin is not None and not (isfinite(typed.margin) and typed.margin > 0):
-        raise ConfigError(f"--margin {typed.margin}: a number of nats above 0 is wanted")
     sheet, names = typed_sheet(typed), dict(map(_read_name, typed.names))
     baseline = typed.baseline
     if baseline is not None:

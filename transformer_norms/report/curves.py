@@ -22,6 +22,7 @@ _ALONE = 5.2  # inches of width of a single panel
 _FAR = 12  # times the distance of the median from the best: what lies beyond is at the edge
 _NGRAM_ROOM = 30  # points of width of an n-gram's name
 _SETTLED = 0.4  # the share of training after which losses are in view
+_FURTHER = ("seconds", "step")  # of a row of metrics, where it is known
 _ENOUGH = 3  # evaluations of a run whose validation loss makes a curve
 
 
@@ -94,11 +95,7 @@ def _loss_curve(rows: Rows, key: str, most: int | None) -> Curve | None:
     """The loss `key` of the rows in which it is finite. More than `most` rows become as many means
     of neighbours. None if there is no such row."""
     points = [
-        (
-            row["tokens"],
-            row[key],
-            *(row[x] if finite(row.get(x)) else nan for x in ("seconds", "step")),
-        )
+        (row["tokens"], row[key], *(row[x] if finite(row.get(x)) else nan for x in _FURTHER))
         for row in rows
         if finite(row.get("tokens")) and finite(row.get(key))
     ]

@@ -8,13 +8,12 @@ from itertools import combinations
 from typing import Any
 
 from transformer_norms.comparison.contrasts import Contrast
-from transformer_norms.comparison.sentences import listed
 from transformer_norms.comparison.sweep_record import grouped
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.study import Study, Variant
 from transformer_norms.run.reader import SavedRun
-from transformer_norms.text_tables import shorten
+from transformer_norms.text_tables import listed, shorten
 from transformer_norms.training.measures import FACTOR, Start, differing_numbers
 
 # Two runs must share these for their losses to be compared: key or group of keys -> its name.

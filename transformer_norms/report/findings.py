@@ -88,7 +88,7 @@ class Findings:
             "study": member.folder.parent.name,
             "run": member.folder.name,
             "stage": member.stage,
-            "variant": study.own_names[variant.name] if variant else "",
+            "variant": variant.words if variant else "",
             **{axis: member.variant.get(axis) for axis in study.axes},
             **{key: member.tuned.get(key) for key in study.tune},
         }

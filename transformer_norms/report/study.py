@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from transformer_norms.comparison.contrasts import Contrast
 from transformer_norms.comparison.statistics import finite
-from transformer_norms.comparison.sweep_record import ORDER, Tuned, Values, grouped, names_of
+from transformer_norms.comparison.sweep_record import ORDER, Tuned, Values, grouped
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.overrides import HORIZONS
 from transformer_norms.errors import ConfigError
@@ -59,7 +59,8 @@ def ended_runs(members: Iterable[StudyRun]) -> list[SavedRun]:
 @dataclass(frozen=True)
 class Variant:
     """`baseline` is the name of the variant to compare with: the variant's own name if it is a
-    baseline, None if nothing is compared. `tuned` is what tuning chose."""
+    baseline, None if nothing is compared. `tuned` is what tuning chose. `words` is the name without
+    those that are typed for readers."""
 
     name: str
     values: Values
@@ -67,6 +68,7 @@ class Variant:
     trials: list[StudyRun] = field(default_factory=list)
     baseline: str | None = None
     tuned: Tuned | None = None
+    words: str = ""
 
     @property
     def kind(self) -> Values:
@@ -158,12 +160,6 @@ class Study:
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
-
-    @cached_property
-    def own_names(self) -> dict[str, str]:
-        """The name of each variant in the words of its label, by the name that is shown."""
-        own = names_of([variant.values for variant in self.variants])
-        return dict(zip((variant.name for variant in self.variants), own, strict=True))
 
     @cached_property
     def asked(self) -> dict[str, Contrast]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.progress import Live, Tell, tell_nobody, track
-from transformer_norms.report.charts.panels import check_panels, panel_files, panels
+from transformer_norms.report.charts.panels import chosen_panels, panel_files
 from transformer_norms.report.curves import draw_curves
 from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings, findings
@@ -50,7 +50,7 @@ def write_report(
         rows, damaged = read_rows(track(live, "reading curves {:.0f}/{:.0f}", runs))
         study = replace(study, damaged=[*study.damaged, *damaged])
         results = findings(study)
-        check_panels(wanted, results, rows)
+        chosen_panels(wanted, results, rows)  # before anything is written
         files = _report_files(results, rows, live)
         folder = study.home if out is None else Path(out)
         write_files(folder, files)
@@ -80,9 +80,9 @@ def write_figures(
     all files. A file that would not change is not touched."""
     rows, _ = read_rows(findings.study.results)
     files: dict[str, bytes] = {}
-    chosen = [one for one in panels(findings, rows) if one.name in (sheet.panels or [one.name])]
+    wanted = chosen_panels(sheet.panels, findings, rows)
     with drawn_with(TEXT, sheet.settings()):
-        for panel in track(tell, "drawing figures {:.0f}/{:.0f}", chosen):
+        for panel in track(tell, "drawing figures {:.0f}/{:.0f}", wanted):
             files |= panel_files(panel, sheet)
     return write_files(Path(folder), files, "--figures")
 

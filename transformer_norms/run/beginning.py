@@ -22,7 +22,6 @@ from transformer_norms.run.metrics import LONGEST
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import ELSEWHERE, Data, Summary, read_summary
 from transformer_norms.storage.files import write_bytes, write_json
-from transformer_norms.storage.manifest import DamagedError
 from transformer_norms.storage.reading import read_bytes
 from transformer_norms.training.causality import pass_warnings
 from transformer_norms.training.measures import Start
@@ -102,17 +101,15 @@ def model_of(plan: Plan, tokens: Tokens, ranks: Ranks) -> Transformer:
     shard = sharder(plan.config.parallel.type, plan.config.trainer.device, ranks)
     model = build_model(plan.config, tokens.vocab_size, shard)
     if plan.weights is not None:
-        folder = plan.weights.path.parents[1]
-        if tokenizer(folder).save() != tokens.tokenizer.save():
-            raise ConfigError(
-                f"continue_from={path_text(folder)}: its weights are for another tokenizer; "
-                f"type tokenizer=file tokenizer.path={path_text(folder)}"
-            )
+        text = path_text(folder := plan.weights.path.parents[1])
         try:
+            if tokenizer(folder).save() != tokens.tokenizer.save():
+                way = f"type tokenizer=file tokenizer.path={text}"
+                raise ConfigError(f"its weights are for another tokenizer; {way}")
             with plan.weights.open("model") as weights:
                 load_weights(model, weights)
-        except DamagedError as error:
-            raise ConfigError(f"continue_from={path_text(folder)}: {error}") from None
+        except ValueError as error:
+            raise ConfigError(f"continue_from={text}: {error}") from None
     return model
 
 

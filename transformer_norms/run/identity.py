@@ -129,11 +129,9 @@ def kind_of_kernels(config: Config) -> dict[str, Any]:
 def model_settings(config: Config) -> dict[str, Any]:
     """Returns the settings on which the function of a model's weights depends. The context is not
     among them, and neither is dropout."""
-    values = plain(config)
-    values["placement"] = _respell(values["placement"])
-    for key in ("context", "dropout"):
-        del values["model"][key]
-    return {key: values[key] for key in _OF_A_MODEL}
+    values = result_settings(config, {})
+    del values["model"]["context"], values["model"]["dropout"]
+    return {key: values[key] for key in _OF_A_MODEL if key in values}
 
 
 def settings_without_seeds(config: Resolved, data_identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,9 +67,10 @@ class Plan:
         self.warnings: list[str] = []  # for the record of the run
         check_metrics_size(config)
         self.origin_identity = ""
-        self.origin: Path | None = None  # the run that this one continues
-        self.weights: checkpoint.Checkpoint | None = None  # what it begins from, at step 0
-        self.continued_from: str | None = None  # the name of either
+        # The run that this one continues, or the weights that it begins from; and their name.
+        self.origin: Path | None = None
+        self.weights: checkpoint.Checkpoint | None = None
+        self.continued_from: str | None = None
         if config.continue_from != "none":
             folder = real_path(Path(config.continue_from))
             self.continued_from = folder.name

@@ -138,67 +138,36 @@ class SavedRun:
 
 
 class Runs(list[Row]):
-    """The rows of `runs`. `place` is where they were read, and `saved` has the runs themselves."""
+    """The rows of `runs`. `saved` has the runs themselves, and `place` is where they lie."""
 
-    def __init__(self, rows: Iterable[Row], place: Path, saved: Sequence[SavedRun]) -> None:
-        super().__init__(rows)
+    def __init__(self, place: Path, saved: Sequence[SavedRun]) -> None:
         self.place, self.saved = place, saved
+        for run in saved:
+            row = {"folder": run.folder, "config": run.config, "summary": run.summary.values()}
+            self.append({**row, "metrics": run.metrics()})
 
     def frame(self) -> "DataFrame":
         """Returns a table with a row for each run: study, name, the keys in which the runs differ,
         status and final losses in nats per token, and then all keys of config and summary. A
         choice has the name of its axis, `norm`, and another key is dotted, `model.depth`."""
         table = run_table(self.saved)
-        keys = differing_keys(table) if self.saved else []
-        rest = [key for key in table if not key.startswith(CHOSEN)]
-        order = dict.fromkeys(["study", "name", *keys, "status", "val_loss", "test_loss", *rest])
-        return table[[key for key in order if key in table]].infer_objects()
+        first = ["study", "name", *differing_keys(table), "status", "val_loss", "test_loss"]
+        order = dict.fromkeys([*(key for key in first if key in table), *table])
+        return table[[key for key in order if not key.startswith(CHOSEN)]].infer_objects()
 
     def __repr__(self) -> str:
         counts = Counter(run.summary.status for run in self.saved)
         return f"Runs({self.place}: {', '.join(f'{n} {word}' for word, n in counts.items())})"
 
 
-def runs(folder: str | Path, flat: bool = False) -> Runs:
+def runs(folder: str | Path) -> Runs:
     """Returns every run below a folder, or in the study of that name, as {folder, config, summary,
     metrics}, in a list with a `frame()`. Of runs with one identity in one study only the newest
-    attempt is listed.
-
-    With `flat`, a run is one row of plain values: folder, and the resolved config and the summary
-    under dotted names such as `config.model.depth` and `summary.val_loss`. A list is its JSON text.
-    The metrics, which have many rows, and the hashes of the code are left out. Raises
-    ConfigError if there is no such folder, or if a run in it is damaged.
+    attempt is listed. Raises ConfigError if there is no such folder, or if a run is damaged.
     """
     place = find_study(folder)
     place = place if place.is_dir() else place.parent
-    found = newest_attempts(SavedRun(one) for one in run_folders(place))
-    if flat:
-        return Runs(map(_flat_row, found), place, found)
-    rows = (
-        {
-            "folder": run.folder,
-            "config": run.config,
-            "summary": run.summary.values(),
-            "metrics": run.metrics(),
-        }
-        for run in found
-    )
-    return Runs(rows, place, found)
-
-
-def _flat_row(run: SavedRun) -> Row:
-    """Returns a run as dotted names with numbers, words, bools or None."""
-    config = {key: value for key, value in run.config.items() if key != "chosen"}
-    summary = {key: value for key, value in run.summary.values().items() if key != "source"}
-    nested = {"config": config, "summary": summary}
-    return {
-        "folder": str(run.folder),
-        **{
-            key: json.dumps(value) if isinstance(value, (list, tuple)) else value
-            for key, value in flatten(nested).items()
-            if value != {}
-        },
-    }
+    return Runs(place, newest_attempts(SavedRun(one) for one in run_folders(place)))
 
 
 def make_table(rows: Sequence[Mapping[str, Any]]) -> "DataFrame":

@@ -1,10 +1,11 @@
 """Locks between processes, on a folder or a file. The kernel drops a lock when its holder dies."""
 
-import hashlib
 import os
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -58,18 +59,15 @@ def take_lock(path: Path) -> Lock | None:
 
 
 def _take_lock_file(path: Path) -> Lock | None:
-    """Locks a file of the temporary folder that belongs to `path`: only for processes of one
-    machine."""
+    """Locks a file in the temporary folder, for `path` and for processes of this machine alone."""
     from filelock import FileLock, Timeout  # torch brings it
 
-    name = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:32]
+    name = uuid.uuid5(uuid.NAMESPACE_URL, os.path.realpath(path))
     lock = FileLock(Path(tempfile.gettempdir(), f"transformer_norms-{name}.lock"))
-    locked = path.lstat()
-    try:
+    with suppress(Timeout):
         lock.acquire(blocking=False)
-    except Timeout:
-        return None
-    return Lock(lock.release, locked)
+        return Lock(lock.release, path.lstat())
+    return None
 
 
 def wait_for_lock(

@@ -42,15 +42,15 @@ def plan_sweep(arguments: Sequence[str], only: str = "") -> tuple[Jobs, list[Job
     """The checked jobs of a command line, or `only` those of a stage, tune or smoke. Raises
     ConfigError or InputError, before anything is written, if one of the jobs cannot be run, and
     Busy if another sweep has the study's record."""
-    part, request = read_launcher(arguments).part, replace(read_request(arguments), only=only)
+    part = read_launcher(arguments).part
+    request = replace(read_request(arguments), only=only, part=part)
     request = smoke_test(request) if only == "smoke" else request
     tunes = bool(request.question.tune.grid)
     if only == "tune" and not (tunes and part == "none"):
         why = f"not with launcher.part={part}, one machine tunes" if tunes else "nothing is tuned"
         raise ConfigError(f"--stage tune: {why}")
-    jobs = Jobs(request, part)
-    first = jobs.first_stage()
-    record = RecordFile(jobs.study, request, part)
+    jobs = Jobs(request)
+    first, record = jobs.first_stage(), RecordFile(jobs.study, request)
     if part != "none":
         jobs.tuned = record.read_tuned(first) if tunes else []
         first = [jobs.make("result", *run) for run in jobs.results()]
@@ -71,9 +71,9 @@ def run_sweep(
         sweep = Sweep(jobs, launcher, mirror.follow)
         sweep.run(first)
         code = AGAIN if sweep.stopped else ConfigError.exit_code if sweep.refused else 0
-        rows, say = sweep.board.rows, sweep.board.say
-        code = end_sweep(sweep.record.path, rows, code, say, sweep.why_no_report)
-        if any(row.began for row in sweep.board.rows):
+        board = sweep.board
+        code = end_sweep(sweep.record.path, board.rows, code, board.say, sweep.why_no_report)
+        if any(row.began for row in board.rows):
             mirror.follow(jobs.study)  # for its report
         if sweep.goes_on:
             launcher.forget_sweep()
@@ -87,7 +87,7 @@ class Sweep:
     def __init__(self, planner: Jobs, launcher: Launcher, follow: Callable[[Path], None]) -> None:
         self.planner, self.launcher = planner, launcher
         self.request, self.question = planner.request, planner.request.question
-        self.record = RecordFile(planner.study, planner.request, planner.part)
+        self.record = RecordFile(planner.study, planner.request)
         self.board = Board(self.request.study, follow)
         self.stopping = Stopping(self.board.say, "the runs stop")
         self.refused = False
@@ -103,14 +103,13 @@ class Sweep:
     @property
     def why_no_report(self) -> str:
         """Says what to do where the command ends without a look at results; empty if it reports."""
-        study, part = self.planner.study, self.planner.part
-        if self.request.only == "tune":
+        only, part, study = self.request.only, self.request.part, self.planner.study
+        if only == "tune":
             return f"tuned: copy {self.record.path} to the same place on each machine of a part"
-        if part != "none":
-            joined = f"copy {study} of all parts into one folder {study}, and report that"
-            more = "; there, the command without launcher.part adds seeds"
-            return f"no report of part {part}: {joined}{more * bool(self.question.until_decided)}"
-        return "smoke test: no report, as these are not results" if self.request.only else ""
+        if only == "smoke":
+            return "smoke test: no report, as these are not results"
+        way = f"copy {study} of all parts into one; there, type the command without launcher.part"
+        return f"no report of part {part}: {way}" if part != "none" else ""
 
     def run(self, first: list[Job]) -> None:
         with self.stopping, self.board:
@@ -123,18 +122,13 @@ class Sweep:
             lines = self.planner.introduction(first) + self.record.warnings(first)
             for line in lines + power_lines(self.question, read_noise(self.planner, first[0])):
                 self.board.say(line)
-            if not self.why_no_report:
-                self.record.looks = earlier_look(self.record, first)
+            judges = not self.why_no_report  # a look at one part would count as one at the study
+            self.record.looks = earlier_look(self.record, first) if judges else []
             self._tune()
-            if self.request.only == "tune":
-                self._write_record()
-            else:
-                self._run("result", self.planner.results())
-            if self.why_no_report:  # one part is not looked at: the study would be judged once more
-                pass
-            elif self.question.until_decided:
+            self._run("result", self.planner.results())
+            if judges and self.question.until_decided:
                 self._add_seeds(self.planner.best)
-            elif found := self._read_findings():  # a look at variants whose results have all ended
+            elif judges and (found := self._read_findings()):  # at variants whose results all ended
                 self._keep(look_at(found.study, verdicts(found.every)))
             if self.goes_on:
                 for job in self.record.jobs:
@@ -144,7 +138,7 @@ class Sweep:
     def _tune(self) -> None:
         """Runs the tuning, if something is tuned here."""
         question = self.question
-        if question.tune.grid and self.planner.part == "none":
+        if question.tune.grid and self.request.part == "none":
             tuner = Tuner(
                 question.tune, question.variants, question.baseline, self._allows, self.board.say
             )

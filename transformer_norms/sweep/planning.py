@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformer_norms.comparison.sentences import plural
-from transformer_norms.comparison.sweep_record import (
-    ORDER,
-    PlannedRun,
-    Tuned,
-    Values,
-    distinct,
-    grouped,
-    label,
-)
+from transformer_norms.comparison.sweep_record import ORDER, PlannedRun, Values, distinct, label
 from transformer_norms.config.chosen_files import check_names
 from transformer_norms.config.compose import compose
 from transformer_norms.config.overrides import HORIZONS, as_typed
@@ -108,11 +100,11 @@ def new_steps(config: Config) -> int:
 
 
 class Jobs:
-    """Makes the jobs of a request, and says what a person should know about them. `part` is K/N
-    where the command trains a part of the results. `tuned` is what tuning chose."""
+    """Makes the jobs of a request, and says what a person should know about them."""
 
-    def __init__(self, request: Request, part: str = "none") -> None:
-        self.request, self.part, self.tuned = request, part, list[Tuned]()
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.tuned: list[Any] = []  # a Tuned of each variant
         self.study = Path("runs") / request.study
         self._plans: dict[tuple[str, ...], Any] = {}
         self._plan_of: dict[str, Any] = {}  # the first plan of each identity
@@ -147,22 +139,23 @@ class Jobs:
 
     def results(self) -> list[tuple[Values, Values, int]]:
         """Returns the first results at the best points. A part has whole seeds, so that pairs lie
-        in one part. Where seeds are fewer than parts, it has variants of one seed, or of two next
-        to each other, each with all of its horizons: a longer one begins from a shorter one.
-        Parts differ by at most one seed, or one such variant. Raises ConfigError for more parts
-        than variants and seeds."""
-        runs = at_each(self.request.question.first_seeds, self.best)
-        if self.part == "none":
+        in one part. Where seeds are fewer than parts, it has variants of one seed or two, each with
+        all of its horizons: a longer one begins from a shorter one. Raises ConfigError for more
+        parts than variants and seeds."""
+        request = self.request
+        runs = at_each(request.question.first_seeds, self.best) if request.only != "tune" else []
+        if request.part == "none":
             return runs
-        number, parts = map(int, self.part.split("/"))
-        units = grouped(runs, lambda run: run[2])
-        if len(units) < parts:
-            units = grouped(runs, lambda run: [run[0] | dict.fromkeys(HORIZONS), run[2]])
-        if len(units) < parts:
-            most = f"{plural(len(units), 'pair')} of a variant and a seed, and so many parts"
-            raise ConfigError(f"launcher.part={self.part}: there are {most} at most")
-        ours = [unit for i, unit in enumerate(units) if i * parts // len(units) == number - 1]
-        return [run for unit in ours for run in unit]
+        number, parts = map(int, request.part.split("/"))
+        units = [str(seed) for *_, seed in runs]  # the runs of one unit are in one part
+        if len({*units}) < parts:
+            units = [f"{one | dict.fromkeys(HORIZONS)} {seed}" for one, _, seed in runs]
+        place = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
+        if (count := len(place)) < parts:
+            most = f"{plural(count, 'pair')} of a variant and a seed, and so many parts"
+            raise ConfigError(f"launcher.part={request.part}: there are {most} at most")
+        pairs = zip(runs, units, strict=True)
+        return [run for run, unit in pairs if place[unit] * parts // count == number - 1]
 
     def make(self, stage: Stage, variant: Values, tuned: Values, seed: int) -> Job:
         # Variants that differ in the order of their batches are tuned once, on other orders.
@@ -232,8 +225,11 @@ class Jobs:
         for job in first:
             for warning in job.config.warnings:
                 warnings.setdefault(str(warning), label(job.run.variant))
-        if self.part != "none":
-            lines += [self._part_line(jobs)]
+        if request.part != "none":
+            seeds = ", ".join(dict.fromkeys(str(job.run.seed) for job in jobs))
+            cut = len(question.first_seeds) < int(request.part.partition("/")[2])
+            apart = "; fewer seeds than parts: pairs lie apart, so compare no step times" * cut
+            lines += [f"part {request.part} of the results: seed {seeds}{apart}"]
         elif (tuning := question.tune).grid:
             sizes += " to begin with"
             results = question.until_decided or plural(question.most_seeds, "other seed")
@@ -251,13 +247,6 @@ class Jobs:
         lines += [f"{number} of them {remark}" for remark, number in remarks.items()]
         lines += [f"warning ({variant}): {warning}" for warning, variant in warnings.items()]
         return [line for line in [*lines, _one_start(first)] if line]
-
-    def _part_line(self, jobs: Sequence[Job]) -> str:
-        """Says which seeds a part has, and what follows where it does not have them whole."""
-        seeds = ", ".join(dict.fromkeys(str(job.run.seed) for job in jobs))
-        cut = len(self.request.question.first_seeds) < int(self.part.partition("/")[2])
-        apart = "; fewer seeds than parts: pairs lie apart, so compare no step times" * cut
-        return f"part {self.part} of the results: seed {seeds}{apart}"
 
     def _more_tuning_seeds(self, tuning: Tuning) -> str:
         """Says that one seed tunes what many decide, and what to write; empty if it does not."""

@@ -118,13 +118,15 @@ class Question:
 @dataclass(frozen=True)
 class Request:
     """The question of one command line. `name` is the sweep's name, or `main` where no sweep was
-    named. `only` is the stage that alone is run, tune or smoke."""
+    named. `only` is the stage that alone is run, tune or smoke, and `part` is K/N where a command
+    trains a part of the results."""
 
     name: str
     question: Question
     named: bool  # typed as sweep=NAME
     remarks: tuple[str, ...] = ()  # lines to print before the first job
     only: str = ""
+    part: str = "none"
 
     @property
     def study(self) -> str:
@@ -221,14 +223,14 @@ def _read_values(text: str) -> tuple[str, list[Any]]:
 def _replace_typed(
     question: Question, typed: Mapping[str, list[Any]]
 ) -> tuple[Question, list[str]]:
-    """Replaces the file's axes, grids, seeds and settings by the typed ones. One typed value of a
-    tuned key ends its tuning. Several values of a key that the file does not vary are a further
-    axis."""
+    """Replaces the file's axes, grids, seeds and settings by the typed ones. tune.KEY=A,B tunes a
+    key, and one value of a tuned key ends its tuning. Several values of a key that the file does
+    not vary are a further axis."""
     remarks = []
-    vary, fixed = dict(question.vary), dict(question.fixed)
-    tune = dict(question.tune.grid)
-    tuned = {key.removeprefix(TUNE): typed[key] for key in typed if key.startswith(TUNE)}
-    typed = {key: values for key, values in typed.items() if not key.startswith(TUNE)}
+    vary, fixed, own = dict(question.vary), dict(question.fixed), question.tune
+    tune: Values = {"seed": TUNED_ON}
+    if own.grid:
+        tune = {**own.grid, "seed": own.seed, "refine": own.refine}
     baseline, seeds, together = dict(question.baseline), question.seeds, question.together
     if typed.keys() & {BRANCHES, *HORIZONS}:
         fixed = {key: value for key, value in fixed.items() if key not in HORIZONS}
@@ -244,7 +246,12 @@ def _replace_typed(
         values = distinct(values)
         if key == "seed":
             seeds = read_typed_seeds(values)
-        elif key in tune and len(values) > 1:
+        elif key.startswith(TUNE):
+            if (name := key.removeprefix(TUNE)) in typed and name != "seed":
+                raise ConfigError(f"{key}: {name} is typed, too; type one of the two")
+            tune[name] = values[0] if name == "refine" and len(values) == 1 else values
+            fixed.pop(name, None)
+        elif key in own.grid and len(values) > 1:
             tune[key] = values
         elif key in vary or len(values) > 1:
             vary[key] = values
@@ -258,30 +265,18 @@ def _replace_typed(
         else:
             fixed[key] = values[0]
             tune.pop(key, None)
+    tuning = NO_TUNING
+    if not tune.keys() <= {"seed", "refine"} or any(key.startswith(TUNE) for key in typed):
+        try:
+            tuning = build(Tuning, "tune", read_tuning(tune))
+        except ValueError as error:
+            way = "type tune.KEY=A,B, tune.seed=A,B and tune.refine=N"
+            raise ConfigError(f"{error}; {way}") from None
     question = replace(
         question, vary=vary, fixed=fixed, baseline=baseline, seeds=seeds, together=together,
-        tune=replace(question.tune, grid=tune) if tune else NO_TUNING,
+        tune=tuning,
     )  # fmt: skip
-    return branch(_replace_tuning(question, tuned, typed)), remarks
-
-
-def _replace_tuning(
-    question: Question, tuned: Mapping[str, list[Any]], typed: Iterable[str]
-) -> Question:
-    """Returns the question with the tuning that tune.KEY=A,B names, in addition to its own."""
-    if not tuned:
-        return question
-    if both := [key for key in tuned if key in typed and key != "seed"]:
-        raise ConfigError(f"{TUNE}{both[0]}: {both[0]} is typed, too; type one of the two")
-    own = question.tune
-    settings = {"seed": own.seed, "refine": own.refine} if own.grid else {"seed": TUNED_ON}
-    one = {"refine": tuned["refine"][0]} if len(tuned.get("refine", ())) == 1 else {}
-    try:
-        tune = build(Tuning, "tune", read_tuning({**own.grid, **settings, **tuned, **one}))
-    except ValueError as error:
-        raise ConfigError(f"{error}; type tune.KEY=A,B, tune.seed=A,B and tune.refine=N") from None
-    fixed = {key: value for key, value in question.fixed.items() if key not in tuned}
-    return replace(question, tune=tune, fixed=fixed)
+    return branch(question), remarks
 
 
 def branch(question: Question) -> Question:

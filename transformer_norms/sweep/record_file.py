@@ -33,14 +33,17 @@ from transformer_norms.storage.reading import is_there, read_text
 from transformer_norms.sweep.planning import Job
 from transformer_norms.sweep.question import Request
 
+# Fields of a record that are those of its question.
+_SAME = ("question", "axes", "baseline", "margin", "contrasts", "names")
+
 
 class RecordFile:
-    """sweep-NAME.json in the folder of a study, for the commands of one request, or the record of a
-    `part`. `jobs`, `tuned` and `looks` are what this command has planned, tuned and seen so far."""
+    """sweep-NAME.json in the folder of a study, or the record of a part, for the commands of one
+    request. `jobs`, `tuned` and `looks` are what this command has planned, tuned and seen."""
 
-    def __init__(self, study: Path, request: Request, part: str = "none") -> None:
-        self.study, self.request, self.part = study, request, part
-        self.path = path_of(study, request.name, part)
+    def __init__(self, study: Path, request: Request) -> None:
+        self.study, self.request = study, request
+        self.path = path_of(study, request.name, request.part)
         self.jobs: list[Job] = []
         self.tuned: list[Tuned] = []
         self.looks: list[Look] = []
@@ -50,8 +53,8 @@ class RecordFile:
     def paths(self) -> list[Path]:
         """The records that this command goes on with. One without a part goes on with all parts
         that are joined here."""
-        parts = self.study.glob(f"{self.path.stem}.part-*-of-*.json") if self.part == "none" else ()
-        return [*filter(is_there, [self.path]), *sorted(parts)]
+        parts = f"{self.path.stem}.part-*-of-*.json"  # of which a part has none
+        return [*filter(is_there, [self.path]), *sorted(self.study.glob(parts))]
 
     def read(self) -> SweepRecord | None:
         """Returns what earlier commands of this sweep have planned; None if there is nothing."""
@@ -67,16 +70,15 @@ class RecordFile:
     def read_tuned(self, first: Sequence[Job]) -> list[Tuned]:
         """Returns what `--stage tune` has chosen for each variant, where `first` are the jobs of
         its grid. Raises ConfigError if no record here has that."""
-        question, path = self.request.question, path_of(self.study, self.request.name)
+        path, variants = path_of(self.study, self.request.name), self.request.question.variants
         record = read_record(path) if is_there(path) else None
-        chosen = record.tuned if record else []
-        tuned = [one for variant in question.variants for one in chosen if one.variant == variant]
-        tried = {run.identity for run in record.runs} if record else set()
-        if len(tuned) < len(question.variants) or not tried >= {job.run.identity for job in first}:
+        runs, chosen = (record.runs, record.tuned) if record else ([], [])
+        tuned = [one for variant in variants for one in chosen if one.variant == variant]
+        tried = {run.identity for run in runs} >= {job.run.identity for job in first}
+        if len(tuned) < len(variants) or not tried:
             raise ConfigError(
-                f"launcher.part={self.part}: {path} has not tuned these variants with these "
-                "settings and data; type --stage tune on one machine, without launcher.part, and "
-                "copy its file to this place"
+                f"launcher.part={self.request.part}: {path} has not tuned these variants with this "
+                "data and these settings; type --stage tune on one machine, and copy its file here"
             )
         return tuned
 
@@ -118,19 +120,14 @@ class RecordFile:
         until_decided = question.until_decided
         record = SweepRecord(
             name=self.request.name,
-            question=question.question,
-            axes=question.axes,
-            baseline=question.baseline,
+            **{key: getattr(question, key) for key in _SAME},
             tune=question.tune.grid,
             tune_seeds=question.tune.seed,
             refine=question.tune.refine,
             seeds=question.first_seeds,
             most=question.most_seeds if until_decided else None,
-            margin=question.margin,
             runs=[job.run for job in self.jobs],
             tuned=self.tuned,
-            contrasts=question.contrasts,
-            names=question.names,
             asked=Asked(question.variants, [] if until_decided else question.first_seeds),
             unbegun=[job.run.folder for job in unbegun],
         )
@@ -149,7 +146,8 @@ class RecordFile:
             record = replace(record, registered=self._registered(before))
             still = [name for name in record.unbegun if not (self.study / name).is_dir()]
             joined = [path for path in self.paths if path != self.path]
-            replace(record, looks=distinct_looks(looks), unbegun=still).write(self.study, self.part)
+            record = replace(record, looks=distinct_looks(looks), unbegun=still)
+            record.write(self.study, self.request.part)
             for path in joined:  # what they had planned is in this record now
                 path.unlink()
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from transformer_norms.comparison.sentences import listed
 from transformer_norms.errors import ConfigError
 from transformer_norms.names import suggestion
 from transformer_norms.report.charts.differences import (
@@ -27,7 +26,7 @@ from transformer_norms.report.horizons import at_text
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.rates import draw_tuning, rate_lines, too_many_lines
 from transformer_norms.report.study import LOSS_KEYS, Rows
-from transformer_norms.text_tables import file_name, printable
+from transformer_norms.text_tables import file_name, listed, printable
 
 SECTIONS = ("differences", "finals", "costs", "curves", "tuning", "axes", "probes")
 _ROW, _FRAME = 0.19, 0.62  # inches of a row of names, and of what surrounds rows
@@ -104,12 +103,16 @@ def panels(
                     note=note)  # fmt: skip
 
 
-def check_panels(wanted: Sequence[str], findings: Findings, rows: Mapping[Path, Rows]) -> None:
-    """Raises ConfigError, one line, if the report has no panel of a wanted name."""
-    known = [panel.name for panel in panels(findings, rows)] if wanted else []
-    for name in (name for name in wanted if name not in known):
-        near, there = suggestion(name, known), listed(["all", *known], _LISTED)
-        raise ConfigError(f"--panels {name}: {near}there is no such panel; there are {there}")
+def chosen_panels(
+    wanted: Sequence[str], findings: Findings, rows: Mapping[Path, Rows]
+) -> list[Panel]:
+    """Returns the panels of these names, or all without any. Raises ConfigError, one line, if the
+    report has no panel of a name."""
+    there = {panel.name: panel for panel in panels(findings, rows)}
+    for name in (name for name in wanted if name not in there):
+        near, known = suggestion(name, there), listed(["all", *there], _LISTED)
+        raise ConfigError(f"--panels {name}: {near}there is no such panel; there are {known}")
+    return [there[name] for name in wanted or there]
 
 
 def difference_panel(title: str, rows: Sequence[Row], margin: float, at: str = "") -> Panel:

@@ -7,19 +7,13 @@ one question: sweeps over the same axes, and typed runs with their values on the
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from transformer_norms.comparison.contrasts import find_contrast, shown_text
 from transformer_norms.comparison.registration import registration_lines, terms_of
-from transformer_norms.comparison.sweep_record import (
-    Look,
-    SweepRecord,
-    Values,
-    baseline_of,
-    distinct,
-    label,
-)
+from transformer_norms.comparison.sweep_record import Look, SweepRecord, Values, baseline_of, label
 from transformer_norms.comparison.verdict import MARGIN
 from transformer_norms.config.tree import diff, within
 from transformer_norms.errors import ConfigError
@@ -65,6 +59,8 @@ def read_study(
     """
     if not folders:
         raise ConfigError("name at least one FOLDER, such as runs/main")
+    if margin is not None and not 0 < margin < inf:
+        raise ConfigError(f"--margin {margin}: a number of nats above 0 is wanted")
     if at and at not in BUDGETS:
         raise ConfigError(f"at={at}: {unknown('budget', at, BUDGETS)}")
     sources = Sources(tell)
@@ -77,9 +73,11 @@ def read_study(
     if baseline and not any(variant.baseline for variant in study.variants):
         there = "; ".join(variant.name for variant in study.variants[:8])
         raise ConfigError(f"--baseline {label(baseline)}: no variant is that; there are {there}")
+    contrasts = [contrasts] if isinstance(contrasts, str) else contrasts
     study = _with_contrasts(study, sources, contrasts)
     records = [one for one in sources.records.values() if one.registered]
-    found = distinct([(one.name, one.registered) for one in records if one.registered])
+    every = [(one.name, one.registered) for one in records if one.registered]
+    found = [one for i, one in enumerate(every) if one not in every[:i]]  # each part has the same
     variants, contrasts = [v.values for v in study.variants], [c.text for c in study.contrasts]
     reported = terms_of(variant=variants, contrast=contrasts, margin=[study.margin])
     reported += [f"run {run} {run.identity}" for one in records for run in one.runs]
@@ -92,6 +90,9 @@ def _study_of(
     names: Values | None,
 ) -> Study:  # fmt: skip
     records = list(sources.records.values())
+    for path, record in sources.records.items():
+        if record.name.endswith("-smoke") and not record.baseline:
+            raise ConfigError(f"{path}: is of a smoke test, whose few steps are not results")
     _check_one_question(sources.records, margin)
     planned = [run for path in sources.records for run in planned_runs(sources, path)]
     axes = records[0].axes if records else []

@@ -39,7 +39,7 @@ def find_variants(
     check_names("--names", typed or {}, values)
     recorded = [pair for record in records for pair in record.names.items()]
     shown = {} if typed is None else {**dict(recorded), **typed}
-    names = names_of(values, shown)
+    names = zip(names_of(values, shown), names_of(values), groups, strict=True)
     tuned = [one for record in records for one in record.tuned]
     return [
         Variant(
@@ -48,8 +48,9 @@ def find_variants(
             [run for run in group if run.stage == "result"],
             [run for run in group if run.stage == "tune"],
             tuned=next((one for one in tuned if one.variant == group[0].variant), None),
+            words=words,
         )
-        for name, group in zip(names, groups, strict=True)
+        for name, words, group in names
     ], shown
 
 

@@ -22,17 +22,16 @@ _MOST = 24  # rows: more are not a small table
 def effect_table(found: Findings) -> Table:
     """A row for each effect: described, unless the study judges the same sum. Nothing where no
     effect has an interval, or at an equal budget."""
-    effects = [] if found.study.at else factorial_effects(found.study)
-    study = replace(found.study, contrasts=effects)
+    effects = {} if found.study.at else {e.text: e for e in factorial_effects(found.study)}
+    study = replace(found.study, contrasts=[*effects.values()])
     asked = asked_comparisons(study, found.outcomes, found.slack)
-    asked = {effect.text: asked[effect.text] for effect in effects if effect.text in asked}
+    asked = {text: one for text, one in asked.items() if text in effects}
     compared = compare(asked, found.rules, described=asked)
+    judged = [(found.study.asked[name].coefficients, c) for name, c in found.family.items()]
+    same = {t: c for t, e in effects.items() for sums, c in judged if e.coefficients == sums}
     if not any(c.interval for c in compared.values()):
         return {}
-    for name, c in found.family.items():
-        same = found.study.asked[name].coefficients
-        compared |= {effect.text: c for effect in effects if effect.coefficients == same}
-    return contrast_table(replace(found, study=study, contrasts=compared))
+    return contrast_table(replace(found, study=study, contrasts=compared | same))
 
 
 def factorial_effects(study: Study) -> list[Contrast]:

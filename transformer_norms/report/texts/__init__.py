@@ -10,11 +10,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from transformer_norms.comparison.sentences import listed, plural
+from transformer_norms.comparison.sentences import plural
 from transformer_norms.report.figures import COLOURS, DASHES
 from transformer_norms.text_tables import (
     Table,
     escape_markdown,
+    listed,
     markdown_list,
     markdown_table,
     printable,
