@@ -45,16 +45,6 @@ def test_without_an_answer_a_published_vocabulary_is_refused(network_down, name)
         assert hint in line
 
 
-def test_offline_says_what_is_not_cached(monkeypatch):
-    monkeypatch.setattr(OFFLINE, True)
-
-    def absent(*args, **kwargs):
-        raise ConnectionError("Couldn't reach 'some/corpus' on the Hub (OfflineModeIsEnabled)")
-
-    monkeypatch.setattr("datasets.load_dataset_builder", absent)
-    assert "OfflineModeIsEnabled" in refused(lambda: list(hub().documents()))
-
-
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
 def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkeypatch):
     import tiktoken

@@ -135,6 +135,8 @@ def test_the_content_of_validation_files_is_in_the_identity_and_their_name_is_no
     )
     assert first == same
     assert len({first, other, none}) == 3
+    Path("copy.txt").write_bytes(Path("train.txt").read_bytes())
+    assert Plan(compose([TYPED[0], "data.paths=copy.txt", TYPED[2]])).hash == none
 
 
 @pytest.mark.parametrize(
@@ -204,13 +206,3 @@ def test_the_data_command_prints_what_lies_in_the_cache_and_a_run_finds_it(capsy
     assert not Path("runs").exists()
     assert Plan(compose(typed)).tokens().fingerprint == answer["fingerprint"]
     assert "reading" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("typed", "named"), [("data=txet", "'text'"), ("data=text data.paths=no.txt", "no.txt")]
-)
-def test_the_data_command_refuses_in_one_line_what_a_run_refuses(typed, named, capsys):
-    assert main(typed.split()) == 2
-    out, err = capsys.readouterr()
-    assert named in err
-    assert (out, err.count("\n")) == ("", 1)

@@ -1,6 +1,5 @@
 import errno
 import importlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -36,19 +35,6 @@ def test_a_corpus_of_your_own_that_is_edited_has_other_tokens(cache, tmp_path, m
     assert len(list(cache.glob("tokens-*/"))) == 2
 
 
-def test_position_and_tail_splits_have_no_end_and_256_ids():
-    tail = ready(Listed(["abc" * 100]), split="tail")
-    position = ready(Listed(["abc" * 100]))
-    assert tail.vocab_size == position.vocab_size == 256
-    assert [len(tail.train), len(tail.val), len(tail.test)] == [270, 30, 0]
-    tested = ready(Listed(["abc" * 100]), split="tail", shares=(0.1, 0.2))
-    assert [len(tested.train), len(tested.val), len(tested.test)] == [210, 30, 60]
-    assert [len(position.train), len(position.val), len(position.test)] == [240, 30, 30]
-    assert any("position" in note for note in position.facts["notes"])
-    assert (tail.facts["floor"], tail.facts["uniform"]) == (0.5, np.log(256))
-    json.dumps(tail.facts, allow_nan=False)
-
-
 def test_what_a_long_build_has_is_kept_where_its_entry_cannot_get_its_name(cache, monkeypatch):
     kept = token_cache.workplace(cache / "tokens-key")
     kept.mkdir(parents=True)
@@ -57,10 +43,9 @@ def test_what_a_long_build_has_is_kept_where_its_entry_cannot_get_its_name(cache
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, "rename", full)
+    arguments = cache / "tokens-key", lambda draft: {}, lambda *opened: opened, print, print
     with pytest.raises(StorageError):
-        token_cache.open_or_build(
-            cache / "tokens-key", lambda draft: {}, lambda *opened: opened, print, print
-        )
+        token_cache.open_or_build(*arguments)
     assert kept.is_dir()
 
 
@@ -71,6 +56,7 @@ def test_a_second_opening_reads_no_text():
     assert np.array_equal(first.train, second.train)
     assert not first.train.flags.writeable
     assert first.fingerprint == second.fingerprint
+    assert (first.facts["floor"], first.facts["uniform"]) == (0.5, np.log(257))
 
 
 def mutations():
@@ -89,8 +75,7 @@ def mutations():
 def edited_sources():
     """Each file of the code that makes tokens, edited; the schema decides the type of the ids."""
     folder = Path(token_cache.__file__).parent
-    files = [*folder.rglob("*.py"), folder / "stories.yaml"]
-    for file in files:
+    for file in (*folder.rglob("*.py"), folder / "stories.yaml"):
         yield "sha256", lambda path, file=file: sha256(path) + "#" * (path == file)
     yield "SCHEMA", token_cache.SCHEMA + 1
 
@@ -129,8 +114,7 @@ def test_damage_is_said_in_one_line_and_built_again(cache, name, how):
     lines, corpus = [], Listed()
     after = ready(corpus, say=lines.append)
     assert corpus.reads == 1
-    assert sum("damaged" in line for line in lines) == 1
-    assert not any("\n" in line for line in lines)
+    assert [bool(line.isprintable()) for line in lines if "damaged" in line] == [True]
     assert after.fingerprint == before.fingerprint
     assert np.array_equal(train, after.train)
 
@@ -184,12 +168,6 @@ def test_progress_counts_all_bytes():
     total = sum(len(text) for text in TEXTS) / 1e6
     assert seen[-1] == (total, total)
     assert seen == sorted(seen)
-
-
-def test_a_stop_is_noticed_while_text_in_memory_is_encoded(cache):
-    with pytest.raises(KeyboardInterrupt):
-        ready(tell=stop_at("MB", 3))
-    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
 
 
 def test_what_dead_builders_left_is_removed_and_what_live_ones_write_is_not(cache):
