@@ -41,12 +41,6 @@ def test_a_device_is_a_part_of_an_identity_where_more_than_the_last_digits_diffe
     assert (len(on_each) == 2) == differs
 
 
-def bringing(*typed: str, **brings) -> Config:
-    """With a norm that brings these choices."""
-    default = composed()
-    return recompose(default, typed, {"norm": ("rmsnorm", {**default.norm, "brings": brings})})
-
-
 @pytest.fixture
 def saved(tmp_path):
     """Writes a config as a run folder does; `config=FILE`."""
@@ -57,9 +51,6 @@ def saved(tmp_path):
         return config, f"config={tmp_path / 'config.yaml'}"
 
     return save
-
-
-# Composition
 
 
 def test_every_option_composes():
@@ -95,9 +86,6 @@ def test_every_preset_and_recipe_composes_with_norms_and_placements(share):
             assert (config.choices[axis], config.choices.placement) == (name, placement)
 
 
-# Precedence
-
-
 HYBRID_GPT2 = "preset=gpt2 architecture.bias=false placement=hybrid"
 
 
@@ -126,25 +114,23 @@ def test_typed_wins_over_the_preset_over_the_placement_over_none(typed, key, val
     assert value_at(composed(*typed.split()), key) == value
 
 
-def test_a_placement_wins_over_a_norm_and_a_norm_over_none():
-    config = bringing(embed_scale=3, attention_cap=7)
-    assert config.architecture.embed_scale == 3
-    assert config.architecture.attention_cap == 7
-    assert bringing("placement=post", embed_scale=3).architecture.embed_scale == 3
-    both = bringing("placement=qk_cap", embed_scale=3, attention_cap=7)
-    assert both.architecture.embed_scale == 3
-    assert both.architecture.attention_cap == 50
-
-
-# Values
+@pytest.mark.parametrize(
+    ("typed", "scale", "cap"),
+    [([], 3, 7), (["placement=post"], 3, 7), (["placement=qk_cap"], 3, 50)],
+)
+def test_a_placement_wins_over_a_norm_and_a_norm_over_none(typed, scale, cap):
+    default = composed()
+    brings = {"embed_scale": 3, "attention_cap": 7}
+    # With a norm that brings these choices.
+    found = recompose(default, typed, {"norm": ("rmsnorm", {**default.norm, "brings": brings})})
+    assert (found.architecture.embed_scale, found.architecture.attention_cap) == (scale, cap)
 
 
 def test_a_word_may_look_like_a_number_and_a_number_may_stand_where_a_word_did():
-    assert composed("study=2024").study == "2024"
-    assert composed("study=1e5").study == "1e5"
+    assert [composed(f"study={word}").study for word in ("2024", "1e5")] == ["2024", "1e5"]
     assert composed("data=hub", "data.documents=500").data.documents == 500
-    assert composed("data=text", "data.paths=a.txt").data.paths == ("a.txt",)
-    assert composed("data=text", "data.paths='ä b.txt'").data.paths == ("ä b.txt",)
+    for typed, path in ("a.txt", "a.txt"), ("'ä b.txt'", "ä b.txt"):
+        assert composed("data=text", f"data.paths={typed}").data.paths == (path,)
 
 
 def test_a_composed_config_cannot_be_changed_by_accident():
@@ -160,11 +146,7 @@ def test_a_composed_config_cannot_be_changed_by_accident():
 def test_compose_knows_no_current_folder_and_writes_nothing(tmp_path, monkeypatch):
     default = composed()
     monkeypatch.chdir(tmp_path)
-    assert composed() == default
-    assert list(tmp_path.iterdir()) == []
-
-
-# Saved runs
+    assert (composed(), list(tmp_path.iterdir())) == (default, [])
 
 
 @pytest.mark.goal("K2")
@@ -239,9 +221,6 @@ def test_a_config_saved_on_another_device_runs_on_this_one(saved):
     path.write_text(path.read_text().replace("    device: cpu", "    device: cuda"))
     assert path.read_text() != to_yaml(config)
     assert composed(file) == config
-
-
-# No key is dead
 
 
 def leaves(config: dict, above: tuple = ()) -> dict:

@@ -41,15 +41,11 @@ def test_steps_and_tokens_contradict_each_other_only_where_both_are_typed(tmp_pa
     )
     file = tmp_path / "config.yaml"
     file.write_text(to_yaml(composed("trainer.tokens=1e6")))
-    assert compose([f"config={file}"]).trainer.steps == 1954
-    assert compose([f"config={file}", "trainer.batch_size=32"]).trainer.steps == 977
-    assert compose([f"config={file}", "trainer.steps=7"]).trainer.steps == 7
-    for typed, left in (
-        ("trainer.tokens=1e6", "trainer.tokens"),
-        ("trainer.steps=9", "trainer.steps"),
-    ):
-        fixed = read_request(["sweep=norms", typed]).question.fixed
-        assert {"trainer.steps", "trainer.tokens"} & fixed.keys() == {left}
+    for typed, steps in ([], 1954), (["trainer.batch_size=32"], 977), (["trainer.steps=7"], 7):
+        assert compose([f"config={file}", *typed]).trainer.steps == steps
+    for key, value in ("trainer.tokens", "1e6"), ("trainer.steps", "9"):
+        fixed = read_request(["sweep=norms", f"{key}={value}"]).question.fixed
+        assert {"trainer.steps", "trainer.tokens"} & fixed.keys() == {key}
 
 
 @pytest.mark.parametrize(
@@ -89,9 +85,8 @@ def test_a_short_run_reads_as_much_of_val_as_its_config_says(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     typed = ["data=stories", "data.documents=300", "trainer.tokens=1e4", "trainer.threads=1"]
     summary = train(composed(*typed, "schedule.warmup=0.25", "trainer.probe_every=0"))
-    resolved = yaml.safe_load((tmp_path / summary["folder"] / "config.yaml").read_text())[
-        "resolved"
-    ]
+    held = yaml.safe_load((tmp_path / summary["folder"] / "config.yaml").read_text())
+    resolved = held["resolved"]
     assert resolved["data"]["val_tokens"] == 1024  # 3/20 of 10,240 is 1,536
     assert (resolved["trainer"]["steps"], resolved["schedule"]["warmup"]) == (20, 5)
     assert explain([*QUIET, "trainer.tokens=1e4", "schedule.warmup=0.25"]) == 0

@@ -39,12 +39,12 @@ HOSTILE = [
 @pytest.mark.goal("X3")
 @pytest.mark.parametrize("case", HOSTILE, ids=lambda case: ascii(case[0])[:40])
 def test_a_file_that_is_more_or_less_than_a_saved_config_is_refused(case, tmp_path):
-    content, *fragments = case
+    content, fragment = case
     file = tmp_path / "config.yaml"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    file.write_text(content)
     line = refused(compose, [f"config={file}"])
     assert line.startswith(f"config={file}: ")
-    assert [part for part in fragments if part not in line] == [], line
+    assert fragment in line
 
 
 ROWS = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())

@@ -53,9 +53,6 @@ def test_the_readme_leads_to_the_page():
     assert "(configs/other_codebases.md)" in (ROOT / "README.md").read_text()
 
 
-# ------------------------------------------------------------ words that are answered with our own
-
-
 def test_every_word_that_the_table_offers_can_be_typed_and_no_word_of_others_is_ours():
     table = yaml.safe_load((ROOT / "configs" / "other_codebases.yaml").read_text())
     held = {*flat(to_mapping(compose(["data=text", "tokenizer=bpe"]))), *AXES, "config"}

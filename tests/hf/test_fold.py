@@ -64,8 +64,6 @@ def check(*typed, norm, placement):
     return result
 
 
-# ------------------------------------------------------------------------------------- exactness
-
 QUICK = ("pre", "sandwich", "hybrid_star")
 
 
@@ -134,8 +132,6 @@ def test_the_matrices_are_those_of_the_equations():
     norm = new.mlp.pre
     assert (type(norm), norm.length.eps) == (RMSNorm, block.mlp.pre.eps)
 
-
-# ----------------------------------------------------------------------------------- what is left
 
 FREE = ("pre", "parallel")
 
@@ -214,9 +210,6 @@ def test_a_norm_that_stays_is_named_with_the_reason(placement, norm, site, why):
     assert [reason for reason in reasons if why in reason], reasons
 
 
-# ------------------------------------------------------------------------ models of transformers
-
-
 def folded_import(name, config, bound):
     """The fold of a model of theirs, whose logits are still theirs."""
     theirs = theirs_of(name, config)
@@ -240,9 +233,6 @@ def test_an_imported_model_is_still_theirs_to_rounding(name):
 @pytest.mark.parametrize("name", CASES)
 def test_an_imported_model_of_every_family_is_still_theirs_to_rounding(name):
     folded_import(name, CASES[name][-1], 1e-10)
-
-
-# ------------------------------------------------------------------------------------ the command
 
 
 def run():

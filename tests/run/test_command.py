@@ -41,8 +41,8 @@ def wait_for_step(step, process):
 
     def find_folder():
         for file in Path("runs").glob("*/*/metrics.jsonl"):
-            lines = [line for line in file.read_text().splitlines() if line.endswith("}")]
-            if lines and json.loads(lines[-1])["step"] == step:
+            lines = file.read_text().splitlines(keepends=True)
+            if lines and lines[-1].endswith("}\n") and json.loads(lines[-1])["step"] == step:
                 return file.parent
         return None
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import re
 import select
 import signal
 import subprocess
@@ -64,7 +65,7 @@ def run_here(capsys, monkeypatch):
 
 
 def leftovers(folder="."):
-    return [str(path) for path in Path(folder).rglob(".tmp-*")]
+    return list(Path(folder).rglob(".tmp-*"))
 
 
 def check_saved(study):
@@ -75,8 +76,6 @@ def check_saved(study):
             rows = (folder / "metrics.jsonl").read_text().splitlines()
             assert saved.step - json.loads(rows[-1])["step"] in (0, 1)
 
-
-# ------------------------------------------------------------------------- any point
 
 QUICK = [("tokenize", 1, "SIGHUP"), ("step", 7, "SIGUSR1"), ("write", 9, "SIGTERM")]
 # How often a run calls each of these; only a sweep writes a report.
@@ -128,10 +127,8 @@ def test_a_signal_at_any_point_ends_a_command_with_75_and_the_next_one_goes_on_b
         more += ["trainer.compile=block"] * (kind == "compile")
         code, err, seconds = stop(start, kind, call, name, [f"study=at-{i}", *more])
         where = f"{name} at call {call} of {kind}: {err}"
-        assert code == 75, where
-        assert f"{name}: " in err, where
-        assert "Traceback" not in err, where
-        assert "Exception ignored" not in err, where
+        assert (code, f"{name}: " in err) == (75, True), where
+        assert not re.search("Traceback|Exception ignored", err), where
         check_saved(f"at-{i}")
         longest = max(longest, seconds)
         finish = run_there if kind == "compile" else run_here
@@ -149,8 +146,6 @@ def test_a_signal_at_any_point_ends_a_command_with_75_and_the_next_one_goes_on_b
         assert longest < 10
     measured(f"{count} of {count} points; the slowest process ended after {longest:.1f} s")
 
-
-# ------------------------------------------------------------------------- kill -9
 
 KILLED = OFTEN | {"row": 24, "replace": 20, "report": 0, "import": 0, "compile": 0}
 
@@ -206,9 +201,6 @@ def contents(study):
     return bits, rows, [summary[key] for key in kept.split()]
 
 
-# ------------------------------------------------------------------------- a second signal
-
-
 @pytest.mark.goal("P3")
 @pytest.mark.parametrize(
     ("kind", "call", "left"),
@@ -252,9 +244,6 @@ def test_one_wish_that_comes_twice_in_a_moment_is_one(start):
     process.communicate(timeout=CEILING)
     assert process.returncode == 75
     assert list(Path("runs/once").glob("*/checkpoints/step-00000004"))
-
-
-# ------------------------------------------------------------------------- terminals
 
 
 def take_terminal(name):
@@ -308,9 +297,6 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(number, start):
     assert "SIG" not in err
 
 
-# ------------------------------------------------------------------------- the first millisecond
-
-
 def test_signals_are_answered_before_anything_is_imported_that_takes_long():
     """In each way to start a command."""
     lines = """
@@ -325,11 +311,8 @@ signals.watch_command = lambda: (print(*set(sys.modules) - before, flush=True), 
         f"sys.argv[1:] = ['-h']; exec(open({str(ROOT / 'train.py')!r}).read())",
     ]
     for way in ways:
-        done = subprocess.run(
-            [sys.executable, "-c", lines + way],
-            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        loaded = set(done.stdout.split())
+        command, own = [sys.executable, "-c", lines + way], {**os.environ, "PYTHONPATH": str(ROOT)}
+        loaded = set(subprocess.check_output(command, env=own, text=True).split())
         assert "transformer_norms.signals" in loaded
         slow = {"typing", "threading", "argparse", "subprocess", "pathlib", "hydra", "torch"}
         assert slow & loaded == set()
@@ -343,13 +326,9 @@ def test_other_commands_end_by_a_signal_as_programs_do(command):
         "dispatch.run = lambda words: signal.raise_signal(signal.SIGTERM); "
         f"sys.argv[1:] = [{command!r}]; m.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment)
     assert done.returncode == -signal.SIGTERM
-
-
-# ------------------------------------------------------------------------- in this process
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -366,14 +345,13 @@ def test_a_signal_before_training_raises_and_one_in_training_asks(number):
 def test_the_line_of_a_signal_is_of_the_state_in_which_it_came(monkeypatch):
     said, later = [], []
     with Stopping(said.append) as stopping:
-        start = signals._thread.start_new_thread
         late = lambda do, given: later.append((do, given))  # noqa: E731
-        monkeypatch.setattr(signals._thread, "start_new_thread", late)
-        stopping.deferring = True
-        signal.raise_signal(signal.SIGTERM)
-        while not later:
-            time.sleep(0.01)
-        monkeypatch.setattr(signals._thread, "start_new_thread", start)
+        with monkeypatch.context() as patch:
+            patch.setattr(signals._thread, "start_new_thread", late)
+            stopping.deferring = True
+            signal.raise_signal(signal.SIGTERM)
+            while not later:
+                time.sleep(0.01)
         stopping.deferring = False
         ((do, given),) = later
         do(*given)
@@ -395,12 +373,10 @@ def test_a_signal_in_an_import_or_a_destructor_is_heard_and_breaks_neither(tmp_p
         def __del__(self):
             signal.raise_signal(signal.SIGTERM)
 
-    with Stopping(print) as stopping:
-        assert import_module("struck_by_a_signal").whole
-        assert stopping.stop_requested
-        stopping.stop_requested = False
-        Freed()
-        assert stopping.stop_requested
+    for occasion in lambda: import_module("struck_by_a_signal").whole, lambda: Freed() and True:
+        with Stopping(print) as stopping:
+            assert occasion()
+            assert stopping.stop_requested
 
 
 def test_a_signal_that_came_between_two_runs_of_a_sweep_stops_the_second_one():
@@ -429,11 +405,9 @@ def test_processes_are_born_deaf_to_signals_which_they_let_through_once_they_can
     lines = "import time; time.sleep(600)"
     with signals.withhold_signals():
         child = subprocess.Popen([sys.executable, "-c", lines])
-    blocked = next(
-        line for line in Path(f"/proc/{child.pid}/status").read_text().splitlines()
-        if line.startswith("SigBlk")
-    )  # fmt: skip
+    status = Path(f"/proc/{child.pid}/status").read_text()
+    blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
     child.kill()
     child.wait()
-    assert all(int(blocked.split()[1], 16) >> (number - 1) & 1 for number in SIGNALS)
+    assert all(blocked >> (number - 1) & 1 for number in SIGNALS)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
