@@ -21,7 +21,6 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.run import Run
 from transformer_norms.signals import Stopping
 
-CHOSEN_BY_FILE = [axis for axis in AXES if axis not in ("sweep", "launcher")]
 WIDE = "model.width=1792"  # the groups of group_norm divide deepseek_v3's latents
 
 
@@ -56,7 +55,8 @@ def saved(tmp_path):
 def test_every_option_composes():
     # Several axes at a time: the n-th option of each, or its first where it has fewer.
     # Each recipe and each preset has tests in its own file.
-    several = {axis: options(axis) for axis in CHOSEN_BY_FILE if axis not in ("preset", "recipe")}
+    apart = ("sweep", "launcher", "preset", "recipe")
+    several = {axis: options(axis) for axis in AXES if axis not in apart}
     for number in range(max(map(len, several.values()))):
         names = {axis: (known[number:] or known)[0] for axis, known in several.items()}
         if names["placement"] == "qk_cap":  # whose cap attention=sinks refuses
@@ -78,9 +78,9 @@ def test_every_yaml_belongs_to_an_axis():
 def test_every_preset_and_recipe_composes_with_norms_and_placements(share):
     """With a share of the placements, and each time another norm; with all placements nightly."""
     norms, placements = cycle(options("norm")), options("placement")
-    starts = [["preset", name, WIDE] for name in options("preset")]
-    starts += [["recipe", name] for name in options("recipe")]
-    for number, (axis, name, *wide) in enumerate(starts):
+    starts = [("preset", name, [WIDE]) for name in options("preset")]
+    starts += [("recipe", name, []) for name in options("recipe")]
+    for number, (axis, name, wide) in enumerate(starts):
         for placement in placements[number % share :: share]:
             config = combined(f"{axis}={name}", *wide, norm=next(norms), placement=placement)
             assert (config.choices[axis], config.choices.placement) == (name, placement)
@@ -134,7 +134,7 @@ def test_a_word_may_look_like_a_number_and_a_number_may_stand_where_a_word_did()
 
 
 def test_a_composed_config_cannot_be_changed_by_accident():
-    config = compose()
+    config = composed()
     with pytest.raises(AttributeError, match="read-only"):
         config.norm.eps = 1
     with pytest.raises(FrozenInstanceError):
@@ -217,9 +217,9 @@ def test_a_file_edited_since_does_not_change_what_a_saved_config_means(
 
 def test_a_config_saved_on_another_device_runs_on_this_one(saved):
     config, file = saved()
-    path = Path(file.removeprefix("config="))
-    path.write_text(path.read_text().replace("    device: cpu", "    device: cuda"))
-    assert path.read_text() != to_yaml(config)
+    text, path = to_yaml(config), Path(file.removeprefix("config="))
+    path.write_text(text.replace("    device: cpu", "    device: cuda"))
+    assert path.read_text() != text
     assert composed(file) == config
 
 
@@ -238,8 +238,7 @@ def test_every_key_is_in_the_identity_or_declared_to_be_outside():
     outside |= {("norms", "layernorm", key[2]) for key in outside if key[:2] == ("norms", "*")}
     assert len(outside) > 20
     for path in leaves(config):
-        edited = copy.deepcopy(config)
-        node = edited
+        node = edited = copy.deepcopy(config)
         for name in path[:-1]:
             node = node[name]
         node[path[-1]] = "another"

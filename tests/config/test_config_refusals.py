@@ -21,8 +21,8 @@ from transformer_norms import build_model, cli, prepare_tokens, train
 from transformer_norms.commands.hydra_sweeps import split_words
 from transformer_norms.config.choices import choose
 from transformer_norms.config.compose import compose
+from transformer_norms.config.saved import to_yaml
 from transformer_norms.config.tree import flat
-from transformer_norms.errors import InputError
 from transformer_norms.names import AXES, NORM_WORDS, options
 from transformer_norms.sweep.drive import plan_sweep
 
@@ -82,8 +82,7 @@ def test_a_misspelled_option_is_answered_with_that_option(axis):
 @pytest.mark.parametrize("study", STUDIES, ids=lambda name: ascii(name)[:40])
 def test_a_study_whose_name_could_leave_its_folder_is_refused_by_name(study):
     line = refused(compose, [f"study={study}"])
-    assert repr(study.strip("'"))[:50] in line
-    assert "letters" in line
+    assert (repr(study.strip("'"))[:50] in line, "letters" in line) == (True, True), line
 
 
 @pytest.mark.goal("K1")
@@ -92,11 +91,6 @@ def test_a_malformed_element_of_a_sweep_is_refused_before_the_first_job(case):
     overrides, *fragments = case
     line = refused(plan_sweep, tuple(typed(overrides)))
     assert [part for part in fragments if part not in line] == [], line
-
-
-def test_a_sweep_looks_at_the_data_of_each_job_before_the_first():
-    with pytest.raises(InputError, match="there is no file nowhere.txt"):
-        plan_sweep(("data=text", "data.paths=nowhere.txt", "seed=0,1"))
 
 
 def test_a_single_string_is_no_list_of_overrides():
@@ -145,6 +139,7 @@ ASKED = """
 import json, sys
 from refusing import refused
 from transformer_norms.config.compose import compose
+from transformer_norms.config.saved import to_yaml
 for typed in json.loads(sys.argv[1]):
     refused(compose, typed)
 print("torch" in sys.modules)
@@ -177,7 +172,6 @@ COMMANDS = [
 
 
 def hydras_settings() -> list[str]:
-    """Each key of Hydra's own config and each of its groups, as they are typed."""
     tree = OmegaConf.to_container(OmegaConf.structured(HydraConf))
     groups = [f"hydra/{next(iter(group))}=1" for group in tree.pop("defaults")]
     return [*groups, *(f"hydra.{key}=1" for key in flat(tree))]
@@ -227,3 +221,53 @@ def test_a_malformed_command_exits_with_2_and_one_line_and_writes_nothing(
     assert (code, out, err.count("\n"), err[-1:]) == (2, "", 1, "\n")
     assert tree(tmp_path) == before
     assert arguments[-1].rpartition(",")[2].partition("=")[0] in err
+
+
+@pytest.fixture(scope="module")
+def saved() -> str:
+    return to_yaml(compose(["final_norm=layernorm"]))
+
+
+HOSTILE = [*ROWS["files"], ("form: 0x" + "f" * 5000, "Exceeds the limit")]
+HOSTILE += [("#" * (1 << 19), "longer than")]
+GONE = "(gone)"  # in the place of a value
+
+
+@pytest.mark.goal("X3")
+@pytest.mark.parametrize("case", HOSTILE, ids=lambda case: ascii(case[0])[:40])
+def test_a_file_that_is_more_or_less_than_a_saved_config_is_refused(case, tmp_path):
+    content, fragment = case
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    line = refused(compose, [f"config={file}"])
+    assert line.startswith(f"config={file}: ")
+    assert fragment in line
+
+
+@pytest.mark.goal("K2", "X3")
+@pytest.mark.parametrize("edit", ROWS["edits"], ids=lambda edit: f"{edit[0]}-{edit[1]}"[:40])
+def test_a_saved_config_is_complete_and_every_key_in_it_counts_or_is_refused(edit, saved, tmp_path):
+    key, value, fragment = edit
+    held = yaml.safe_load(saved)
+    node, (*above, last) = held, key.split(".")
+    for name in above:
+        node = node[name]
+    if value == GONE:
+        del node[last]
+    else:
+        node[last] = value
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(held))
+    line = refused(compose, [f"config={file}"])
+    assert key.removeprefix("init.std.").removeprefix("resolved.") in line
+    assert fragment in line, line
+
+
+@pytest.mark.parametrize(
+    "key",
+    "preset=gpt2 recipe=olmo2_1b qkv=none norms={} warnings=[] resolved={} choices={}".split(),
+)
+def test_what_a_saved_run_derives_cannot_be_typed_beside_it(key, saved, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(saved)
+    assert key in refused(compose, [f"config={file}", key])

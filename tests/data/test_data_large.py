@@ -10,11 +10,9 @@ from functools import partial
 from random import Random
 
 import corpora
-import pyarrow
 import pytest
-from corpora import BYTE, Branch, damage, files_of_at_most, stop_at
+from corpora import BYTE, Branch, damage, files_of_at_most, stop_at, write_rows
 from new_process import run_python
-from pyarrow import parquet
 
 from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, split
 from transformer_norms.data.token_cache import PARTS
@@ -40,8 +38,8 @@ def corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "BAND", 1500)
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for file, texts in zip(files, (TEXTS[:300], TEXTS[300:]), strict=True):
-        table = pyarrow.table({"number": range(len(texts)), "text": texts})
-        parquet.write_table(table, file, row_group_size=37)
+        rows = [{"number": number, "text": text} for number, text in enumerate(texts)]
+        write_rows(file, rows, row_group_size=37)
     return CORPORA["parquet"](paths=tuple(map(str, files)), val_paths=(), field="text")
 
 
@@ -54,7 +52,6 @@ def workplace(tmp_path):
 
 
 def held_tokens(corpus, *arguments):
-    """The tokens of the same corpus, encoded in memory and in another cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split, "MOST_CHARACTERS", 10**9)
         patch.setenv("TRANSFORMER_NORMS_CACHE", os.environ["TRANSFORMER_NORMS_CACHE"] + "-held")
@@ -74,10 +71,8 @@ def test_the_tokens_of_many_slices_are_the_documents_in_the_order_of_their_hashe
     for name, numbered in parts.items():
         expected = [id for _, text in sorted(numbered) for id in [*text.encode(), 256]]
         assert getattr(tokens, name).tolist() == expected
-        sizes = [len(text.encode()) for _, text in numbered]
-        assert tokens.facts[name] == {
-            "documents": len(sizes), "bytes": sum(sizes), "tokens": sum(sizes) + len(sizes)
-        }  # fmt: skip
+        count, size = len(numbered), sum(len(text.encode()) for _, text in numbered)
+        assert tokens.facts[name] == {"documents": count, "bytes": size, "tokens": size + count}
     likes = {text.casefold().split()[1] for _, text in parts["train"]}
     val = [text.casefold().split()[1] in likes for _, text in parts["val"]]
     assert 0 < sum(val) < len(val)
@@ -252,8 +247,7 @@ def test_the_memory_of_a_process_does_not_grow_with_the_corpus(tmp_path, workers
     """200 MB of text under a cap that the text and its ids break: 200 MB and 400 MB."""
     random = Random(0)
     for name in "abcd":
-        texts = [random.randbytes(2000).hex() for _ in range(12_500)]
-        table = pyarrow.table({"text": texts})
-        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1000)
+        rows = [{"text": random.randbytes(2000).hex()} for _ in range(12_500)]
+        write_rows(tmp_path / f"{name}.parquet", rows, row_group_size=1000)
     out = run_python(MEASURED, tmp_path / "*.parquet", workers)
     assert int(out.splitlines()[-1]) < 500e6

@@ -97,11 +97,10 @@ def test_each_change_of_the_input_and_of_the_code_is_another_entry(cache, monkey
 
 
 def test_the_fingerprint_is_of_content_alone():
-    print_of = ready().fingerprint
-    assert ready(Listed(list(reversed(TEXTS)))).fingerprint == print_of
-    assert ready(Listed(name="other")).fingerprint == print_of
-    assert ready(Listed([*TEXTS, "new"])).fingerprint != print_of
-    assert ready(tokenizer=TOKENIZERS["bpe"](vocab_size=270)).fingerprint != print_of
+    same = [Listed(list(reversed(TEXTS))), Listed(name="other")]
+    assert {ready(corpus).fingerprint for corpus in same} == {ready().fingerprint}
+    others = {"corpus": Listed([*TEXTS, "new"])}, {"tokenizer": TOKENIZERS["bpe"](vocab_size=270)}
+    assert len({ready(**other).fingerprint for other in ({}, *others)}) == 3
 
 
 @pytest.mark.goal("T3")
@@ -179,13 +178,14 @@ def test_what_dead_builders_left_is_removed_and_what_live_ones_write_is_not(cach
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):
-    assert token_cache.cache_folder() == Path(os.environ["TRANSFORMER_NORMS_CACHE"])
-    monkeypatch.delenv("TRANSFORMER_NORMS_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert token_cache.cache_folder() == tmp_path / "transformer_norms"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert token_cache.cache_folder() == tmp_path / ".cache" / "transformer_norms"
+    home = tmp_path / "home"
+    names = {"TRANSFORMER_NORMS_CACHE": tmp_path, "XDG_CACHE_HOME": tmp_path, "HOME": home}
+    for name, folder in names.items():
+        monkeypatch.setenv(name, str(folder))
+    parts = ("",), ("transformer_norms",), (".cache", "transformer_norms")
+    for (name, folder), below in zip(names.items(), parts, strict=True):
+        assert token_cache.cache_folder() == folder.joinpath(*below)
+        monkeypatch.delenv(name)
 
 
 def test_too_short_a_text_for_a_context_is_refused_with_both_numbers():

@@ -3,24 +3,21 @@
 import json
 import sys
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import checkpoint
 import fresh
-import gpu
 import growth
-import memory
-import norms
 import pytest
 import rounds
 import startup
 import step
-import sweep
 import torch
 import variants
-import watching
+import yaml
 from contenders import Size, ours, trained, trained_alone
 from peers import peers
 from products import recorded
@@ -42,7 +39,6 @@ def size():
 
 
 def built(size):
-    """Our GPT-2, and every peer that is installed, all on one batch for ever."""
     batch = size.batches()(0)
     gpt2 = ours(size, GPT2, lambda step: batch)
     return gpt2, peers(size, lambda step: batch, gpt2, "gelu_new", compiled=False)
@@ -230,41 +226,11 @@ def test_every_option_is_a_variant_of_one_axis():
         assert typed[:2] == [other, name]
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "typed", "said"),
-    [
-        (step, "--rounds 4", "--rounds 4: at least 5"),
-        (step, "--seconds 0", "--seconds 0.0: should be above 0"),
-        (step, "--sizes 4-128", "--sizes 4-128: five numbers"),
-        (step, f"--sizes {TINY} norm=rmsnrm", "did you mean 'rmsnorm'?"),
-        (variants, "--only rmsnrm", "did you mean 'rmsnorm'?"),
-        (variants, "--only none norm=rmsnorm", "norm=rmsnorm: is what varies here"),
-        (variants, "--only none trainer.clip=-1", "trainer.clip: -1"),
-        (variants, "--only none --out nowhere/x.json", "there is no folder nowhere"),
-        (checkpoint, "--rounds 4", "--rounds 4: at least 5 are needed"),
-        (watching, "--out .", "--out .: is a folder"),
-        (norms, "--rounds 1", "--rounds 1: at least 5"),
-        (norms, "--widths 128,0", "numbers above 0"),
-        (norms, "--dtypes float23", "float32"),
-        (sweep, "--launchers basic,pol", "did you mean 'pool'?"),
-        *((command, "--out nowhere/x.json", "there is no folder nowhere")
-          for command in (growth, memory, startup)),
-        (growth, "--depths 4,0", "--depths 4,0: numbers above 0"),
-        (growth, "--contexts 5000", "at most 4096"),
-        (growth, "norm=nosuch", "nosuch"),
-        (memory, "--sizes 4-128-64-12", "five numbers"),
-        *((command, "--rounds 1", "at least 2") for command in (memory, startup)),
-        (memory, "--checkpointing= norm=nosuch", "nosuch"),
-        (startup, "norm=nosuch", "nosuch"),
-        (gpu, "--device cpu --tiny", "--out DIR: is needed"),
-        (gpu, "--out full --device cpu --tiny", "--out full: holds numbers"),
-        (gpu, "--out new --only step --device cpu --tiny", "did you mean 'steps'?"),
-        (gpu, "--out new --budget 5 --device cpu --tiny", "--budget 5: seconds above"),
-        (gpu, "--out new --device cpu", "a CPU takes hours for these sizes; add --tiny"),
-        (gpu, "--out new", "--device cuda: there is no GPU; --device cpu --tiny rehearses"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_measured_is_refused(tmp_path, monkeypatch, capfd, benchmark, typed, said):
+WRONG = yaml.safe_load(Path(__file__).with_name("wrong_benchmarks.yaml").read_text())
+
+
+@pytest.mark.parametrize(("name", "typed", "said"), WRONG)
+def test_what_cannot_be_measured_is_refused(tmp_path, monkeypatch, capfd, name, typed, said):
     monkeypatch.chdir(tmp_path)
     for module in (fresh, startup):  # the processes in which they measure
         monkeypatch.setattr(module, "subprocess", None)
@@ -273,8 +239,8 @@ def test_what_cannot_be_measured_is_refused(tmp_path, monkeypatch, capfd, benchm
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     Path("full").mkdir()
     Path("full/numbers.jsonl").touch()
-    out = [] if "--out" in typed or benchmark is gpu else ["--out", "x.json"]
-    assert benchmark.main([*typed.split(), *out]) == 2
+    out = [] if "--out" in typed or name == "gpu" else ["--out", "x.json"]
+    assert import_module(name).main([*typed.split(), *out]) == 2
     printed = capfd.readouterr()
     (line,) = printed.err.splitlines()
     assert said in line

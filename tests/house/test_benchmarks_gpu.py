@@ -69,10 +69,10 @@ def test_a_rotated_vector_is_a_normalized_one_times_a_complex_unit():
     rotation = gpu_peers.Rotation(5, 6)
     x = torch.randn(2, 3, 5, 6)
     y = x * math.sqrt(6) / x.norm(dim=-1, keepdim=True)
+    found = rotation(x)
     for j in range(3):
         turns = torch.exp(-1j * torch.arange(5) * 10000.0 ** (-j / 3))
         expected = torch.complex(y[..., j], y[..., j + 3]) * turns
-        found = rotation(x)
         torch.testing.assert_close(torch.complex(found[..., j], found[..., j + 3]), expected)
 
 
@@ -141,15 +141,13 @@ def test_other_digits_of_a_second_training_are_reported(section, monkeypatch):
 def test_digits_of_cold_and_warm_caches_are_compared(section, monkeypatch, endings, expected):
     def begin(section, mode, cache):
         code = f"print('{{\"losses\": ' + str(int('{next(losses)}')) + '}}')"
-        command = [sys.executable, "-S", "-c", code]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen([sys.executable, "-S", "-c", code], **pipes, text=True)
 
     losses = iter(endings)
     monkeypatch.setattr(gpu_digits, "begin", begin)
-    monkeypatch.setattr(gpu_digits, "compare_norms", lambda section: None)
-    monkeypatch.setattr(gpu_digits, "compare_variants", lambda section: None)
+    for name in "compare_norms", "compare_variants":
+        monkeypatch.setattr(gpu_digits, name, lambda section: None)
     gpu_digits.measure_digits(section)
     (line,) = read_numbers(section.folder)
     assert line == {"section": "steps", "what": "trainer.compile=whole", **expected}
@@ -192,17 +190,14 @@ def test_a_section_that_fails_or_runs_over_its_limit_costs_itself_alone(tmp_path
 @pytest.mark.nightly
 def test_a_rehearsal_on_a_cpu_finishes_every_section_without_an_error(tmp_path):
     (tmp_path / "wandb.py").write_text("raise SystemExit('wandb was imported')")
-    paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "kernels")
-    out = tmp_path / "out"
+    paths, out = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")], tmp_path / "out"
+    own = {"PYTHONPATH": os.pathsep.join(paths), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     typed = ["--device", "cpu", "--tiny", "--budget", "1700", "--out", str(out)]
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), *typed]
-    done = subprocess.run(command, env=environment)
+    done = subprocess.run(command, env=os.environ | own)
     record = json.loads((out / "gpu.json").read_text())
-    assert {name: one["ended"] for name, one in record["sections"].items()} == dict.fromkeys(
-        gpu.PLAN, "finished"
-    )
+    ended = {name: one["ended"] for name, one in record["sections"].items()}
+    assert ended == dict.fromkeys(gpu.PLAN, "finished")
     assert done.returncode == 0
     assert {line["section"] for line in record["numbers"]} == set(gpu.PLAN)
     assert [line for line in record["numbers"] if "error" in line or line.get("exit")] == []

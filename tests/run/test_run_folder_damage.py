@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from no_files import ends_if_it_hangs
 from run_folders import tree
-from short_runs import TEXT, go
+from short_runs import TEXT, go, here  # noqa: F401
 
 from transformer_norms import ConfigError, runs
 from transformer_norms.errors import NoUsableCheckpoint
@@ -29,7 +29,6 @@ DAMAGE = [b"", b"{", b"[]", b'{"status": "finished"}', b"\xff\xfe", b"[" * 9999,
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a finished run, which has all its checkpoints."""
     home = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
@@ -38,9 +37,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def run(trained, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("corpus.txt").write_text(TEXT)
+def run(trained, here):  # noqa: F811
     folder = Path("runs", "main", trained.name)
     shutil.copytree(trained, folder)
     return folder

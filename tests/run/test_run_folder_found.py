@@ -57,17 +57,15 @@ def test_again_runs_beside_it_and_the_newest_is_then_meant():
 
 
 def test_one_identity_however_it_is_typed_and_watched():
-    hashes = {
-        Plan(config_of(*extra)).hash
-        for extra in (
-            ["trainer.steps=24"],
-            ["trainer.steps=2.4e1", "trainer.log_every=4", "optimizer.lr=0.003"],
-            ["trainer.steps=24.0", "optimizer.lr=3e-3"],
-            ["placement=pre", "init=mup", "trainer.keep=5", "trainer.checkpoint_every=0"],
-            ["trainer.probe_every=0", "study=unwatched"],
-            ["final_norm=always", "study=other"],
-        )
-    }
+    extras = (
+        "trainer.steps=24",
+        "trainer.steps=2.4e1 trainer.log_every=4 optimizer.lr=0.003",
+        "trainer.steps=24.0 optimizer.lr=3e-3",
+        "placement=pre init=mup trainer.keep=5 trainer.checkpoint_every=0",
+        "trainer.probe_every=0 study=unwatched",
+        "final_norm=always study=other",
+    )
+    hashes = {Plan(config_of(*extra.split())).hash for extra in extras}
     assert hashes == {go()["identity"]}
     assert Plan(config_of("seed=1")).hash not in hashes
 

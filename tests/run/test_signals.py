@@ -96,19 +96,19 @@ def stop(start, kind, call, name, typed):
     """Starts a command, to which this signal comes at this point. Returns its exit code, what it
     said and the seconds that it took to end."""
     number = signal.Signals[name]
-    if kind == "import":  # in a process that is not forked from one that has imported everything
-        command = [sys.executable, ROOT / "train.py", *words(typed)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        wait_until_caught(process, number)
-        time.sleep(random.Random(str(typed)).random())
-        sent = time.monotonic()
-        process.send_signal(number)
-        err = process.communicate(timeout=CEILING)[1].decode()
-    else:
+    if kind != "import":
         at = "step" if kind == "compile" else kind
         process = start(*typed, AT=f"{at} {call} {number:d}")
         err = process.communicate(timeout=CEILING)[1]
-        sent = float(Path("sent").read_text())
+        return process.returncode, err, time.monotonic() - float(Path("sent").read_text())
+    # In a process that is not forked from one that has imported everything.
+    command, pipe = [sys.executable, ROOT / "train.py", *words(typed)], subprocess.PIPE
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=pipe, text=True)
+    wait_until_caught(process, number)
+    time.sleep(random.Random(str(typed)).random())
+    sent = time.monotonic()
+    process.send_signal(number)
+    err = process.communicate(timeout=CEILING)[1]
     return process.returncode, err, time.monotonic() - sent
 
 
@@ -160,13 +160,12 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_nobody_disturbed(
 ):
     calm = start("study=calm", *words).end()
     kills, lost, draw = Counter(), [0], random.Random(least)
-    kinds = [kind for kind, calls in often.items() if calls]
     for study in map("rough{}".format, itertools.count()):
         if kills.total() >= least:
             break
         monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(Path(f"cache-{study}").absolute()))
         while True:
-            kind = draw.choice(kinds)
+            kind = draw.choice([kind for kind, calls in often.items() if calls])
             call = draw.randint(1, often[kind]) if kills.total() < least else 0
             at = f"{kind} {call} {signal.SIGKILL:d}"
             code, _, err = start(f"study={study}", *words, AT=at).end()
@@ -183,7 +182,6 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_nobody_disturbed(
 
 
 def unsaved_steps(study):
-    """How many rows of each run of a study come after its newest checkpoint."""
     for file in Path("runs", study).glob("*/metrics.jsonl"):
         steps = [row["step"] for row in read_metrics(file)]
         saved = checkpoint.newest(file.parent / "checkpoints", None, print)
@@ -191,7 +189,6 @@ def unsaved_steps(study):
 
 
 def contents(study):
-    """All that a run leaves, without its times."""
     (folder,) = Path("runs", study).glob("*/")
     files = [*folder.rglob("*.safetensors"), folder / "curve.svg"]
     bits = {file.relative_to(folder): file.read_bytes() for file in files}
@@ -217,8 +214,8 @@ def test_a_second_signal_ends_the_process_at_once_and_the_last_checkpoint_verifi
         assert time.monotonic() < end
         process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
-    _, err = process.communicate(timeout=CEILING)
-    assert process.returncode == 75
+    code, _, err = process.end()
+    assert code == 75
     assert "stopped at once; the same command goes on from the last checkpoint" in err
     folder = next(Path("runs/twice").iterdir())
     assert checkpoint.newest(folder / "checkpoints", None, print).step == left
@@ -231,18 +228,16 @@ def test_a_second_signal_ends_the_process_at_once_and_the_last_checkpoint_verifi
 @pytest.mark.goal("P1")
 def test_a_step_that_does_not_end_is_left_where_nothing_has_been_computed_before(start):
     """As where the compiler works, or another rank does not come."""
-    process = start("study=stuck", AT=f"step 1 {signal.SIGUSR1:d}", TWICE="1")
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75
+    code, _, err = start("study=stuck", AT=f"step 1 {signal.SIGUSR1:d}", TWICE="1").end()
+    assert code == 75
     assert "SIGUSR1: this run stops" in err
     assert err.endswith("stopped; the same command goes on\n")
 
 
 def test_one_wish_that_comes_twice_in_a_moment_is_one(start):
     """`timeout` sends its signal to the command and then to the command's group."""
-    process = start("study=once", AT=f"step 4 {signal.SIGTERM:d}", AGAIN="1")
-    process.communicate(timeout=CEILING)
-    assert process.returncode == 75
+    code, _, _ = start("study=once", AT=f"step 4 {signal.SIGTERM:d}", AGAIN="1").end()
+    assert code == 75
     assert list(Path("runs/once").glob("*/checkpoints/step-00000004"))
 
 
@@ -257,13 +252,12 @@ def take_terminal(name):
 )
 def test_ctrl_c_and_a_terminal_that_is_closed_save_a_checkpoint(start, run_here, closed):
     terminal, theirs = os.openpty()
-    prepare = partial(take_terminal, os.ttyname(theirs))
+    prepare, printed = partial(take_terminal, os.ttyname(theirs)), b""
     process = start("study=typed", f"trainer.steps={10**6}", prepare=prepare)
     os.close(theirs)
     while not list(Path("runs/typed").glob("*/checkpoints/step-*")):
         assert process.poll() is None, process.communicate()
         drain(terminal)
-    printed = b""
     if closed:
         os.close(terminal)
     else:
@@ -274,12 +268,11 @@ def test_ctrl_c_and_a_terminal_that_is_closed_save_a_checkpoint(start, run_here,
     assert closed or b"SIGINT: this run stops with a checkpoint" in printed + drain(terminal)
     assert b"Traceback" not in printed
     check_saved("typed")
-    answer = json.loads(process.communicate()[0])
+    _, answer, _ = process.end()
     assert (answer["status"], answer["steps"] > 0) == ("preempted", True)
 
 
 def drain(terminal):
-    """Returns what stands on the terminal, after a moment."""
     with suppress(OSError):  # the command has ended
         if select.select([terminal], [], [], 0.02)[0]:
             return os.read(terminal, 65536)
@@ -388,7 +381,6 @@ def test_a_signal_that_came_between_two_runs_of_a_sweep_stops_the_second_one():
 
 
 def test_a_forked_process_has_its_signals_for_itself(capfd):
-    """The signal that ends it is not its parent's."""
     with Stopping(print) as stopping:
         stopping.deferring = True
         child = os.fork()
@@ -402,9 +394,8 @@ def test_a_forked_process_has_its_signals_for_itself(capfd):
 
 @pytest.mark.goal("P3")
 def test_processes_are_born_deaf_to_signals_which_they_let_through_once_they_can_answer():
-    lines = "import time; time.sleep(600)"
     with signals.withhold_signals():
-        child = subprocess.Popen([sys.executable, "-c", lines])
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     status = Path(f"/proc/{child.pid}/status").read_text()
     blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
     child.kill()
