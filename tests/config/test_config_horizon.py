@@ -2,7 +2,6 @@
 
 import pytest
 import yaml
-from refusing import refused
 
 from transformer_norms import compose, train
 from transformer_norms.config.saved import to_yaml
@@ -34,8 +33,6 @@ def test_a_horizon_in_tokens_is_the_fewest_steps_that_read_so_many(tokens, batch
 
 
 def test_steps_and_tokens_contradict_each_other_only_where_both_are_typed(tmp_path, monkeypatch):
-    line = refused(composed, "trainer.steps=9", "trainer.tokens=1e6")
-    assert "trainer.tokens=1e6: both are the horizon; type one" in line
     assert (
         compose(["recipe=gpt2_124m", "trainer.tokens=1e9", "tracking=none"]).trainer.steps == 2035
     )
@@ -63,9 +60,6 @@ def test_a_share_grows_with_the_horizon_and_a_number_of_steps_does_not(tmp_path)
         file.write_text(to_yaml(composed(f"schedule.warmup={typed}")))
         longer = compose([f"config={file}", "trainer.steps=5000"])
         assert longer.schedule.warmup == steps
-    for wrong in ("1.5", "-0.1", "true", "abc"):
-        line = refused(composed, f"schedule.warmup={wrong}")
-        assert "steps, such as 100, or a share of the steps" in line
 
 
 def test_the_last_evaluation_takes_a_tenth_of_the_run_at_most_unless_its_length_is_typed():

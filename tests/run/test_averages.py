@@ -126,18 +126,6 @@ def test_an_average_is_kept_after_a_sweep_loaded_and_sampled():
     assert "trainer.average is none" in refused(load, plain, average=True)
 
 
-def test_a_wrong_average_is_refused_in_one_line():
-    for typed, said in {
-        "emma": "trainer.average: 'emma' is not allowed",
-        "{type: emma}": "trainer.average.type: did you mean 'ema'?",
-        "{type: ema}": "trainer.average.decay is missing",
-        "{type: ema, decay: 1}": "trainer.average.decay: 1 is not allowed",
-        "{type: window, count: 3, evry: 4}": "trainer.average.evry: did you mean 'every'?",
-        "{type: window, count: 3, every: 4000}": "trainer.average.every: 4000 is not allowed",
-    }.items():
-        assert refused(compose, [f"trainer.average={typed}"]).startswith(said)
-
-
 TOKENS = ["schedule=wsd", "trainer.tokens=1e6", "trainer.branches={tokens: [1e6, 2e6]}"]
 LINEAR = {"type": "linear", "factor": 4}
 

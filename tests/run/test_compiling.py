@@ -8,7 +8,7 @@ import pytest
 import torch
 from trainers import trainer_of
 
-from transformer_norms import ConfigError, compose, train
+from transformer_norms import compose, train
 from transformer_norms.run.identity import kind_of_kernels, run_hash
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.graphs import compiling
@@ -47,12 +47,6 @@ def test_the_flops_of_a_run_decide_what_a_gpu_compiles(minutes, more, expected):
     settings = replace(compose(TINY).trainer, steps=1000, batch_size=16, **keys)
     parameters = round(minutes * MINUTE / 6 / (1000 * 16 * 1024))
     assert choose_mode(settings, parameters, 1024) == expected
-
-
-@pytest.mark.parametrize("key", ["trainer.activation_checkpointing=true", "parallel=fsdp"])
-def test_a_whole_model_is_not_compiled_where_it_is_cut(key):
-    with pytest.raises(ConfigError, match=f"trainer.compile=whole: {key} needs"):
-        compose([*TINY, "trainer.compile=whole", key])
 
 
 @pytest.fixture
