@@ -17,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from signal_points import POINTS, wait_until_caught
 from warm import CEILING, TEXT, result, run_in_this_process, starting
 
 from transformer_norms import signals
@@ -32,6 +31,60 @@ TINY += " model.width=16 model.heads=2 model.depth=1 model.context=16 trainer.ba
 TINY += " trainer.steps=20 trainer.log_every=1 trainer.eval_every=5 trainer.checkpoint_every=5"
 TINY = f"{TINY} trainer.threads=1 trainer.probe_every=0 schedule.warmup=3".split()
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+
+# A plugin that sends a signal to its own process at a point of a run.
+# $AT is `POINT CALL NUMBER`: this signal comes when POINT is called for the CALL-th time. Where
+# $TWICE is set, the process then waits. Where $AGAIN is set, it comes twice in a moment.
+POINTS = """
+import os, time
+from importlib import import_module
+from transformer_norms.sweep import ending
+from transformer_norms.run import beginning, run
+from transformer_norms.run.metrics import MetricsFile
+from transformer_norms.run.plan import Plan
+from transformer_norms.run.summary import Summary
+from transformer_norms.training.loss import ModelLoss
+from transformer_norms.training.trainer import Trainer
+
+prepare = import_module("transformer_norms.data.prepare")  # a function has the same name
+PLACES = {
+    "read": (prepare, "read_corpus"),
+    "tokenize": (prepare, "encode_work"),
+    "count": (Plan, "data"),
+    "build": (beginning, "build_model"),
+    "start": (beginning, "measure_start"),
+    "step": (ModelLoss, "backward"),
+    "evaluate": (ModelLoss, "sum"),
+    "save": (Trainer, "tensors"),
+    "row": (MetricsFile, "append"),
+    "write": (os, "fsync"),
+    "replace": (os, "replace"),
+    "end": (Summary, "write"),
+    "draw": (run, "draw_curve"),
+    "report": (ending, "write_report"),
+}
+
+def plant(place, name, count, number):
+    original, calls = getattr(place, name), iter(range(1, 1 << 30))
+
+    def send_signal(*arguments, **keys):
+        if next(calls) == count:
+            with open("sent", "w") as file:
+                file.write(str(time.monotonic()))
+            os.kill(os.getpid(), number)
+            if "AGAIN" in os.environ:
+                os.kill(os.getpid(), number)
+            while "TWICE" in os.environ:
+                time.sleep(0.01)
+        return original(*arguments, **keys)
+
+    setattr(place, name, send_signal)
+
+if "AT" in os.environ:
+    point, count, number = os.environ["AT"].split()
+    plant(*PLACES[point], int(count), int(number))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +143,19 @@ def points(count):
     draw, kinds = random.Random(0), [*OFTEN, "step", "evaluate", "save", "write", "import"]
     kinds = [kinds[i % len(kinds)] for i in range(count)]
     return [(kind, draw.randint(1, OFTEN[kind]), draw.choice(SIGNALS).name) for kind in kinds]
+
+
+def wait_until_caught(process, number, ceiling=CEILING):
+    """Waits for the first moment in which this process can catch a signal."""
+    end = time.monotonic() + ceiling
+    while True:
+        assert process.poll() is None, "the process has ended"
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+        if int(caught.split()[1], 16) >> (number - 1) & 1:
+            return
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 def stop(start, kind, call, name, typed):
