@@ -74,10 +74,8 @@ def pytest_runtest_logreport(report):
         return
     about = _seen.setdefault(report.function, {"passed": 0, "goals": set(), "measured": []})
     about["goals"] |= set(report.goals)
-    if report.failed:
-        about["fault"] = "not met: it failed"
-    elif hasattr(report, "wasxfail"):
-        about["fault"] = f"not met: {report.wasxfail}"
+    if report.failed or hasattr(report, "wasxfail"):
+        about["fault"] = f"not met: {getattr(report, 'wasxfail', 'it failed')}"
     elif report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         about.setdefault("fault", f"not measured: {str(reason).removeprefix('Skipped: ')}")
@@ -115,11 +113,8 @@ def write_table(seen: dict[str, dict], all_ran: bool) -> None:
 def row(goal: str, promise: str, ran: dict[str, dict]) -> str:
     """The row of a goal. It has a day if every test of it has passed."""
     faults = [f"**{about['fault']}: `{test}`**" for test, about in ran.items() if "fault" in about]
-    values = [
-        shown(about["measured"]) or f"{about['passed']} passed"
-        for about in ran.values()
-        if "fault" not in about
-    ]
+    good = [about for about in ran.values() if "fault" not in about]
+    values = [shown(about["measured"]) or f"{about['passed']} passed" for about in good]
     day = "" if faults else f"{date.today()}, {machine()}"
     cells = ["<br>".join(f"`{test}`" for test in ran), "<br>".join(faults + values), day]
     return f"| {' | '.join([goal, promise, *(cell.replace('|', '/') for cell in cells)])} |"
@@ -127,8 +122,8 @@ def row(goal: str, promise: str, ran: dict[str, dict]) -> str:
 
 def shown(texts: list[str]) -> str:
     texts = list(dict.fromkeys(texts))
-    more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
-    return "; ".join([*texts[:SHOWN], *more])
+    texts[SHOWN:] = [f"and {len(texts) - SHOWN} more"] * (len(texts) > SHOWN)
+    return "; ".join(texts)
 
 
 def machine() -> str:

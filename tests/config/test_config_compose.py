@@ -21,7 +21,6 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.run import Run
 from transformer_norms.signals import Stopping
 
-CHOSEN_BY_FILE = [axis for axis in AXES if axis not in ("sweep", "launcher")]
 WIDE = "model.width=1792"  # the groups of group_norm divide deepseek_v3's latents
 
 
@@ -41,12 +40,6 @@ def test_a_device_is_a_part_of_an_identity_where_more_than_the_last_digits_diffe
     assert (len(on_each) == 2) == differs
 
 
-def bringing(*typed: str, **brings) -> Config:
-    """With a norm that brings these choices."""
-    default = composed()
-    return recompose(default, typed, {"norm": ("rmsnorm", {**default.norm, "brings": brings})})
-
-
 @pytest.fixture
 def saved(tmp_path):
     """Writes a config as a run folder does; `config=FILE`."""
@@ -59,13 +52,11 @@ def saved(tmp_path):
     return save
 
 
-# Composition
-
-
 def test_every_option_composes():
     # Several axes at a time: the n-th option of each, or its first where it has fewer.
     # Each recipe and each preset has tests in its own file.
-    several = {axis: options(axis) for axis in CHOSEN_BY_FILE if axis not in ("preset", "recipe")}
+    apart = ("sweep", "launcher", "preset", "recipe")
+    several = {axis: options(axis) for axis in AXES if axis not in apart}
     for number in range(max(map(len, several.values()))):
         names = {axis: (known[number:] or known)[0] for axis, known in several.items()}
         if names["placement"] == "qk_cap":  # whose cap attention=sinks refuses
@@ -87,15 +78,12 @@ def test_every_yaml_belongs_to_an_axis():
 def test_every_preset_and_recipe_composes_with_norms_and_placements(share):
     """With a share of the placements, and each time another norm; with all placements nightly."""
     norms, placements = cycle(options("norm")), options("placement")
-    starts = [["preset", name, WIDE] for name in options("preset")]
-    starts += [["recipe", name] for name in options("recipe")]
-    for number, (axis, name, *wide) in enumerate(starts):
+    starts = [("preset", name, [WIDE]) for name in options("preset")]
+    starts += [("recipe", name, []) for name in options("recipe")]
+    for number, (axis, name, wide) in enumerate(starts):
         for placement in placements[number % share :: share]:
             config = combined(f"{axis}={name}", *wide, norm=next(norms), placement=placement)
             assert (config.choices[axis], config.choices.placement) == (name, placement)
-
-
-# Precedence
 
 
 HYBRID_GPT2 = "preset=gpt2 architecture.bias=false placement=hybrid"
@@ -126,29 +114,27 @@ def test_typed_wins_over_the_preset_over_the_placement_over_none(typed, key, val
     assert value_at(composed(*typed.split()), key) == value
 
 
-def test_a_placement_wins_over_a_norm_and_a_norm_over_none():
-    config = bringing(embed_scale=3, attention_cap=7)
-    assert config.architecture.embed_scale == 3
-    assert config.architecture.attention_cap == 7
-    assert bringing("placement=post", embed_scale=3).architecture.embed_scale == 3
-    both = bringing("placement=qk_cap", embed_scale=3, attention_cap=7)
-    assert both.architecture.embed_scale == 3
-    assert both.architecture.attention_cap == 50
-
-
-# Values
+@pytest.mark.parametrize(
+    ("typed", "scale", "cap"),
+    [([], 3, 7), (["placement=post"], 3, 7), (["placement=qk_cap"], 3, 50)],
+)
+def test_a_placement_wins_over_a_norm_and_a_norm_over_none(typed, scale, cap):
+    default = composed()
+    brings = {"embed_scale": 3, "attention_cap": 7}
+    # With a norm that brings these choices.
+    found = recompose(default, typed, {"norm": ("rmsnorm", {**default.norm, "brings": brings})})
+    assert (found.architecture.embed_scale, found.architecture.attention_cap) == (scale, cap)
 
 
 def test_a_word_may_look_like_a_number_and_a_number_may_stand_where_a_word_did():
-    assert composed("study=2024").study == "2024"
-    assert composed("study=1e5").study == "1e5"
+    assert [composed(f"study={word}").study for word in ("2024", "1e5")] == ["2024", "1e5"]
     assert composed("data=hub", "data.documents=500").data.documents == 500
-    assert composed("data=text", "data.paths=a.txt").data.paths == ("a.txt",)
-    assert composed("data=text", "data.paths='ä b.txt'").data.paths == ("ä b.txt",)
+    for typed, path in ("a.txt", "a.txt"), ("'ä b.txt'", "ä b.txt"):
+        assert composed("data=text", f"data.paths={typed}").data.paths == (path,)
 
 
 def test_a_composed_config_cannot_be_changed_by_accident():
-    config = compose()
+    config = composed()
     with pytest.raises(AttributeError, match="read-only"):
         config.norm.eps = 1
     with pytest.raises(FrozenInstanceError):
@@ -160,11 +146,7 @@ def test_a_composed_config_cannot_be_changed_by_accident():
 def test_compose_knows_no_current_folder_and_writes_nothing(tmp_path, monkeypatch):
     default = composed()
     monkeypatch.chdir(tmp_path)
-    assert composed() == default
-    assert list(tmp_path.iterdir()) == []
-
-
-# Saved runs
+    assert (composed(), list(tmp_path.iterdir())) == (default, [])
 
 
 @pytest.mark.goal("K2")
@@ -235,13 +217,10 @@ def test_a_file_edited_since_does_not_change_what_a_saved_config_means(
 
 def test_a_config_saved_on_another_device_runs_on_this_one(saved):
     config, file = saved()
-    path = Path(file.removeprefix("config="))
-    path.write_text(path.read_text().replace("    device: cpu", "    device: cuda"))
-    assert path.read_text() != to_yaml(config)
+    text, path = to_yaml(config), Path(file.removeprefix("config="))
+    path.write_text(text.replace("    device: cpu", "    device: cuda"))
+    assert path.read_text() != text
     assert composed(file) == config
-
-
-# No key is dead
 
 
 def leaves(config: dict, above: tuple = ()) -> dict:
@@ -259,8 +238,7 @@ def test_every_key_is_in_the_identity_or_declared_to_be_outside():
     outside |= {("norms", "layernorm", key[2]) for key in outside if key[:2] == ("norms", "*")}
     assert len(outside) > 20
     for path in leaves(config):
-        edited = copy.deepcopy(config)
-        node = edited
+        node = edited = copy.deepcopy(config)
         for name in path[:-1]:
             node = node[name]
         node[path[-1]] = "another"

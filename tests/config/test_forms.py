@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 from run_folders import config_of, make_run, make_study
-from short_runs import (
-    go,
-    here,  # noqa: F401
-)
+from short_runs import go, here  # noqa: F401
 
 from transformer_norms import compose, load, runs
 from transformer_norms.comparison.sweep_record import read_record
@@ -58,8 +55,7 @@ def test_a_file_of_another_form_is_refused_in_one_line_that_names_it(tmp_path):
         with pytest.raises((ConfigError, InputError, DamagedError)) as caught:
             read(run)
         line = str(caught.value)
-        assert line.isprintable()
-        assert name in line
+        assert (name in line, line.isprintable()) == (True, True)
         assert "schema" in line or "its form is 99; this version reads form 1" in line
         for file, data in kept.items():
             file.write_bytes(data)
@@ -106,9 +102,9 @@ def test_a_key_that_no_run_had_at_first_is_hashed_where_it_is_not_its_default(ke
     typed = ["norm=dyt", "data=stories", "data.split=tail"]
     default, other = compose(typed), compose([*typed, f"{key}={chosen}"])
     before = plain(default)
+    *above, last = key.split(".")
     for tree in (before, before["choices"]):
-        *above, last = key.split(".")
-        node = tree if not above else tree.get(above[0], {})
+        node = tree.get(above[0], {}) if above else tree
         if isinstance(node, dict):  # of an axis, the choices have the name alone
             node.pop(last, None)
     assert run_hash(before, {}) == run_hash(default, {}) != run_hash(other, {})

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from corpora import write_rows
+from pyarrow.parquet import ParquetFile
 from refusing import refused
 
 from transformer_norms.data import CORPORA, TOKENIZERS
@@ -31,32 +33,26 @@ def read(file):
     return yaml.safe_load(file.read_text())
 
 
-@pytest.mark.parametrize("file", DATA, ids=lambda file: file.stem)
-def test_every_data_yaml_sets_what_its_corpus_takes_and_nothing_else(file):
-    content = read(file)
-    parameters = inspect.signature(CORPORA[content["type"]]).parameters
-    assert set(content) == SHARED | set(parameters)
-    assert all(value.default is value.empty for value in parameters.values())
-
-
-@pytest.mark.parametrize("file", TOKENIZER, ids=lambda file: file.stem)
-def test_every_tokenizer_yaml_builds(file):
-    content = read(file)
-    choice = TOKENIZERS[content.pop("type")](**content)
-    if "none" in content.values():  # what the user has to name
-        with pytest.raises(InputError, match="is missing"):
-            choice.identity()
-    else:
-        assert choice.identity() == {"type": file.stem} | content
-
-
-def test_every_corpus_and_tokenizer_has_a_yaml():
+def test_every_corpus_has_a_yaml_that_sets_what_it_takes_and_nothing_else():
+    found = {content["type"]: set(content) for content in map(read, DATA)}
     ours = {name for name, corpus in CORPORA.items() if "plugin" not in corpus.__module__}
-    assert {read(file)["type"] for file in DATA} == ours
-    assert {read(file)["type"] for file in TOKENIZER} == set(TOKENIZERS)
+    assert found.keys() == ours
+    for name, keys in found.items():
+        parameters = inspect.signature(CORPORA[name]).parameters
+        assert keys == SHARED | set(parameters), name
+        assert all(value.default is value.empty for value in parameters.values()), name
 
 
-# pydocs
+def test_every_tokenizer_has_a_yaml_which_builds_it():
+    found = {content.pop("type"): content for content in map(read, TOKENIZER)}
+    assert found.keys() == TOKENIZERS.keys()
+    for name, content in found.items():
+        choice = TOKENIZERS[name](**content)
+        if "none" in content.values():  # what the user has to name
+            with pytest.raises(InputError, match="is missing"):
+                choice.identity()
+        else:
+            assert choice.identity() == {"type": name} | content
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +83,6 @@ def test_nothing_of_this_machine_is_in_pydocs(pydocs):
     assert "build_time_vars" not in "".join(text[:300] for text in pydocs)
 
 
-# files
-
-
 def text_of(*paths):
     return CORPORA["text"](paths=tuple(str(path) for path in paths), val_paths=(), separator="none")
 
@@ -106,9 +99,8 @@ def zipped(data):
 
 
 def test_text_is_the_bytes_of_the_file_exactly(tmp_path):
-    content = "\ufeffone\r\ntwo\x00\n\n\n日本\n".encode()
-    (tmp_path / "a[1].txt").write_bytes(content)
-    assert [t.encode() for t in text_of(tmp_path / "a[1].txt").documents()] == [content]
+    (tmp_path / "a[1].txt").write_bytes("\ufeffone\r\ntwo\x00\n\n\n日本\n".encode())
+    assert list(text_of(tmp_path / "a[1].txt").documents()) == ["\ufeffone\r\ntwo\x00\n\n\n日本\n"]
 
 
 def test_a_glob_is_read_in_sorted_order_and_identity_is_content_and_order(tmp_path):
@@ -139,13 +131,12 @@ def test_a_glob_is_read_in_sorted_order_and_identity_is_content_and_order(tmp_pa
     ],
 )
 def test_a_path_that_cannot_be_read_is_refused_in_one_line_with_its_key(tmp_path, key, name, said):
-    (tmp_path / "empty.txt").touch()
+    for file, text in {"empty.txt": b"", "good.txt": b"good", "latin.txt": b"caf\xe9 au"}.items():
+        (tmp_path / file).write_bytes(text)
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "circle").symlink_to("circle")
-    (tmp_path / "broken.txt").symlink_to("gone.txt")
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 au lait")
-    (tmp_path / "good.txt").write_text("good")
+    for link, target in ("circle", "circle"), ("broken.txt", "gone.txt"):
+        (tmp_path / link).symlink_to(target)
     good, wrong = str(tmp_path / "good.txt"), str(tmp_path / name)
     given = {"paths": (good,), "val_paths": (good,)} | {key: (wrong,)}
 
@@ -188,47 +179,26 @@ def test_no_path_and_the_same_path_twice_are_refused(tmp_path):
     assert "a.txt is named twice" in refused(text_of, tmp_path / "a.txt", tmp_path / "*.txt")
 
 
-# rows
-
-
 ROWS = [{"text": "one\n\nline é", "number": 1}, {"text": "two\r\n", "number": 2}]
 
 
 @pytest.fixture(params=["jsonl", "parquet"])
 def rows(request, tmp_path):
-    """The same rows as a file of each kind, and what builds the corpus."""
     file = tmp_path / f"rows.{request.param}"
-    if request.param == "jsonl":
-        file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    else:
-        import pyarrow
-        from pyarrow import parquet
-
-        parquet.write_table(pyarrow.Table.from_pylist(ROWS), file)
-
-    def build(field):
-        return CORPORA[request.param](paths=(str(file),), val_paths=(), field=field)
-
-    return build, file
+    write_rows(file, ROWS)
+    keys = {"paths": (str(file),), "val_paths": ()}
+    return lambda field: CORPORA[request.param](**keys, field=field), file
 
 
-def test_each_row_is_a_document(rows, capfd):
+def test_each_row_is_a_document_and_what_has_none_is_refused_in_one_line(rows, capfd):
     build, file = rows
     assert list(build("text").documents()) == [row["text"] for row in ROWS]
     assert build("text").identity()["sha256"] == [hashlib.sha256(file.read_bytes()).hexdigest()]
     assert capfd.readouterr().err == ""
-
-
-def test_a_missing_field_is_refused_with_the_columns_and_the_nearest(rows):
-    build, _ = rows
     for field, nearest in (("txet", "did you mean 'text'\\? "), ("number", "")):
         line = refused(lambda field=field: list(build(field).documents()))
         said = rf"data\.field={field}: {nearest}.* no such string; strings are under text"
         assert re.fullmatch(said, line)
-
-
-def test_a_file_that_is_no_table_is_refused_in_one_line(rows):
-    build, file = rows
     file.write_bytes(b"\x00\x01 neither of the two\n{")
     assert file.name in refused(lambda: list(build("text").documents()))
 
@@ -301,19 +271,16 @@ def test_a_compressed_file_is_read_or_named_in_one_line_where_it_is_damaged(
 
 
 def test_a_slice_reads_no_further_than_its_last_row(tmp_path, monkeypatch):
-    import pyarrow
-    from pyarrow import parquet
-
-    rows, iter_batches = [], parquet.ParquetFile.iter_batches
+    rows, iter_batches = [], ParquetFile.iter_batches
 
     def note(*arguments, **named):
         for batch in iter_batches(*arguments, **named):
             rows.append(len(batch))
             yield batch
 
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", note)
+    monkeypatch.setattr(ParquetFile, "iter_batches", note)
     file = tmp_path / "one_row_group.parquet"
-    parquet.write_table(pyarrow.table({"text": [str(n) for n in range(5000)]}), file)
+    write_rows(file, [{"text": str(n)} for n in range(5000)])
     texts = list(ParquetRows(file, "text", 1500, 600).documents())
     assert texts == [str(n) for n in range(1500, 2100)]
     assert sum(rows) == 3 * 1024

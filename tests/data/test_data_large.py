@@ -5,40 +5,29 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import corpora
-import pyarrow
 import pytest
-from corpora import BYTE, Branch, damage, files_of_at_most, stop_at
-from pyarrow import parquet
+from corpora import BYTE, Branch, damage, files_of_at_most, stop_at, write_rows
+from new_process import run_python
 
 from transformer_norms.data import CORPORA, TOKENIZERS, documents, encoding, split
 from transformer_norms.data.token_cache import PARTS
 from transformer_norms.errors import StorageError
 
-ROOT = Path(__file__).resolve().parents[2]
 FORK = multiprocessing.get_context("fork")
 SLICE = 4000
 PAIRS = TOKENIZERS["bpe"](vocab_size=300)
 ready = partial(corpora.ready, workers=1)
 
 
-def written_texts():
-    """Documents of all sizes, with empty ones, copies far apart, and copies but for case and white
-    space."""
-    texts = [
-        f"Text {n} is {'even' if n % 2 == 0 else 'odd'}, é! " * (1 + n % 9) for n in range(400)
-    ]
-    copies = [f"\t{texts[n].upper()}\n" for n in range(0, 400, 9)]
-    return ["", *texts, *texts[5::40], "", *copies, ""]
-
-
-TEXTS = written_texts()
+# Documents of all sizes, empty ones, copies far apart, and copies but for case and white space.
+TEXTS = [f"Text {n} is {'even' if n % 2 == 0 else 'odd'}, é! " * (1 + n % 9) for n in range(400)]
+COPIES = [f"\t{TEXTS[n].upper()}\n" for n in range(0, 400, 9)]
+TEXTS = ["", *TEXTS, *TEXTS[5::40], "", *COPIES, ""]
 
 
 @pytest.fixture
@@ -49,8 +38,8 @@ def corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "BAND", 1500)
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for file, texts in zip(files, (TEXTS[:300], TEXTS[300:]), strict=True):
-        table = pyarrow.table({"number": range(len(texts)), "text": texts})
-        parquet.write_table(table, file, row_group_size=37)
+        rows = [{"number": number, "text": text} for number, text in enumerate(texts)]
+        write_rows(file, rows, row_group_size=37)
     return CORPORA["parquet"](paths=tuple(map(str, files)), val_paths=(), field="text")
 
 
@@ -59,12 +48,10 @@ def hashed_number(text):
 
 
 def workplace(tmp_path):
-    (folder,) = tmp_path.glob("cache/*.unfinished")
-    return folder
+    return next(tmp_path.glob("cache/*.unfinished"))
 
 
 def held_tokens(corpus, *arguments):
-    """The tokens of the same corpus, encoded in memory and in another cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split, "MOST_CHARACTERS", 10**9)
         patch.setenv("TRANSFORMER_NORMS_CACHE", os.environ["TRANSFORMER_NORMS_CACHE"] + "-held")
@@ -84,10 +71,8 @@ def test_the_tokens_of_many_slices_are_the_documents_in_the_order_of_their_hashe
     for name, numbered in parts.items():
         expected = [id for _, text in sorted(numbered) for id in [*text.encode(), 256]]
         assert getattr(tokens, name).tolist() == expected
-        sizes = [len(text.encode()) for _, text in numbered]
-        assert tokens.facts[name] == {
-            "documents": len(sizes), "bytes": sum(sizes), "tokens": sum(sizes) + len(sizes)
-        }  # fmt: skip
+        count, size = len(numbered), sum(len(text.encode()) for _, text in numbered)
+        assert tokens.facts[name] == {"documents": count, "bytes": size, "tokens": size + count}
     likes = {text.casefold().split()[1] for _, text in parts["train"]}
     val = [text.casefold().split()[1] in likes for _, text in parts["val"]]
     assert 0 < sum(val) < len(val)
@@ -166,14 +151,10 @@ def test_a_killed_preparation_goes_on_with_the_slices_that_are_missing(
     corpus, tmp_path, monkeypatch, point, count
 ):
     kill_at(corpus, point, count)
-    stored = [
-        file.parent.name for file in tmp_path.glob("cache/*.unfinished/slices-*/manifest.json")
-    ]
-    encoded, encode_work = [], encoding.encode_work
-    monkeypatch.setattr(
-        encoding, "encode_work", lambda *a, **k: encoded.append(a) or encode_work(*a, **k)
-    )
-    lines = []
+    stored = list(tmp_path.glob("cache/*.unfinished/slices-*/manifest.json"))
+    encoded, encode_work, lines = [], encoding.encode_work, []
+    counted = lambda *a, **k: encoded.append(a) or encode_work(*a, **k)  # noqa: E731
+    monkeypatch.setattr(encoding, "encode_work", counted)
     tokens = ready(corpus, PAIRS, say=lines.append)
     total = len(list(corpus.slices()))
     assert len(stored) == {"learning": 0, "MB": count, "writing val": total}[point]
@@ -226,14 +207,13 @@ def test_a_disk_too_small_is_seen_after_the_first_slice(corpus, tmp_path, monkey
         # as many bytes.
         size = shutil.disk_usage(tmp_path).free // 2
 
-    with pytest.raises(
-        StorageError, match=r"no space left \(\d+ bytes needed, \d+ bytes free\)"
-    ) as e:
+    said = r"no space left \(\d+ bytes needed, \d+ bytes free\)"
+    with pytest.raises(StorageError, match=said) as e:
         ready(Huge(TEXTS))
     needed = int(str(e.value).partition("(")[2].split()[0])
     sizes = [len(text.encode()) for text in TEXTS[:50] if text]
-    ids = sum(sizes) + len(sizes)
-    assert needed == pytest.approx(2 * Huge.size * 2 * ids / sum(sizes), rel=1e-6)
+    expected = 2 * Huge.size * 2 * (sum(sizes) + len(sizes)) / sum(sizes)
+    assert needed == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch):
@@ -249,24 +229,15 @@ def test_a_preparation_that_goes_on_mixes_no_two_states_of_a_branch(monkeypatch)
     assert (text.count("Monday"), text.count("Tuesday")) == (0, 2000)
 
 
-def run_script(tmp_path, script, **filled):
-    """A script in a file, which its workers import: its exit code and what it prints."""
-    file, environment = tmp_path / "script.py", {**os.environ, "PYTHONPATH": str(ROOT)}
-    file.write_text(script.format(**filled))
-    done = subprocess.run([sys.executable, file], capture_output=True, text=True, env=environment)
-    return done.returncode, done.stdout, done.stderr
-
-
 MEASURED = """
-import resource
+import resource, sys
 from transformer_norms.data import CORPORA, TOKENIZERS, prepare
-if __name__ == "__main__":
-    corpus = CORPORA["parquet"](paths=({pattern!r},), val_paths=(), field="text")
-    tokens = prepare(corpus, TOKENIZERS["byte"](), "hash", 0.05, 0, print, workers={workers})
-    # The kernel counts a parent into the ru_maxrss of what it starts, so VmHWM is read here.
-    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    own, workers = int(lines["VmHWM"].split()[0]), resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(max(own, workers.ru_maxrss) * 1024)
+corpus = CORPORA["parquet"](paths=(sys.argv[1],), val_paths=(), field="text")
+tokens = prepare(corpus, TOKENIZERS["byte"](), "hash", 0.05, 0, print, workers=int(sys.argv[2]))
+# The kernel counts a parent into the ru_maxrss of what it starts, so VmHWM is read here.
+lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+own, workers = int(lines["VmHWM"].split()[0]), resource.getrusage(resource.RUSAGE_CHILDREN)
+print(max(own, workers.ru_maxrss) * 1024)
 """
 
 
@@ -276,10 +247,7 @@ def test_the_memory_of_a_process_does_not_grow_with_the_corpus(tmp_path, workers
     """200 MB of text under a cap that the text and its ids break: 200 MB and 400 MB."""
     random = Random(0)
     for name in "abcd":
-        texts = [random.randbytes(2000).hex() for _ in range(12_500)]
-        table = pyarrow.table({"text": texts})
-        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1000)
-    pattern = str(tmp_path / "*.parquet")
-    code, out, err = run_script(tmp_path, MEASURED, pattern=pattern, workers=workers)
-    assert code == 0, err
+        rows = [{"text": random.randbytes(2000).hex()} for _ in range(12_500)]
+        write_rows(tmp_path / f"{name}.parquet", rows, row_group_size=1000)
+    out = run_python(MEASURED, tmp_path / "*.parquet", workers)
     assert int(out.splitlines()[-1]) < 500e6

@@ -1,8 +1,9 @@
-import json
 import socket
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from corpora import write_rows
 from refusing import refused
 
 from transformer_norms.data import CORPORA, TOKENIZERS, downloads, load_tokenizer, vocabularies
@@ -45,16 +46,6 @@ def test_without_an_answer_a_published_vocabulary_is_refused(network_down, name)
         assert hint in line
 
 
-def test_offline_says_what_is_not_cached(monkeypatch):
-    monkeypatch.setattr(OFFLINE, True)
-
-    def absent(*args, **kwargs):
-        raise ConnectionError("Couldn't reach 'some/corpus' on the Hub (OfflineModeIsEnabled)")
-
-    monkeypatch.setattr("datasets.load_dataset_builder", absent)
-    assert "OfflineModeIsEnabled" in refused(lambda: list(hub().documents()))
-
-
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
 def test_a_published_vocabulary_keeps_its_ids_its_end_and_its_holes(name, monkeypatch):
     import tiktoken
@@ -94,21 +85,16 @@ def stand_in(monkeypatch, tmp_path, kind, data_files):
 def hub_of_parquet(monkeypatch, tmp_path):
     """A data set of three files, in two parts, and the addresses that were downloaded."""
     import datasets
-    import pyarrow
-    from pyarrow import parquet
 
-    files = {"train": ["a", "b"], "test": ["c"]}
     for name in "abc":
-        texts = [f"{name}{number}" if number % 5 else "" for number in range(20)]
-        parquet.write_table(pyarrow.table({"page": texts}), tmp_path / name, row_group_size=7)
-    stand_in(
-        monkeypatch, tmp_path, "parquet",
-        {part: [str(tmp_path / name) for name in names] for part, names in files.items()},
-    )  # fmt: skip
+        texts = [{"page": f"{name}{number}" if number % 5 else ""} for number in range(20)]
+        write_rows(tmp_path / f"{name}.parquet", texts, row_group_size=7)
+    paths = [str(tmp_path / f"{name}.parquet") for name in "abc"]
+    stand_in(monkeypatch, tmp_path, "parquet", {"train": paths[:2], "test": paths[2:]})
     asked, download = [], datasets.DownloadManager.download
 
     def record(self, address):
-        asked.append(str(address).rpartition("/")[2])
+        asked.append(Path(str(address)).stem)
         return download(self, address)
 
     monkeypatch.setattr(datasets.DownloadManager, "download", record)
@@ -138,19 +124,9 @@ def test_a_whole_data_set_is_downloaded_file_by_file_and_cut_in_its_order(
 def test_the_rows_of_the_hub_are_texts_without_empty_ones_whatever_other_columns_hold(
     kind, documents, monkeypatch, tmp_path
 ):
-    import pyarrow
-    from pyarrow import parquet
-
-    rows = [
-        [{"page": "2024-01-01", "m": None}, {"page": ""}],
-        [{"page": "b", "m": "x", "n": 1}, {"page": "c"}],
-    ]
     files = [tmp_path / f"{number}.{kind}" for number in range(2)]
-    for file, some in zip(files, rows, strict=True):
-        if kind == "json":
-            file.write_text("".join(json.dumps(row) + "\n" for row in some))
-        else:
-            parquet.write_table(pyarrow.Table.from_pylist(some), file)
+    write_rows(files[0], [{"page": "2024-01-01", "m": None}, {"page": ""}])
+    write_rows(files[1], [{"page": "b", "m": "x", "n": 1}, {"page": "c"}])
     asked = stand_in(monkeypatch, tmp_path, kind, [str(file) for file in files])
     corpus = hub("train", documents)
     expected = ["2024-01-01", "b", "c"]

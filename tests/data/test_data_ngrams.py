@@ -95,25 +95,20 @@ def tokens():
 
 def count(tokens, read=1000, limit=200):
     lines = []
-    facts = ngram_facts(tokens, read, 10, limit, lines.append, lambda *news: None)
-    return facts, lines
+    return ngram_facts(tokens, read, 10, limit, lines.append, lambda *news: None), lines
 
 
 def test_the_facts_are_of_the_tokens_that_the_evaluation_reads(tokens):
-    facts, _ = count(tokens)
-    assert facts["ngram_tokens"] == 1000
-    ngrams = NGrams(spread_stretches(tokens.train, 1000, 10), 257)
-    for part in ("val", "test"):
-        first = getattr(tokens, part)[:201]
-        assert facts["ngrams"][part] == ngrams.losses(first)
-    everything, _ = count(tokens, read=10**9)
-    assert everything["ngram_tokens"] == len(tokens.train)
-    assert everything["ngrams"]["val"] == NGrams(tokens.train[None], 257).losses(tokens.val[:201])
-
-
-def test_a_very_long_text_is_counted_in_part_and_the_number_says_so(tokens, monkeypatch):
-    monkeypatch.setattr(ngrams_file, "MOST_TOKENS", 500)
-    assert count(tokens)[0]["ngram_tokens"] == 500
+    some, everything = spread_stretches(tokens.train, 1000, 10), tokens.train[None]
+    for read, rows in (1000, some), (10**9, everything):
+        facts, ngrams = count(tokens, read)[0], NGrams(rows, 257)
+        assert facts["ngram_tokens"] == rows.size
+        for part in ("val", "test"):
+            assert facts["ngrams"][part] == ngrams.losses(getattr(tokens, part)[:201])
+    assert some.size == 1000
+    with pytest.MonkeyPatch.context() as patch:  # a very long text is counted in part
+        patch.setattr(ngrams_file, "MOST_TOKENS", 500)
+        assert count(tokens, read=999)[0]["ngram_tokens"] == 500
 
 
 def test_they_are_counted_once_for_a_number_of_tokens_and_a_limit(tokens, monkeypatch, tmp_path):

@@ -32,7 +32,6 @@ class Counted(Listed):
 
 
 def build(cache, say=lambda line: None):
-    """Returns the hashes of what lies in the cache `cache`, which is built first if need be."""
     os.environ["TRANSFORMER_NORMS_CACHE"] = str(cache)
     reads = cache.with_suffix(".reads")
     tokens = ready(Counted(reads), say=say)
@@ -52,7 +51,6 @@ def answer(cache, number, barrier):
 
 
 def holds_one_entry(cache):
-    """Whether nothing but one entry and its lock lies in a cache."""
     (entry,) = cache.glob("*/")
     return {path.name for path in cache.iterdir()} == {entry.name, f"{entry.name}.lock"}
 
@@ -106,9 +104,8 @@ class Lines:
 
 
 def wait_and_build(cache, pipe):
-    os.write(
-        pipe, build(cache, say=lambda line: "waiting" in line and os.write(pipe, b"w")).encode()
-    )
+    say = lambda line: "waiting" in line and os.write(pipe, b"w")  # noqa: E731
+    os.write(pipe, build(cache, say).encode())
 
 
 @pytest.mark.goal("T2")

@@ -1,4 +1,5 @@
 import random
+from itertools import accumulate
 
 import pytest
 from corpora import Listed
@@ -16,7 +17,6 @@ def numbered(count):
 
 
 def parts_of(texts, split, val_fraction, test_fraction=0):
-    """The texts of each part in order, and the split."""
     made = split_corpus(ReadTexts(texts), split, val_fraction, test_fraction)
     parts = {"train": [], "val": [], "test": []}
     for placed in sorted(text for work in made.work() for text in work.placed()):
@@ -49,11 +49,10 @@ def test_fewer_than_a_hundred_documents_are_split_by_position_and_one_line_says_
     assert (split.rule, split.separated) == ("position", False)
     assert [len(part[0]) for part in parts.values()] == [900, 50, 50]
     assert "".join(sum(parts.values(), [])) == "".join(texts)
-    assert "position" in split.note
-    assert "\n" not in split.note
-    assert parts_of(numbered(99), "hash", 0.05)[1].rule == "position"
-    assert parts_of([*numbered(99), ""], "hash", 0.05)[1].rule == "position"
-    assert parts_of(numbered(100), "hash", 0.05)[1].rule == "hash"
+    assert ("position" in split.note, "\n" in split.note) == (True, False)
+    for some, rule in (99, "position"), (100, "hash"):
+        for empty in [], [""]:
+            assert parts_of([*numbered(some), *empty], "hash", 0.05)[1].rule == rule
 
 
 @given(st.integers(10, 10**6))
@@ -71,15 +70,12 @@ def test_a_test_part_of_the_tail_split_is_the_end_of_train_and_leaves_val_as_it_
     text, val_fraction, test_fraction
 ):
     without, parts = (
-        {
-            part: "".join(texts)
-            for part, texts in parts_of([text], "tail", val_fraction, share)[0].items()
-        }
+        ["".join(texts) for texts in parts_of([text], "tail", val_fraction, share)[0].values()]
         for share in (0, test_fraction)
     )
-    assert parts["val"] == without["val"]
-    assert parts["train"] + parts["test"] == without["train"]
-    assert abs(len(parts["test"]) - test_fraction * len(text)) < 1 + 1e-9
+    train, val, test = parts
+    assert [train + test, val, ""] == without
+    assert abs(len(test) - test_fraction * len(text)) < 1 + 1e-9
 
 
 @pytest.mark.parametrize("split", ["tail", "hash"])
@@ -99,19 +95,14 @@ def test_running_text_is_read_whole_up_to_a_length_and_documents_in_slices(monke
 def test_the_sample_of_train_is_the_texts_of_lowest_number_in_whatever_order_they_come(monkeypatch):
     monkeypatch.setattr(split_file, "MOST_LEARNED", 1000)
     texts = [(number, "x" * (1 + number % 7)) for number in range(2000)]
-    expected, characters = [], 0
-    for _, text in texts:
-        if characters + len(text) > 1000:
-            break
-        expected.append(text)
-        characters += len(text)
+    lengths = accumulate(len(text) for _, text in texts)
+    expected = [text for (_, text), length in zip(texts, lengths, strict=True) if length <= 1000]
     for seed in range(3):
         random.Random(seed).shuffle(texts)
         lowest = LowestTexts()
         for at in range(0, len(texts), 50):
             lowest.add([text for text in texts[at : at + 50] if text[0] < lowest.below])
-        assert lowest.texts() == expected
-        assert lowest.left_out
+        assert (lowest.texts(), lowest.left_out) == (expected, True)
         assert lowest.below < 2000
     few = LowestTexts()
     few.add([(2, "b"), (1, "a")])

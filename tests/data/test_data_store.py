@@ -1,6 +1,5 @@
 import errno
 import importlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -36,19 +35,6 @@ def test_a_corpus_of_your_own_that_is_edited_has_other_tokens(cache, tmp_path, m
     assert len(list(cache.glob("tokens-*/"))) == 2
 
 
-def test_position_and_tail_splits_have_no_end_and_256_ids():
-    tail = ready(Listed(["abc" * 100]), split="tail")
-    position = ready(Listed(["abc" * 100]))
-    assert tail.vocab_size == position.vocab_size == 256
-    assert [len(tail.train), len(tail.val), len(tail.test)] == [270, 30, 0]
-    tested = ready(Listed(["abc" * 100]), split="tail", shares=(0.1, 0.2))
-    assert [len(tested.train), len(tested.val), len(tested.test)] == [210, 30, 60]
-    assert [len(position.train), len(position.val), len(position.test)] == [240, 30, 30]
-    assert any("position" in note for note in position.facts["notes"])
-    assert (tail.facts["floor"], tail.facts["uniform"]) == (0.5, np.log(256))
-    json.dumps(tail.facts, allow_nan=False)
-
-
 def test_what_a_long_build_has_is_kept_where_its_entry_cannot_get_its_name(cache, monkeypatch):
     kept = token_cache.workplace(cache / "tokens-key")
     kept.mkdir(parents=True)
@@ -57,10 +43,9 @@ def test_what_a_long_build_has_is_kept_where_its_entry_cannot_get_its_name(cache
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, "rename", full)
+    arguments = cache / "tokens-key", lambda draft: {}, lambda *opened: opened, print, print
     with pytest.raises(StorageError):
-        token_cache.open_or_build(
-            cache / "tokens-key", lambda draft: {}, lambda *opened: opened, print, print
-        )
+        token_cache.open_or_build(*arguments)
     assert kept.is_dir()
 
 
@@ -71,6 +56,7 @@ def test_a_second_opening_reads_no_text():
     assert np.array_equal(first.train, second.train)
     assert not first.train.flags.writeable
     assert first.fingerprint == second.fingerprint
+    assert (first.facts["floor"], first.facts["uniform"]) == (0.5, np.log(257))
 
 
 def mutations():
@@ -89,8 +75,7 @@ def mutations():
 def edited_sources():
     """Each file of the code that makes tokens, edited; the schema decides the type of the ids."""
     folder = Path(token_cache.__file__).parent
-    files = [*folder.rglob("*.py"), folder / "stories.yaml"]
-    for file in files:
+    for file in (*folder.rglob("*.py"), folder / "stories.yaml"):
         yield "sha256", lambda path, file=file: sha256(path) + "#" * (path == file)
     yield "SCHEMA", token_cache.SCHEMA + 1
 
@@ -112,11 +97,10 @@ def test_each_change_of_the_input_and_of_the_code_is_another_entry(cache, monkey
 
 
 def test_the_fingerprint_is_of_content_alone():
-    print_of = ready().fingerprint
-    assert ready(Listed(list(reversed(TEXTS)))).fingerprint == print_of
-    assert ready(Listed(name="other")).fingerprint == print_of
-    assert ready(Listed([*TEXTS, "new"])).fingerprint != print_of
-    assert ready(tokenizer=TOKENIZERS["bpe"](vocab_size=270)).fingerprint != print_of
+    same = [Listed(list(reversed(TEXTS))), Listed(name="other")]
+    assert {ready(corpus).fingerprint for corpus in same} == {ready().fingerprint}
+    others = {"corpus": Listed([*TEXTS, "new"])}, {"tokenizer": TOKENIZERS["bpe"](vocab_size=270)}
+    assert len({ready(**other).fingerprint for other in ({}, *others)}) == 3
 
 
 @pytest.mark.goal("T3")
@@ -129,8 +113,7 @@ def test_damage_is_said_in_one_line_and_built_again(cache, name, how):
     lines, corpus = [], Listed()
     after = ready(corpus, say=lines.append)
     assert corpus.reads == 1
-    assert sum("damaged" in line for line in lines) == 1
-    assert not any("\n" in line for line in lines)
+    assert [bool(line.isprintable()) for line in lines if "damaged" in line] == [True]
     assert after.fingerprint == before.fingerprint
     assert np.array_equal(train, after.train)
 
@@ -186,12 +169,6 @@ def test_progress_counts_all_bytes():
     assert seen == sorted(seen)
 
 
-def test_a_stop_is_noticed_while_text_in_memory_is_encoded(cache):
-    with pytest.raises(KeyboardInterrupt):
-        ready(tell=stop_at("MB", 3))
-    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
-
-
 def test_what_dead_builders_left_is_removed_and_what_live_ones_write_is_not(cache):
     for key in ("dead", "live"):
         (cache / f".tmp-1-tokens-{key}").mkdir(parents=True)
@@ -201,13 +178,14 @@ def test_what_dead_builders_left_is_removed_and_what_live_ones_write_is_not(cach
 
 
 def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):
-    assert token_cache.cache_folder() == Path(os.environ["TRANSFORMER_NORMS_CACHE"])
-    monkeypatch.delenv("TRANSFORMER_NORMS_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert token_cache.cache_folder() == tmp_path / "transformer_norms"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert token_cache.cache_folder() == tmp_path / ".cache" / "transformer_norms"
+    home = tmp_path / "home"
+    names = {"TRANSFORMER_NORMS_CACHE": tmp_path, "XDG_CACHE_HOME": tmp_path, "HOME": home}
+    for name, folder in names.items():
+        monkeypatch.setenv(name, str(folder))
+    parts = ("",), ("transformer_norms",), (".cache", "transformer_norms")
+    for (name, folder), below in zip(names.items(), parts, strict=True):
+        assert token_cache.cache_folder() == folder.joinpath(*below)
+        monkeypatch.delenv(name)
 
 
 def test_too_short_a_text_for_a_context_is_refused_with_both_numbers():

@@ -26,30 +26,23 @@ def drawn(seed):
 def derivations(text):
     """How many sequences of choices spell this text: every one is tried until it disagrees."""
 
-    class OpenError(Exception):
-        pass
-
-    def attempt(path):
-        steps = iter(path)
-        written = ""
+    def count(path):
+        steps, written = iter(path), ""
 
         def pick(choices):
             index = next(steps, None)
             if index is None:
-                raise OpenError(len(choices))
+                raise LookupError(len(choices))
             return choices[index][0]
 
-        for piece in derive(pick):
-            written += piece
-            if not text.startswith(written):
-                return 0
-        return int(written == text)
-
-    def count(path):
         try:
-            return attempt(path)
-        except OpenError as stop:
+            for piece in derive(pick):
+                written += piece
+                if not text.startswith(written):
+                    return 0
+        except LookupError as stop:
             return sum(count([*path, index]) for index in range(stop.args[0]))
+        return int(written == text)
 
     return count([])
 
@@ -75,14 +68,12 @@ def test_entropy_length_and_floor_are_the_means_of_many_drawn_stories(what):
     few in each, by the floor."""
     entropy, length = entropy_and_length()
     floor = Stories(documents=1, grammar_seed=0).floor
-    over = [
-        {
-            "the surprise": surprise - entropy,
-            "the length": len(text.encode()) - length,
-            "the floor": surprise - floor * len(text.encode()),
-        }[what]
-        for text, surprise in (drawn(seed) for seed in range(1500))
-    ]
+    over = {
+        "the surprise": lambda text, surprise: surprise - entropy,
+        "the length": lambda text, surprise: len(text.encode()) - length,
+        "the floor": lambda text, surprise: surprise - floor * len(text.encode()),
+    }[what]
+    over = [over(*drawn(seed)) for seed in range(1500)]
     assert abs(mean(over)) < 4 * stdev(over) / math.sqrt(len(over))
 
 
@@ -105,9 +96,7 @@ def test_what_follows_a_scene_has_probabilities_that_sum_to_one():
 
 
 def test_no_word_of_a_list_stands_in_it_twice():
-    lists = [
-        *grammar()["fresh"].values(),
-        *(one["options"] for one in grammar()["memory"].values()),
-    ]
+    lists = [*grammar()["fresh"].values()]
+    lists += [one["options"] for one in grammar()["memory"].values()]
     lists += [words for moods in grammar()["moody"].values() for words in moods.values()]
     assert all(len(set(words)) == len(words) for words in lists)

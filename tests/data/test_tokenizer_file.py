@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import ready
+from corpora import learn_pairs, ready
 from refusing import refused
 from tokenizers import normalizers
 
@@ -27,19 +27,7 @@ SPELLED = [TEXT, "<|endoftext|> spelled </s>", " \u00a0\n\t\x00 aaa\U0001f600", 
 
 
 def made_elsewhere(file, end="<|endoftext|>", normalizer=None):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    theirs = Tokenizer(models.BPE())
-    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    theirs.decoder, theirs.normalizer = decoders.ByteLevel(), normalizer
-    letters = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=[end] * bool(end), initial_alphabet=letters,
-        show_progress=False,
-    )  # fmt: skip
-    theirs.train_from_iterator([TEXT] * 9, trainer)
-    theirs.save(str(file))
-    return theirs
+    return learn_pairs(file, [TEXT] * 9, 300, [end] * bool(end), normalizer)
 
 
 def fitted(path, separated=True):
@@ -57,9 +45,9 @@ def test_a_file_is_read_as_its_library_reads_it_and_every_text_comes_back(tmp_pa
         assert ours.byte_lengths[ids].sum() == len(text.encode())
         assert ours.end not in ids
     assert ours.encode(TEXT).tolist() == theirs.encode(TEXT).ids
-    parts = list(ours.encode_documents(SPELLED, True))
     expected = [[*ours.encode(text), ours.end] for text in SPELLED]
-    assert np.concatenate(parts).tolist() == sum(expected, [])
+    found = np.concatenate(list(ours.encode_documents(SPELLED, True))).tolist()
+    assert found == sum(expected, [])
 
 
 def test_a_file_without_an_end_gets_one_and_one_without_bytes_is_refused(tmp_path):
@@ -67,13 +55,12 @@ def test_a_file_without_an_end_gets_one_and_one_without_bytes_is_refused(tmp_pat
     assert fitted(tmp_path, separated=False).end is None
     ours = fitted(tmp_path)
     assert (ours.end, ours.byte_lengths[ours.end]) == (ours.vocab_size - 1, 0)
-    content = json.loads((tmp_path / "tokenizer.json").read_text())
-    (tmp_path / "words.json").write_text(json.dumps(content | {"decoder": {"type": "WordPiece",
-        "prefix": "##", "cleanup": True}}))  # fmt: skip
-    assert "bits per byte" in refused(fitted, tmp_path / "words.json")
-    (tmp_path / "words.json").write_text("{}")
-    said = refused(fitted, tmp_path / "words.json")
-    assert said.startswith(f"tokenizer.path={tmp_path}/words.json: ")
+    content, words = json.loads((tmp_path / "tokenizer.json").read_text()), tmp_path / "words.json"
+    pieces = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    words.write_text(json.dumps(content | {"decoder": pieces}))
+    assert "bits per byte" in refused(fitted, words)
+    words.write_text("{}")
+    assert refused(fitted, words).startswith(f"tokenizer.path={words}: ")
 
 
 def word(id, content, special=True):

@@ -23,15 +23,17 @@ class Opened:
     def __init__(self, context: Any, url: str) -> None:
         self.url = url
         self._problems: list[str] = []
-        context.expose_function("violated", partial(self._note, "against the page's policy"))
+        note = self._note
+        context.expose_function("violated", partial(note, "against the page's policy"))
         context.add_init_script(WATCH)
         context.route("**/*", self._route)
         self.page = context.new_page()
-        context.on("page", lambda page: self._note("another page", page.url))
-        self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self._note("uncaught", str(error)))
-        self.page.on("websocket", lambda socket: self._note("request", socket.url))
-        self.page.on("dialog", self._dialog)
+        context.on("page", lambda page: note("another page", page.url))
+        self.page.on("console", lambda said: said.type in ("error", "warning") and note(
+            f"console {said.type}", said.text))  # fmt: skip
+        self.page.on("pageerror", lambda error: note("uncaught", str(error)))
+        self.page.on("websocket", lambda socket: note("request", socket.url))
+        self.page.on("dialog", lambda asked: note("dialog", asked.message) or asked.dismiss())
         self.page.goto(url)
 
     @property
@@ -49,14 +51,6 @@ class Opened:
         else:
             self._note("request", route.request.url)
             route.abort()
-
-    def _console(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self._note(f"console {message.type}", message.text)
-
-    def _dialog(self, dialog: Any) -> None:
-        self._note("dialog", dialog.message)
-        dialog.dismiss()
 
 
 @pytest.fixture(scope="session")

@@ -43,11 +43,10 @@ def composed(*typed, norm="rmsnorm", placement="pre", **words):
 def changed(config, key, value):
     """The config with another value of a dotted key, which nothing checks."""
     name, _, last = key.partition(".")
-    node = getattr(config, name)
-    if last:
-        value = (
-            replace(node, **{last: value}) if is_dataclass(node) else Values({**node, last: value})
-        )
+    if last and is_dataclass(node := getattr(config, name)):
+        value = replace(node, **{last: value})
+    elif last:
+        value = Values({**node, last: value})
     return replace(config, **{name: value})
 
 

@@ -1,8 +1,11 @@
 """Corpora made up for tests, their tokens with bytes as ids, and damage to what is stored."""
 
 import hashlib
+import json
 import resource
 from contextlib import contextmanager
+
+import pyarrow.parquet
 
 from transformer_norms.data import TOKENIZERS, prepare
 from transformer_norms.data.split import ReadTexts
@@ -49,6 +52,22 @@ def ready(
     return prepare(corpus or Listed(), tokenizer, split, *shares, say, **more)
 
 
+def learn_pairs(file, texts, vocab_size, special_tokens, normalizer=None):
+    """Writes a tokenizer of the library `tokenizers`, and returns it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    theirs = Tokenizer(models.BPE())
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.decoder, theirs.normalizer = decoders.ByteLevel(), normalizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=special_tokens, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    theirs.train_from_iterator(texts, trainer)
+    theirs.save(str(file))
+    return theirs
+
+
 def stop_at(phrase, count=1):
     """A `tell` that stops the preparation at the `count`-th news of a kind."""
     news = []
@@ -59,6 +78,14 @@ def stop_at(phrase, count=1):
             raise KeyboardInterrupt
 
     return tell
+
+
+def write_rows(file, rows, **how):
+    """Writes rows as Parquet or, where the file's name says so, as lines of JSON."""
+    if file.suffix in (".json", ".jsonl"):
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file, **how)
 
 
 DAMAGES = ["flip", "cut", "gone"]

@@ -63,15 +63,12 @@ def _trials(study, values, word, words):
 
 
 def _summary(word, words):
-    return {
-        "device": word,
-        "commit": word,
+    named = "device commit continued_from diverged".split()
+    return dict.fromkeys(named, word) | {
         "versions": {"python": word, "torch": word, word: word},
         "warnings": [f"{place} {text}" for place, text in enumerate(words)],
         "source": dict.fromkeys(words, word),
         "batch_chain": " ".join(words),
-        "continued_from": word,
-        "diverged": word,
         "error": f"Traceback\n{word}",
         "data": {
             "identity": DATA | {"type": words[0], words[1]: words[2]},
@@ -100,22 +97,16 @@ def _rewrite(run, config, found, loss, valid=False):
     held = {"form": 1, **config["chosen"], "resolved": resolved}
     (run / "config.yaml").write_text(yaml.dump(held, Dumper=yaml.CSafeDumper, sort_keys=False))
     edit(run, choices=config["choices"])
-    rows = [
-        {
-            "step": step,
-            "tokens": step * CONTEXT * BATCH,
-            "train/loss": loss + 4 - step,
-            "val/loss": loss + 4 - step,
-            "probe/stream_rms/0": 1.0 + step,
-            "\ud800": step,  # half a pair, which JSON can spell
-        }
-        for step in range(1, 5)
-    ]
+    names = ["stream_rms/0"]
     for word in found if valid else ():
-        names = word, f"stream_rms/{word}", f"gradient_norm/{word}/0", f"{word}/0"
-        for row in rows:
-            row |= {f"probe/{name}": 1.0 + row["step"] for name in names}
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        names += [word, f"stream_rms/{word}", f"gradient_norm/{word}/0", f"{word}/0"]
+    with (run / "metrics.jsonl").open("w") as file:
+        for step in range(1, 5):
+            row = {"step": step, "tokens": step * CONTEXT * BATCH}
+            row |= dict.fromkeys(("train/loss", "val/loss"), loss + 4 - step)
+            row |= {f"probe/{name}": 1.0 + step for name in names}
+            row |= {"\ud800": step}  # half a pair, which JSON can spell
+            file.write(f"{json.dumps(row)}\n")
 
 
 def folder_of(words):

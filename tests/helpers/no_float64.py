@@ -71,10 +71,8 @@ class Factories(TorchFunctionMode):
         asked = func is not torch.device and any(map(is_mps, (*args[1:], *kwargs.values())))
         if not asked or func is torch.autocast:
             return func(*args, **kwargs)
-        result = func(*here(args), **here(kwargs))
-        result = tree_map(
-            lambda t: t.as_subclass(Mapped) if isinstance(t, torch.Tensor) else t, result
-        )
+        mapped = lambda t: t.as_subclass(Mapped) if isinstance(t, torch.Tensor) else t  # noqa: E731
+        result = tree_map(mapped, func(*here(args), **here(kwargs)))
         check_narrow(func, result)
         return result
 

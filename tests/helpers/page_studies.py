@@ -32,15 +32,14 @@ def probed(run, seed):
     """Adds probes to a run's rows: of two blocks, and of what stands before and behind them."""
     file = run / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()][-len(STEPS) :]
+    parts = ("stream_rms", ""), ("gradient_norm", "attention.query"), ("gradient_norm", "mlp.up")
     for row, step in zip(rows, STEPS, strict=True):
         row |= {"step": step, "seconds": step / 2}
         for block in (0, 1):
-            row[key_of(Place("stream_rms", "", block))] = value(seed, step, block)
-            for number, part in enumerate(["attention.query", "mlp.up"], 1):
-                key = key_of(Place("gradient_norm", part, block))
-                row[key] = value(seed, step, block, number)
-        row[key_of(Place("stream_rms", "embedding", None))] = 0.5
-        row[key_of(Place("gradient_norm", "embedding", None))] = 0.25
+            for number, place in enumerate(parts):
+                row[key_of(Place(*place, block))] = value(seed, step, block, number)
+        for name, measured in ("stream_rms", 0.5), ("gradient_norm", 0.25):
+            row[key_of(Place(name, "embedding", None))] = measured
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -73,10 +72,8 @@ def depth_study(study):
 
 def runs_of(study):
     """Each run folder with its summary."""
-    return {
-        file.parent.name: json.loads(file.read_text())
-        for file in sorted(Path(study).glob("*/summary.json"))
-    }
+    files = sorted(Path(study).glob("*/summary.json"))
+    return {file.parent.name: json.loads(file.read_text()) for file in files}
 
 
 def skip_charts(monkeypatch):

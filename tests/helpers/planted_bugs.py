@@ -68,13 +68,11 @@ def first_failure(hints, bug=None, longest=LONGEST):
         tests = [file_of(hint) for hint in hints]
         command = [sys.executable, "-B", *"-m pytest -x -v -n 0 -rfE --tb=no".split(), *tests]
         env = {**os.environ, "PYTHONPATH": folder, "COLUMNS": "1000"}
-        log = Path(folder, "log")
+        log, code = Path(folder, "log"), None
         with log.open("wb") as out:
             process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=out)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 code = process.wait(longest)
-            except subprocess.TimeoutExpired:
-                code = None
             end_all_of(folder)
             process.wait()
         printed = log.read_text()

@@ -11,6 +11,7 @@ import sys
 from types import ModuleType
 from unittest import mock
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -22,7 +23,7 @@ HEAD_DIM = WIDTH // HEADS
 def in_float64():
     """float32, asked for by a cast, by softmax or by default, is float64 in here."""
     to, softmax, default = torch.Tensor.to, F.softmax, torch.get_default_dtype()
-    quantile = torch.distributions.Normal.icdf
+    normal, quantile = torch.distributions.Normal, torch.distributions.Normal.icdf
 
     def lifted_to(self, *args, **kwargs):
         args = tuple(torch.float64 if a is torch.float32 else a for a in args)
@@ -39,9 +40,7 @@ def in_float64():
             mock.patch.object(torch.Tensor, "to", lifted_to),
             mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
             mock.patch.object(F, "softmax", lifted_softmax),
-            mock.patch.object(
-                torch.distributions.Normal, "icdf", lambda own, p: quantile(own, p.double())
-            ),
+            mock.patch.object(normal, "icdf", lambda own, p: quantile(own, p.double())),
         ):
             yield
     finally:
@@ -52,16 +51,11 @@ def transformers_model(name, **config):
     """`name` as in transformers' class names; the sizes common to most are filled in."""
     import transformers
 
-    sizes = {
-        "hidden_size": WIDTH,
-        "num_hidden_layers": DEPTH,
-        "num_attention_heads": HEADS,
-        "max_position_embeddings": CONTEXT,
-        "num_key_value_heads": HEADS,
-        "intermediate_size": 64,
-    }
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 64}
+    sizes |= {"num_hidden_layers": DEPTH, "max_position_embeddings": CONTEXT}
+    sizes |= dict.fromkeys(("num_attention_heads", "num_key_value_heads"), HEADS)
     config = getattr(transformers, f"{name}Config")(
-        **{"vocab_size": VOCABULARY, **sizes, **config},
+        **{**sizes, **config},
         **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
         attn_implementation="eager",  # its arithmetic is written out; ours is fused
     )
@@ -88,25 +82,16 @@ def torchscale_decoder(**config):
 
     Its imports of fairscale and timm, which serve sharding and stochastic depth alone, meet stubs.
     """
-    stubs = {
-        "fairscale": {},
-        "fairscale.nn": {"checkpoint_wrapper": None, "wrap": None},
-        "timm": {},
-        "timm.models": {},
-        "timm.models.layers": {"drop_path": None},
-    }
-    before = {name: sys.modules.get(name) for name in stubs}
-    for name, attributes in stubs.items():
-        sys.modules[name] = ModuleType(name)
-        vars(sys.modules[name]).update(attributes)
-    try:
+    stubs = "fairscale fairscale.nn timm timm.models timm.models.layers"
+    stubs = {name: ModuleType(name) for name in stubs.split()}
+    vars(stubs["fairscale.nn"]).update(checkpoint_wrapper=None, wrap=None)
+    vars(stubs["timm.models.layers"]).update(drop_path=None)
+    # transformers looks for timm, and must not find this one afterwards.
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in stubs.items():
+            patch.setitem(sys.modules, name, module)
         from torchscale.architecture.config import DecoderConfig
         from torchscale.architecture.decoder import Decoder
-    finally:  # transformers looks for timm, and must not find this one
-        for name, module in before.items():
-            del sys.modules[name]
-            if module is not None:
-                sys.modules[name] = module
     arguments = DecoderConfig(
         decoder_embed_dim=WIDTH,
         decoder_attention_heads=HEADS,

@@ -4,7 +4,7 @@ import copy
 import csv
 import json
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,10 +40,7 @@ def config_of(overrides=(), seed=0, **keys):
         config["data"]["seed"] = seed
     for key, value in keys.items():
         *above, last = key.split("__")
-        node = config
-        for name in above:
-            node = node[name]
-        node[last] = value
+        reduce(dict.__getitem__, above, config)[last] = value
         config["chosen"][above[0]][last] = value
     return config
 
@@ -57,7 +54,7 @@ def make_run(study, config, loss=None, *, status="finished", rows=4, attempt=1, 
     """A run folder whose final validation loss is `loss`; `changed` keys of its summary."""
     folder = Path(study) / folder_name(config, attempt)
     folder.mkdir(parents=True)
-    seed, steps = config["seed"], config["trainer"]["steps"]
+    steps = config["trainer"]["steps"]
     tokens = steps * CONTEXT * BATCH
     summary = {
         "schema": 1,
@@ -84,25 +81,18 @@ def make_run(study, config, loss=None, *, status="finished", rows=4, attempt=1, 
         "device": "a processor, 2 cores",
         "threads": 1,
         "warnings": [],
-        "batch_chain": f"batches of seed {seed}",
+        "batch_chain": f"batches of seed {config['seed']}",
     } | changed
     resolved = {key: value for key, value in config.items() if key != "chosen"}
     held = {"form": 1, **config["chosen"], "resolved": resolved}
     (folder / "config.yaml").write_text(yaml.dump(held, Dumper=yaml.CSafeDumper, sort_keys=False))
     (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "metrics.jsonl").write_text("".join(map(_line, _rows(rows, tokens, summary))))
+    with (folder / "metrics.jsonl").open("w") as file:
+        for i in range(1, rows + 1):
+            row = {"step": i, "tokens": tokens * i // rows}
+            loss = (summary["val_loss"] or 5.0) + 3 * (1 - i / rows) ** 2
+            file.write(json.dumps(row | {"train/loss": loss, "val/loss": loss}) + "\n")
     return folder
-
-
-def _rows(count, tokens, summary):
-    final = summary["val_loss"] or 5.0
-    for i in range(1, count + 1):
-        loss = final + 3 * (1 - i / count) ** 2
-        yield {"step": i, "tokens": tokens * i // count, "train/loss": loss, "val/loss": loss}
-
-
-def _line(row):
-    return json.dumps(row) + "\n"
 
 
 def planned(config, variant, stage="result", tuned=None):
@@ -223,11 +213,11 @@ def tuning_study(**changed):
         "pre": {1e-3: 2.5, 1e-2: 2.3, 1e-1: 2.6, 1.0: 5.0},
         "post": {1e-3: 2.4, 1e-2: 2.9, 1.0: None},
     }
-    best = {"pre": 1e-2, "post": 1e-3}
-    results = [one for p in best for one in by_placement({p: PRE}, {"optimizer.lr": best[p]})]
+    best = {"pre": {"optimizer.lr": 1e-2}, "post": {"optimizer.lr": 1e-3}}
+    results = [one for p in best for one in by_placement({p: PRE}, best[p])]
     chosen = [
-        tuned({"placement": "pre"}, {"optimizer.lr": 1e-2}),
-        tuned({"placement": "post"}, {"optimizer.lr": 1e-3}, "optimizer.lr"),
+        tuned({"placement": "pre"}, best["pre"]),
+        tuned({"placement": "post"}, best["post"], "optimizer.lr"),
     ]
     return make_sweep("study", results, trials_at(tried), **{"tuned": chosen} | changed)
 

@@ -48,8 +48,8 @@ def go(*overrides):
 
 
 def rows(folder):
-    lines = Path(folder, "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+    read = map(json.loads, Path(folder, "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in read]
 
 
 def state(folder):
@@ -67,13 +67,8 @@ def same(one, other):
     return all(torch.equal(a[name], b[name]) for name in a) and s == t and rows(one) == rows(other)
 
 
-@pytest.fixture
-def stop_at(monkeypatch):
-    """stop_at(2, 5): the next run is asked to stop after 2 steps, the one after it after 5."""
-    return let_runs_stop(monkeypatch)
-
-
 def let_runs_stop(monkeypatch):
+    """stop_at(2, 5): the next run is asked to stop after 2 steps, the one after it after 5."""
     train_step, enter = Trainer.train_step, Stopping.__enter__
     current = {"stops": iter([])}
 
@@ -90,3 +85,6 @@ def let_runs_stop(monkeypatch):
     monkeypatch.setattr(Stopping, "__enter__", entered)
     monkeypatch.setattr(Trainer, "train_step", stepped)
     return lambda *steps: current.update(stops=iter(steps))
+
+
+stop_at = pytest.fixture(let_runs_stop, name="stop_at")

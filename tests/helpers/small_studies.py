@@ -28,8 +28,7 @@ def home():
 def run_of(*typed):
     """The folder of a trained run. A typed key takes the place of the one here."""
     with chdir(home()):
-        own = [*SIZES.split(), *TEXT.split(), *TRAINER.split()]
-        keys = dict(word.split("=") for word in (*own, *typed))
+        keys = dict(word.split("=") for word in (*f"{SIZES} {TEXT} {TRAINER}".split(), *typed))
         paths = f"data.paths={home() / 'text.txt'}"
         config = compose([paths, *(f"{key}={value}" for key, value in keys.items())])
         return home() / train(config)["folder"]
@@ -63,9 +62,8 @@ def folder_of(family, **sizes):
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(
-        family, vocab_size=300, bos_token_id=None, eos_token_id=None, **sizes
-    )
+    sizes |= {"vocab_size": 300, "bos_token_id": None, "eos_token_id": None}
+    config = transformers.AutoConfig.for_model(family, **sizes)
     folder = home() / family
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     shutil.copy(checkpoint() / "tokenizer.json", folder)

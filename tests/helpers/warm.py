@@ -47,9 +47,7 @@ class Command:
         self._process.start()
         self.pid = self._process.pid
 
-    @property
-    def returncode(self):
-        return self._process.exitcode
+    returncode = property(lambda self: self._process.exitcode)
 
     def poll(self):
         return self.returncode
@@ -58,8 +56,7 @@ class Command:
         """Returns what the command printed, once it has ended."""
         self._process.join(timeout)
         assert self.returncode is not None, "the command has not ended"
-        files = [Path(self._folder.name, name) for name in ("out", "err")]
-        return [file.read_text() if file.exists() else "" for file in files]  # killed at birth
+        return [self.printed(name) for name in ("out", "err")]
 
     def end(self):
         """Returns the exit code, the JSON line and what a person reads, once the command has
@@ -76,10 +73,10 @@ class Command:
             time.sleep(0.01)
         return found
 
-    def printed(self):
-        """Returns what the command has printed on stderr so far."""
-        file = Path(self._folder.name, "err")
-        return file.read_text() if file.exists() else ""
+    def printed(self, stream="err"):
+        """Returns what the command has printed so far."""
+        file = Path(self._folder.name, stream)
+        return file.read_text() if file.exists() else ""  # it may have been killed at birth
 
     def send_signal(self, number):
         os.kill(self.pid, number)

@@ -9,6 +9,7 @@ import small_studies as small
 import torch
 from combinations import combined
 from test_hf import CASES, text, theirs_of
+from test_hf_refusals import REFUSALS
 
 from transformer_norms import load
 from transformer_norms.analysis import folded_model, norm_folding
@@ -41,7 +42,6 @@ def folded(*typed, norm="layernorm", placement="pre"):
 
 
 def left(model):
-    """Each norm that is left: its site, its class, and its parameters."""
     norms = {}
     for _, norm in model.norms():
         own = " ".join(name for name, _ in norm.named_parameters())
@@ -58,27 +58,19 @@ def check(*typed, norm, placement):
         expected, logits = model(tokens_of(7)), rebuilt.eval()(tokens_of(7))
     assert (expected.std(-1) > 1e-4).all()  # a model without norms has small logits
     # PRMSNorm divides by the rms of few numbers, which may be small and enlarges rounding.
-    assert (expected - logits).abs().max() < (
-        1e-11 if norm == "prmsnorm" else 1e-12
-    ) * expected.abs().max()
+    bound = 1e-11 if norm == "prmsnorm" else 1e-12
+    assert (expected - logits).abs().max() < bound * expected.abs().max()
     return result
 
 
-# ------------------------------------------------------------------------------------- exactness
-
 QUICK = ("pre", "sandwich", "hybrid_star")
+EVERY = [pytest.param(p, distinct_norms(), marks=pytest.mark.nightly) for p in options("placement")]
 
 
-@pytest.mark.parametrize("placement", QUICK)
-def test_a_folded_model_has_the_same_logits(placement):
-    assert any(fold.into for fold in check(norm="layernorm", placement=placement).folds)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("placement", options("placement"))
-def test_a_folded_model_has_the_same_logits_at_every_placement_with_every_norm(placement):
-    for norm in distinct_norms():
-        check(norm=norm, placement=placement)
+@pytest.mark.parametrize(("placement", "norms"), [*((p, ["layernorm"]) for p in QUICK), *EVERY])
+def test_a_folded_model_has_the_same_logits(placement, norms):
+    folds = [check(norm=norm, placement=placement).folds for norm in norms]
+    assert placement not in QUICK or any(fold.into for fold in folds[0])
 
 
 EVERYTHING = (
@@ -101,16 +93,16 @@ EVERYTHING = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("typed", EVERYTHING[:5], ids=" ".join)
-def test_what_stands_beside_the_norms_is_respected(typed):
-    check(*typed, norm="layernorm", placement="pre")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("typed", EVERYTHING, ids=" ".join)
-@pytest.mark.parametrize("placement", ["pre", "qkv", "sandwich", "layerscale"])
-@pytest.mark.parametrize("norm", ["layernorm", "layernorm_np", "rmsnorm_bias", "ssnorm"])
-def test_what_stands_beside_the_norms_is_respected_everywhere(typed, placement, norm):
+@pytest.mark.parametrize(("placement", "norm"), [("pre", "layernorm"), *(
+    pytest.param(placement, norm, marks=pytest.mark.nightly)
+    for placement in ("pre", "qkv", "sandwich", "layerscale")
+    for norm in ("layernorm", "layernorm_np", "rmsnorm_bias", "ssnorm")
+)])  # fmt: skip
+@pytest.mark.parametrize("typed", [
+    pytest.param(typed, id=" ".join(typed), marks=[pytest.mark.nightly] * (n > 4))
+    for n, typed in enumerate(EVERYTHING)
+])  # fmt: skip
+def test_what_stands_beside_the_norms_is_respected(typed, placement, norm):
     if placement == "qkv":
         typed = tuple(word for word in typed if not word.startswith(("qk_norm", "v_norm")))
     check(*typed, norm=norm, placement=placement)
@@ -135,12 +127,7 @@ def test_the_matrices_are_those_of_the_equations():
     assert (type(norm), norm.length.eps) == (RMSNorm, block.mlp.pre.eps)
 
 
-# ----------------------------------------------------------------------------------- what is left
-
-FREE = ("pre", "parallel")
-
-
-@pytest.mark.parametrize("placement", FREE)
+@pytest.mark.parametrize("placement", ["pre", "parallel"])
 def test_a_pre_norm_model_has_rmsnorms_without_gains_left(placement):
     result = folded(norm="layernorm", placement=placement)[1]
     assert {(kind, own) for _, kind, own in left(result.model)} == {("RMSNorm", "")}
@@ -183,66 +170,30 @@ def test_a_tied_head_becomes_a_matrix_of_its_own_only_where_it_takes_a_norm_in()
         assert (model.head, result.model.head) == (None, None)
 
 
-REASONS = [
-    ("sandwich", "rmsnorm", "attention.out", "it is added to the stream, which others read"),
-    ("post", "rmsnorm", "attention.post", "its output is the stream, which the next skip reads"),
-    ("qkv", "rmsnorm", "attention.q", "no matrix reads it: queries and keys meet in a product"),
-    ("peri", "rmsnorm", "embed", "its output is the stream, which the first skip reads"),
-    ("simplenorm", "rmsnorm", "mlp.hidden", "an activation reads it"),
-    ("residual_dual", "rmsnorm", "final", "Join may do more with it before the head"),
-    ("geonorm", "rmsnorm", "final", "Final may do more with it before the head"),
-    ("hyper_connections", "layernorm", "attention.pre", "a connection joins the streams"),
-    ("layerscale", "layernorm", "mlp.pre", "a learned vector or matrix multiplies the stream"),
-    (
-        "subln",
-        "layernorm",
-        "mlp.mid",
-        "it reads neither the stream before a sub-layer nor a latent",
-    ),
-    ("pre", "dyt", "mlp.pre", "it has no form without its parameters"),
-    ("qkv", "layernorm", "attention.q", "its parameters stay: no matrix reads it"),
-    ("sandwich", "layernorm", "final", "a norm after attention writes to the stream"),
-    ("qkv", "rmsnorm", "attention.v", "a norm of heads keeps its parameters"),
-    ("qkv", "layernorm", "final", "attention of block 1 reads the stream's mean through no norm"),
-]
-
-
-@pytest.mark.parametrize(("placement", "norm", "site", "why"), REASONS)
+@pytest.mark.parametrize(("placement", "norm", "site", "why"), REFUSALS["folds"])
 def test_a_norm_that_stays_is_named_with_the_reason(placement, norm, site, why):
     folds = folded(norm=norm, placement=placement)[1].folds
     reasons = [reason for fold in folds if fold.place.title == site for reason in fold.why]
     assert [reason for reason in reasons if why in reason], reasons
 
 
-# ------------------------------------------------------------------------ models of transformers
-
-
-def folded_import(name, config, bound):
-    """The fold of a model of theirs, whose logits are still theirs."""
+@pytest.mark.parametrize(
+    ("name", "config", "bound"),
+    [
+        *((name, CASES[name][0], 1e-12) for name in ("gpt2", "llama", "gemma2")),
+        *(pytest.param(n, CASES[n][-1], 1e-10, marks=pytest.mark.nightly) for n in CASES),
+    ],
+)
+def test_an_imported_model_is_still_theirs_to_rounding(name, config, bound):
     theirs = theirs_of(name, config)
     result = fold_gains(from_hf(theirs), text())
     with there.in_float64(), torch.no_grad():
         expected = theirs(text()).logits
     assert (result.model(text()) - expected).abs().max() < bound * expected.abs().max()
-    return result
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
-def test_an_imported_model_is_still_theirs_to_rounding(name):
-    result = folded_import(name, CASES[name][0], 1e-12)
-    # Gemma's gains are 1 + offset. Those after sub-layers stay, and so all have one.
-    stays = "offset" if name == "gemma2" else ""
-    assert {(kind, own) for _, kind, own in left(result.model)} == {("RMSNorm", stays)}
-    assert result.rounding < 1e-12
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", CASES)
-def test_an_imported_model_of_every_family_is_still_theirs_to_rounding(name):
-    folded_import(name, CASES[name][-1], 1e-10)
-
-
-# ------------------------------------------------------------------------------------ the command
+    if bound < 1e-10:  # Gemma's gains are 1 + offset. Those after sub-layers stay: all have one.
+        stays = "offset" if name == "gemma2" else ""
+        assert {(kind, own) for _, kind, own in left(result.model)} == {("RMSNorm", stays)}
+        assert result.rounding < 1e-12
 
 
 def run():

@@ -1,6 +1,8 @@
 """A run as a folder that transformers loads alone: the same text, from either tokenizer."""
 
 import json
+import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -88,36 +90,28 @@ def test_what_cannot_be_exported_is_one_line_and_a_code(tmp_path, monkeypatch, c
     assert main([folder, "out"]) == 2
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    for file in (Path(folder) / "checkpoints").rglob("*"):
-        if file.is_file():
-            file.unlink()
-    for kept in sorted((Path(folder) / "checkpoints").iterdir()):
-        kept.rmdir()
+    shutil.rmtree(Path(folder, "checkpoints"))
+    Path(folder, "checkpoints").mkdir()
     assert main([folder, "out"]) == 2  # before the weights are read, which are gone
     monkeypatch.setattr("transformer_norms.hf.conversion.their_config", lambda *_: None)
     assert main([folder, "out"]) == 3
     lines = [line for line in capfd.readouterr().err.splitlines() if line]
-    assert "placement=hybrid, where" in lines[0]
-    assert "nowhere: there is no such file or folder" in lines[1]
-    assert "transformers is not installed" in lines[2]
-    assert lines[3] == lines[0]
-    assert "has no checkpoint yet" in lines[4]
-    assert len(lines) == 5
+    said = "placement=hybrid, where", "nowhere: there is no such file", "transformers is not inst"
+    for part, line in zip((*said, said[0], "has no checkpoint yet"), lines, strict=True):
+        assert part in line
     assert not Path("out").exists()
 
 
 def test_the_end_of_a_document_is_an_id_that_no_text_has(tmp_path):
-    made = TOKENIZERS["byte"](), TOKENIZERS["bpe"](vocab_size=280)
-    for unfit, vocab_size in zip(made, (257, 280), strict=True):
-        ours, at = unfit.fit([TEXT], True, print, print), vocab_size - 1
-        assert ours.end == at
-        theirs = fast_tokenizer(ours, 32)
-        assert (theirs.eos_token, theirs.eos_token_id, len(theirs)) == (END, at, vocab_size)
-        assert (theirs.pad_token, theirs.pad_token_id) == (END, at)
-        assert at not in theirs(STRANGE[1])["input_ids"]
-        theirs.save_pretrained(tmp_path / str(at))
-        import transformers
+    import transformers
 
+    for unfit, at in (TOKENIZERS["byte"](), 256), (TOKENIZERS["bpe"](vocab_size=280), 279):
+        ours = unfit.fit([TEXT], True, print, print)
+        theirs = fast_tokenizer(ours, 32)
+        assert (ours.end, len(theirs)) == (at, at + 1)
+        assert (theirs.eos_token, theirs.eos_token_id) == (END, at)
+        assert (theirs.pad_token, theirs.pad_token_id) == (END, at)
+        theirs.save_pretrained(tmp_path / str(at))
         again = transformers.AutoTokenizer.from_pretrained(tmp_path / str(at))
         assert again(STRANGE[1])["input_ids"] == ours.encode(STRANGE[1]).tolist()
         assert again.decode([at, *ours.encode("a").tolist()], skip_special_tokens=True) == "a"
@@ -132,10 +126,9 @@ def test_theirs_cuts_any_text_as_ours_does(pattern):
     theirs = fast_tokenizer(ours, 10**6)
     letters = [*"the  \t\n\r'sdlLmvR1234aaaa.!?é漢İſ\u00a0\u2028\u3000"]
     letters += ["the", "'ll", "1234567", "1qqq1"]
-    generator = torch.Generator().manual_seed(0)
+    draw = random.Random(0)
     for _ in range(300):
-        chosen = torch.randint(len(letters), (12,), generator=generator).tolist()
-        text = "".join(letters[k] for k in chosen)
+        text = "".join(draw.choices(letters, k=12))
         assert theirs(text)["input_ids"] == ours.encode(text).tolist(), ascii(text)
 
 

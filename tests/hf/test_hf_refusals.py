@@ -22,6 +22,7 @@ from transformer_norms.model.settings import ModelConfig
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 REFUSALS = yaml.safe_load((Path(__file__).parent / "refusals.yaml").read_text())
 LLAMA = "mlp=swiglu architecture.tied=false"
+SCALED = ("", "architecture.tied=false", "model.width=96")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -80,10 +81,9 @@ def test_a_parameter_without_a_place_and_one_of_another_shape_are_named():
     model = theirs_of("llama", SIZES)
     model.register_parameter("adapter", torch.nn.Parameter(torch.zeros(1)))
     assert line_of(from_hf, model) == "the parameter adapter has no counterpart here"
-    model = theirs_of("llama", SIZES)
+    del model.adapter
     model.model.norm.weight = torch.nn.Parameter(torch.zeros(3))
     assert line_of(from_hf, model) == "model.norm.weight is [3] where its config makes it [24]"
-    model = theirs_of("llama", SIZES)
     del model.model.norm.weight
     assert line_of(from_hf, model) == "the model has no parameter model.norm.weight"
 
@@ -98,11 +98,8 @@ def test_what_theirs_cannot_be_names_the_key_and_what_is_there(typed):
 
 
 def test_all_differences_are_named_up_to_a_few_and_the_rest_counted():
-    unlike = [
-        "placement=hyper_connections",
-        "attention=sinks",
-        "architecture.attention_gate=per_head",
-    ]
+    unlike = ["placement=hyper_connections", "attention=sinks"]
+    unlike.append("architecture.attention_gate=per_head")
     more = ["architecture.logit_cap=9", "embed=norm", "final_norm=none", "v_norm=head"]
     four = compose(["model=nano", "position=alibi", *unlike])
     line = line_of(their_config, four, 37)
@@ -155,15 +152,6 @@ def test_a_family_is_suggested_where_the_name_is_a_misspelling_alone(name, near)
     assert line.startswith(f"did you mean '{near}'? there" if near else "there is")
 
 
-def test_the_default_recipe_is_a_model_of_theirs():
-    model = build_model(compose(["model=nano", "trainer.precision=fp64"]), 37)
-    theirs = to_hf(model)
-    assert type(theirs).__name__ == "ArceeForCausalLM"
-    tokens = torch.arange(30)[None] % 37
-    with torch.no_grad():
-        torch.testing.assert_close(theirs(tokens).logits, model(tokens), rtol=0, atol=1e-5)
-
-
 def test_a_family_that_has_the_scales_says_them_and_keeps_the_head_tied():
     typed = "architecture.embed_scale=3", "placement.equation=(x+f(norm(x))*0.3)"
     model = build_model(compose(["model=nano", "mlp=swiglu", "init=mup", *typed]), 37)
@@ -174,14 +162,20 @@ def test_a_family_that_has_the_scales_says_them_and_keeps_the_head_tied():
     assert theirs.config.logits_scaling == 0.5
 
 
-@pytest.mark.parametrize("typed", ["", "architecture.tied=false", "model.width=96"])
-def test_a_scale_of_the_logits_goes_into_a_head_of_its_own(typed):
-    sizes = "model=nano", "mlp=swiglu", "init=mup", "qk_norm=head"
-    model = build_model(compose([*sizes, *typed.split()]), 37)
-    assert model.config.architecture.logit_scale == "128/d"
-    assert model.config.model.width != 128
+@pytest.mark.parametrize(
+    ("typed", "family"),
+    [("", "Arcee"), *((f"mlp=swiglu init=mup qk_norm=head {more}", "Qwen3") for more in SCALED)],
+)
+def test_a_model_is_one_of_theirs_and_a_scale_of_the_logits_goes_into_a_head_of_its_own(
+    typed, family
+):
+    model = build_model(compose(["model=nano", *typed.split()]), 37)
     theirs = to_hf(model)
-    assert not theirs.config.tie_word_embeddings
+    assert type(theirs).__name__ == f"{family}ForCausalLM"
+    if typed:
+        assert model.config.architecture.logit_scale == "128/d"
+        assert model.config.model.width != 128
+        assert not theirs.config.tie_word_embeddings
     tokens = torch.arange(30)[None] % 37
     with torch.no_grad():
         torch.testing.assert_close(theirs(tokens).logits, model(tokens), rtol=0, atol=1e-5)
@@ -203,9 +197,9 @@ def test_every_key_that_makes_a_model_is_a_fact():
     typed = ["model=nano", "norm=rmsnorm", "qk_norm=head", "architecture.temperature_floor=8"]
     model = build_model(compose(typed), 37)
     keys = set(facts_of(model.config, 37))
-    for node, free in (("architecture", set()), ("model", {"dropout"})):
-        names = {field.name for field in fields(getattr(model.config, node))}
-        assert {f"{node}.{name}" for name in names - free} <= keys
+    for node in ("architecture", "model"):
+        names = {f"{node}.{field.name}" for field in fields(getattr(model.config, node))}
+        assert names - {"model.dropout"} <= keys
     # `norms` and `qkv` are what `embed`, `final_norm`, `qk_norm` and the placement name.
     rest = {"architecture", "model", "norms", "qkv", "init", "seed"}
     assert {field.name for field in fields(ModelConfig)} - rest <= keys

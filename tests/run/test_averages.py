@@ -39,8 +39,7 @@ def expected(average, weights):
     """The average after the last of the steps, whose weights [step, ...] begin with step 0."""
     steps = len(weights) - 1
     if average == WINDOW:
-        taken = [step for step in range(1, steps + 1) if step % 4 == 0][-3:] or [steps]
-        return np.mean([weights[step] for step in taken], axis=0)
+        return np.mean([weights[k] for k in range(4, steps + 1, 4)][-3:] or weights[-1:], axis=0)
     value = weights[0]
     for t in range(1, steps + 1):
         d = min(0.8, (1 + t) / (10 + t))
@@ -84,10 +83,9 @@ def test_a_run_with_an_average_is_the_run_without_also_after_stops(average, type
     assert without == rows(plain["folder"])
     averaged = [row[key] for row in rows(whole["folder"]) if key in row]
     assert len(averaged) == 3  # at 10, 20, 24
-    for name in ("average_loss", "test_average_loss"):
-        assert whole[name] == parts[name]
-        assert plain[name] is None
     assert averaged[-1] == whole["average_loss"] != whole["val_loss"]
+    for name in ("average_loss", "test_average_loss"):
+        assert (parts[name], plain[name]) == (whole[name], None)
 
 
 @pytest.mark.parametrize("placement", ["pre", "ngpt"])
@@ -128,18 +126,6 @@ def test_an_average_is_kept_after_a_sweep_loaded_and_sampled():
     assert "trainer.average is none" in refused(load, plain, average=True)
 
 
-def test_a_wrong_average_is_refused_in_one_line():
-    for typed, said in {
-        "emma": "trainer.average: 'emma' is not allowed",
-        "{type: emma}": "trainer.average.type: did you mean 'ema'?",
-        "{type: ema}": "trainer.average.decay is missing",
-        "{type: ema, decay: 1}": "trainer.average.decay: 1 is not allowed",
-        "{type: window, count: 3, evry: 4}": "trainer.average.evry: did you mean 'every'?",
-        "{type: window, count: 3, every: 4000}": "trainer.average.every: 4000 is not allowed",
-    }.items():
-        assert refused(compose, [f"trainer.average={typed}"]).startswith(said)
-
-
 TOKENS = ["schedule=wsd", "trainer.tokens=1e6", "trainer.branches={tokens: [1e6, 2e6]}"]
 LINEAR = {"type": "linear", "factor": 4}
 
@@ -168,10 +154,9 @@ def test_settings_of_another_class_replace_the_saved_ones(held, typed, wanted, t
 
 def test_a_finished_branch_is_trained_on_with_other_branches_or_none():
     origin = go("schedule=wsd", "trainer.branches=[10, 24]")["folder"]
-    typed = [f"continue_from={origin}", "trainer.steps=30"]
+    typed = [f"continue_from={origin}", "trainer.steps=30", "again=true"]
     for branches in ("none", "[24, 30]"):
-        longer = compose([*typed, f"trainer.branches={branches}", "again=true"])
-        assert train(longer)["step"] == 30
+        assert train(compose([*typed, f"trainer.branches={branches}"]))["step"] == 30
 
 
 def test_an_average_of_a_plugin_extends_ours_and_is_explained_in_its_words(monkeypatch):
@@ -194,11 +179,13 @@ def test_an_average_of_a_plugin_extends_ours_and_is_explained_in_its_words(monke
 
 
 def test_copies_that_no_step_takes_are_warned_of():
-    typed = ["trainer.steps=24", "schedule.warmup=4", "trainer.average={type: window, every: 5, "]
-    for count, lines in (4, 0), (5, 1):  # at 5, 10, 15 and 20
-        warnings = compose([*typed[:2], f"{typed[2]}count: {count}}}"]).warnings
-        assert len(warnings) == lines
-    assert warnings[0].startswith("trainer.average.count=5: 24 steps take only 4 of")
+    typed = "trainer.average={type: window, every: 5, count: "  # at 5, 10, 15 and 20
+    four, five = (
+        compose(["trainer.steps=24", "schedule.warmup=4", f"{typed}{count}}}"]).warnings
+        for count in (4, 5)
+    )
+    assert (len(four), len(five)) == (0, 1)
+    assert five[0].startswith("trainer.average.count=5: 24 steps take only 4 of")
 
 
 def test_a_missing_file_of_a_checkpoint_is_named_alone(stop_at):  # noqa: F811
@@ -206,9 +193,8 @@ def test_a_missing_file_of_a_checkpoint_is_named_alone(stop_at):  # noqa: F811
     folder = Path(go(f"trainer.average={WINDOW}")["folder"])
     (lost,) = folder.glob("checkpoints/step-00000009/snapshots.safetensors")
     lost.unlink()
-    with pytest.raises(ValueError, match="has no snapshots.safetensors") as caught:
+    with pytest.raises(ValueError, match=f"^{lost.parent} has no snapshots.safetensors"):
         go(f"trainer.average={WINDOW}")
-    assert str(caught.value).startswith(f"{lost.parent} has no")
 
 
 @pytest.mark.parametrize(("average", "copies"), [(EMA, 1), (WINDOW, 3)])
@@ -234,17 +220,16 @@ def test_a_report_says_what_the_average_foretold_at_the_last_evaluation_before_t
             folder = make_run(tmp_path / "study", config, final, average_loss=7.0)
             peak = config["optimizer"]["lr"]
             lines = [(60, 9, 9, peak), (64, averaged, raw, peak), (72, 8, 8, peak / 2)]
-            lines.append((80, 7, final, peak / 8))
             keys = "step", "val/average_loss", "val/loss", "lr"
-            texts = [json.dumps(dict(zip(keys, line, strict=True))) for line in lines]
-            (folder / "metrics.jsonl").write_text("".join(f"{text}\n" for text in texts))
+            texts = [
+                json.dumps(dict(zip(keys, line, strict=True)))
+                for line in (*lines, (80, 7, final, peak / 8))
+            ]
+            (folder / "metrics.jsonl").write_text("\n".join(texts))
     notes = average_notes(findings(read_study([tmp_path / "study"])))
-    gaps = {}
-    for placement, seeds in losses.items():
-        each = [[one[k] - one[2] for one in seeds] for k in (0, 1)]
-        gaps[placement] = [f"{mean(column):.4f} ± {stdev(column):.4f}" for column in each]
+    assert "minus the validation loss at the end" in notes[2]
     for note, placement in zip(sorted(notes[:2], reverse=True), ("pre", "post"), strict=True):
-        averaged, raw = gaps[placement]
+        each = [[one[k] - one[2] for one in losses[placement]] for k in (0, 1)]
+        averaged, raw = (f"{mean(column):.4f} ± {stdev(column):.4f}" for column in each)
         wanted = f"{placement}: {averaged}, without averaging {raw}, at step 64 (2 seeds)"
         assert note == wanted
-    assert "minus the validation loss at the end" in notes[2]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pausing import PAUSE
 from run_folders import skip_pictures
-from warm import TEXT, result, run_in_this_process, starting
+from short_runs import here  # noqa: F401
+from warm import result, run_in_this_process, starting
 
 from transformer_norms import compose, runs
 from transformer_norms.kinds import plain
@@ -16,12 +17,6 @@ from transformer_norms.run.folder import hold_run
 SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
 SHORT += ["tracking=none", "trainer.threads=1", "trainer.checkpoint_every=5", "schedule.warmup=3"]
 SHORT += ["model.depth=1", "trainer.batch_size=4"]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("corpus.txt").write_text(TEXT)
 
 
 @pytest.fixture
@@ -37,12 +32,11 @@ def run_here(capsys, monkeypatch):
 
 
 def wait_for_step(step, process):
-    """Returns the run's folder once the run has logged that step, at which it pauses."""
 
     def find_folder():
         for file in Path("runs").glob("*/*/metrics.jsonl"):
-            lines = [line for line in file.read_text().splitlines() if line.endswith("}")]
-            if lines and json.loads(lines[-1])["step"] == step:
+            lines = file.read_text().splitlines(keepends=True)
+            if lines and lines[-1].endswith("}\n") and json.loads(lines[-1])["step"] == step:
                 return file.parent
         return None
 
@@ -89,10 +83,8 @@ def test_sigterm_and_kill_lose_nothing_and_the_same_command_ends_bitwise_equal(
 
 
 def test_where_is_swept_without_quotes_though_the_placements_file_has_none(run_here):
-    entries = (
-        "[{blocks: i == 0, equation: norm(x + f(x))}]",
-        "{blocks: i == 0, equation: x + f(x)}",
-    )
+    entries = [f"{{blocks: i == 0, equation: {text}}}" for text in ("norm(x + f(x))", "x + f(x)")]
+    entries[0] = f"[{entries[0]}]"
     typed = f"placement.where={','.join(entries)}"
     code, answer, err = run_here("-m", "hydra/launcher=basic", "trainer.steps=1", typed)
     assert (code, answer["finished"]) == (0, 2), err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from no_files import ends_if_it_hangs
 from run_folders import tree
-from short_runs import TEXT, go
+from short_runs import TEXT, go, here  # noqa: F401
 
 from transformer_norms import ConfigError, runs
 from transformer_norms.errors import NoUsableCheckpoint
@@ -29,7 +29,6 @@ DAMAGE = [b"", b"{", b"[]", b'{"status": "finished"}', b"\xff\xfe", b"[" * 9999,
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a finished run, which has all its checkpoints."""
     home = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
@@ -38,9 +37,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def run(trained, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("corpus.txt").write_text(TEXT)
+def run(trained, here):  # noqa: F811
     folder = Path("runs", "main", trained.name)
     shutil.copytree(trained, folder)
     return folder
@@ -49,21 +46,12 @@ def run(trained, tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", DAMAGE)
 def test_a_damaged_summary_is_one_line_that_names_it_and_stays_as_it_is(run, content):
     (run / "summary.json").write_bytes(content)
-    for read in (
-        lambda: read_summary(run),
-        lambda: runs("runs/main"),
-        lambda: go("trainer.keep=9"),
-    ):
+    for read in lambda: read_summary(run), lambda: runs("runs/main"), lambda: go("trainer.keep=9"):
         with pytest.raises(ConfigError, match="summary.json: ") as caught:
             read()
         assert str(caught.value).isprintable()
     assert (run / "summary.json").read_bytes() == content
     assert go("trainer.keep=9", "again=true")["folder"] == f"{run}-2"
-
-
-def put_in_place(file, make):
-    shutil.move(file, "elsewhere")
-    make(file)
 
 
 HOSTILE = {
@@ -84,7 +72,8 @@ def test_a_strangers_run_that_goes_on_is_refused_and_nothing_elsewhere_is_change
     summary_text = json.dumps(values)
     (run / "summary.json").write_text(summary_text)
     name, make, said = HOSTILE[what]
-    put_in_place(run / name, make)
+    shutil.move(run / name, "elsewhere")
+    make(run / name)
     before = tree("elsewhere")
     with ends_if_it_hangs(), pytest.raises((ConfigError, NoUsableCheckpoint)) as caught:
         go("trainer.keep=1")

@@ -56,26 +56,16 @@ def test_again_runs_beside_it_and_the_newest_is_then_meant():
     assert [str(run["folder"]) for run in runs("runs")] == [second["folder"]]
 
 
-def test_an_edited_file_is_another_run_and_a_renamed_one_the_same():
-    first = go()
-    shutil.copy("corpus.txt", "renamed.txt")
-    assert go("study=main", "data.paths=renamed.txt")["folder"] == first["folder"]
-    Path("corpus.txt").write_text(TEXT.replace("cats", "dogs"))
-    assert go()["folder"] != first["folder"]
-
-
 def test_one_identity_however_it_is_typed_and_watched():
-    hashes = {
-        Plan(config_of(*extra)).hash
-        for extra in (
-            ["trainer.steps=24"],
-            ["trainer.steps=2.4e1", "trainer.log_every=4", "optimizer.lr=0.003"],
-            ["trainer.steps=24.0", "optimizer.lr=3e-3"],
-            ["placement=pre", "init=mup", "trainer.keep=5", "trainer.checkpoint_every=0"],
-            ["trainer.probe_every=0", "study=unwatched"],
-            ["final_norm=always", "study=other"],
-        )
-    }
+    extras = (
+        "trainer.steps=24",
+        "trainer.steps=2.4e1 trainer.log_every=4 optimizer.lr=0.003",
+        "trainer.steps=24.0 optimizer.lr=3e-3",
+        "placement=pre init=mup trainer.keep=5 trainer.checkpoint_every=0",
+        "trainer.probe_every=0 study=unwatched",
+        "final_norm=always study=other",
+    )
+    hashes = {Plan(config_of(*extra.split())).hash for extra in extras}
     assert hashes == {go()["identity"]}
     assert Plan(config_of("seed=1")).hash not in hashes
 
@@ -115,12 +105,10 @@ def test_code_that_is_loaded_again_is_the_edited_one(monkeypatch):
     monkeypatch.syspath_prepend(".")
     file = Path("edited_module.py").absolute()
     file.write_text("VALUE = 1\n")
-    module = importlib.import_module("edited_module")
-    loaded = hash_loaded({"it": file})
+    module, loaded = importlib.import_module("edited_module"), hash_loaded({"it": file})
     file.write_text("VALUE = 22\n")
     assert hash_loaded({"it": file}) == loaded
-    importlib.reload(module)
-    assert module.VALUE == 22
+    assert importlib.reload(module).VALUE == 22
     assert hash_loaded({"it": file}) != loaded
     del sys.modules["edited_module"]
 
@@ -129,11 +117,8 @@ def test_the_code_of_a_run_is_its_own_norms_and_no_other(here):
     files = code(compose([*BASE, "norm=rmsnorm"]))
     assert "norms/rmsnorm.py" in files
     assert "norms/layernorm.py" not in files
-    assert not [
-        name
-        for name in files
-        if name.startswith(("report", "tracking", "sample", "sweep", "probes"))
-    ]
+    elsewhere = ("report", "tracking", "sample", "sweep", "probes")
+    assert not [name for name in files if name.startswith(elsewhere)]
     assert "norms/layernorm.py" in code(compose([*BASE, "final_norm=layernorm"]))
 
 
@@ -145,8 +130,8 @@ def test_continue_from_alone_goes_on_with_the_config_of_that_run_and_refuses_any
     assert further["status"] == "finished"
     assert further["folder"] == go(*more)["folder"]
     assert further["folder"] != str(Plan(config_of("trainer.steps=40")).folder)
-    assert rows(further["folder"])[: len(rows(first["folder"]))] == rows(first["folder"])
-    assert rows(further["folder"])[-1]["step"] == 40
+    before, after = rows(first["folder"]), rows(further["folder"])
+    assert (after[: len(before)], after[-1]["step"]) == (before, 40)
     for steps in ([], ["trainer.steps=24"]):
         with pytest.raises(ConfigError, match="a later trainer.steps .* ended at step 24"):
             train(compose([more[0], *steps]))

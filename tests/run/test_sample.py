@@ -58,10 +58,10 @@ def test_a_run_below_any_path_is_sampled(folder, tmp_path, capsys):
 
 def test_the_same_seed_is_the_same_text_past_the_end_of_the_context(folder, capsys):
     texts = []
-    for seed in (1, 1, 2):
+    for seed in (0, 0, 2**31, 2**32 - 1):  # the first and the last that are allowed
         main([str(folder), *"--prompt the --tokens 70 --temperature 2".split(), f"--seed={seed}"])
         texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] != texts[2]
+    assert (texts[0] == texts[1], len(set(texts))) == (True, 3)
 
 
 def test_the_cache_changes_no_choice():
@@ -100,9 +100,9 @@ def test_top_k_and_top_p_leave_the_tokens_that_transformers_leaves(top_k, top_p)
 
 def test_only_the_tokens_that_are_left_are_drawn(folder, capsys):
     texts = []
-    likeliest = ["--temperature=0"], ["--top-k=1"], ["--top-p=1e-9"], ["--temperature=1e-308"]
-    for more in (*likeliest, ["--temperature=5e-324"], ["--top-k=999999999999999999999"]):
-        main([str(folder), "--prompt", "the", "--tokens", "30", "--temperature", "5", *more])
+    coldest = "temperature=0", "top-k=1", "top-p=1e-9", "temperature=1e-308", "temperature=5e-324"
+    for more in (*coldest, "top-k=999999999999999999999"):
+        main([str(folder), *"--prompt the --tokens 30 --temperature 5".split(), f"--{more}"])
         texts.append(capsys.readouterr().out)
     assert len(set(texts[:5])) == 1
     assert texts[5] not in texts[:5]
@@ -122,13 +122,4 @@ def test_only_the_tokens_that_are_left_are_drawn(folder, capsys):
 def test_bad_input_is_one_line_and_exit_code_2(arguments, folder, capsys):
     assert main(arguments.replace("FOLDER", str(folder)).split(" ")) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    typed = arguments.partition("=")[2]
-    assert typed in line
-
-
-def test_the_first_and_the_last_seed_that_are_allowed_draw_different_texts(folder, capsys):
-    texts = set()
-    for seed in (0, 2**31, 2**32 - 1):
-        main([str(folder), "--tokens=30", "--temperature=5", f"--seed={seed}"])
-        texts.add(capsys.readouterr().out)
-    assert len(texts) == 3
+    assert arguments.partition("=")[2] in line

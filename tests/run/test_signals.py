@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import re
 import select
 import signal
 import subprocess
@@ -16,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from signal_points import POINTS, wait_until_caught
 from warm import CEILING, TEXT, result, run_in_this_process, starting
 
 from transformer_norms import signals
@@ -31,6 +31,60 @@ TINY += " model.width=16 model.heads=2 model.depth=1 model.context=16 trainer.ba
 TINY += " trainer.steps=20 trainer.log_every=1 trainer.eval_every=5 trainer.checkpoint_every=5"
 TINY = f"{TINY} trainer.threads=1 trainer.probe_every=0 schedule.warmup=3".split()
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+
+# A plugin that sends a signal to its own process at a point of a run.
+# $AT is `POINT CALL NUMBER`: this signal comes when POINT is called for the CALL-th time. Where
+# $TWICE is set, the process then waits. Where $AGAIN is set, it comes twice in a moment.
+POINTS = """
+import os, time
+from importlib import import_module
+from transformer_norms.sweep import ending
+from transformer_norms.run import beginning, run
+from transformer_norms.run.metrics import MetricsFile
+from transformer_norms.run.plan import Plan
+from transformer_norms.run.summary import Summary
+from transformer_norms.training.loss import ModelLoss
+from transformer_norms.training.trainer import Trainer
+
+prepare = import_module("transformer_norms.data.prepare")  # a function has the same name
+PLACES = {
+    "read": (prepare, "read_corpus"),
+    "tokenize": (prepare, "encode_work"),
+    "count": (Plan, "data"),
+    "build": (beginning, "build_model"),
+    "start": (beginning, "measure_start"),
+    "step": (ModelLoss, "backward"),
+    "evaluate": (ModelLoss, "sum"),
+    "save": (Trainer, "tensors"),
+    "row": (MetricsFile, "append"),
+    "write": (os, "fsync"),
+    "replace": (os, "replace"),
+    "end": (Summary, "write"),
+    "draw": (run, "draw_curve"),
+    "report": (ending, "write_report"),
+}
+
+def plant(place, name, count, number):
+    original, calls = getattr(place, name), iter(range(1, 1 << 30))
+
+    def send_signal(*arguments, **keys):
+        if next(calls) == count:
+            with open("sent", "w") as file:
+                file.write(str(time.monotonic()))
+            os.kill(os.getpid(), number)
+            if "AGAIN" in os.environ:
+                os.kill(os.getpid(), number)
+            while "TWICE" in os.environ:
+                time.sleep(0.01)
+        return original(*arguments, **keys)
+
+    setattr(place, name, send_signal)
+
+if "AT" in os.environ:
+    point, count, number = os.environ["AT"].split()
+    plant(*PLACES[point], int(count), int(number))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +118,7 @@ def run_here(capsys, monkeypatch):
 
 
 def leftovers(folder="."):
-    return [str(path) for path in Path(folder).rglob(".tmp-*")]
+    return list(Path(folder).rglob(".tmp-*"))
 
 
 def check_saved(study):
@@ -75,8 +129,6 @@ def check_saved(study):
             rows = (folder / "metrics.jsonl").read_text().splitlines()
             assert saved.step - json.loads(rows[-1])["step"] in (0, 1)
 
-
-# ------------------------------------------------------------------------- any point
 
 QUICK = [("tokenize", 1, "SIGHUP"), ("step", 7, "SIGUSR1"), ("write", 9, "SIGTERM")]
 # How often a run calls each of these; only a sweep writes a report.
@@ -93,23 +145,36 @@ def points(count):
     return [(kind, draw.randint(1, OFTEN[kind]), draw.choice(SIGNALS).name) for kind in kinds]
 
 
+def wait_until_caught(process, number, ceiling=CEILING):
+    """Waits for the first moment in which this process can catch a signal."""
+    end = time.monotonic() + ceiling
+    while True:
+        assert process.poll() is None, "the process has ended"
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+        if int(caught.split()[1], 16) >> (number - 1) & 1:
+            return
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def stop(start, kind, call, name, typed):
     """Starts a command, to which this signal comes at this point. Returns its exit code, what it
     said and the seconds that it took to end."""
     number = signal.Signals[name]
-    if kind == "import":  # in a process that is not forked from one that has imported everything
-        command = [sys.executable, ROOT / "train.py", *words(typed)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        wait_until_caught(process, number)
-        time.sleep(random.Random(str(typed)).random())
-        sent = time.monotonic()
-        process.send_signal(number)
-        err = process.communicate(timeout=CEILING)[1].decode()
-    else:
+    if kind != "import":
         at = "step" if kind == "compile" else kind
         process = start(*typed, AT=f"{at} {call} {number:d}")
         err = process.communicate(timeout=CEILING)[1]
-        sent = float(Path("sent").read_text())
+        return process.returncode, err, time.monotonic() - float(Path("sent").read_text())
+    # In a process that is not forked from one that has imported everything.
+    command, pipe = [sys.executable, ROOT / "train.py", *words(typed)], subprocess.PIPE
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=pipe, text=True)
+    wait_until_caught(process, number)
+    time.sleep(random.Random(str(typed)).random())
+    sent = time.monotonic()
+    process.send_signal(number)
+    err = process.communicate(timeout=CEILING)[1]
     return process.returncode, err, time.monotonic() - sent
 
 
@@ -128,10 +193,8 @@ def test_a_signal_at_any_point_ends_a_command_with_75_and_the_next_one_goes_on_b
         more += ["trainer.compile=block"] * (kind == "compile")
         code, err, seconds = stop(start, kind, call, name, [f"study=at-{i}", *more])
         where = f"{name} at call {call} of {kind}: {err}"
-        assert code == 75, where
-        assert f"{name}: " in err, where
-        assert "Traceback" not in err, where
-        assert "Exception ignored" not in err, where
+        assert (code, f"{name}: " in err) == (75, True), where
+        assert not re.search("Traceback|Exception ignored", err), where
         check_saved(f"at-{i}")
         longest = max(longest, seconds)
         finish = run_there if kind == "compile" else run_here
@@ -150,8 +213,6 @@ def test_a_signal_at_any_point_ends_a_command_with_75_and_the_next_one_goes_on_b
     measured(f"{count} of {count} points; the slowest process ended after {longest:.1f} s")
 
 
-# ------------------------------------------------------------------------- kill -9
-
 KILLED = OFTEN | {"row": 24, "replace": 20, "report": 0, "import": 0, "compile": 0}
 
 
@@ -165,13 +226,12 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_nobody_disturbed(
 ):
     calm = start("study=calm", *words).end()
     kills, lost, draw = Counter(), [0], random.Random(least)
-    kinds = [kind for kind, calls in often.items() if calls]
     for study in map("rough{}".format, itertools.count()):
         if kills.total() >= least:
             break
         monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(Path(f"cache-{study}").absolute()))
         while True:
-            kind = draw.choice(kinds)
+            kind = draw.choice([kind for kind, calls in often.items() if calls])
             call = draw.randint(1, often[kind]) if kills.total() < least else 0
             at = f"{kind} {call} {signal.SIGKILL:d}"
             code, _, err = start(f"study={study}", *words, AT=at).end()
@@ -188,7 +248,6 @@ def test_a_run_that_is_killed_anywhere_ends_as_one_that_nobody_disturbed(
 
 
 def unsaved_steps(study):
-    """How many rows of each run of a study come after its newest checkpoint."""
     for file in Path("runs", study).glob("*/metrics.jsonl"):
         steps = [row["step"] for row in read_metrics(file)]
         saved = checkpoint.newest(file.parent / "checkpoints", None, print)
@@ -196,7 +255,6 @@ def unsaved_steps(study):
 
 
 def contents(study):
-    """All that a run leaves, without its times."""
     (folder,) = Path("runs", study).glob("*/")
     files = [*folder.rglob("*.safetensors"), folder / "curve.svg"]
     bits = {file.relative_to(folder): file.read_bytes() for file in files}
@@ -204,9 +262,6 @@ def contents(study):
     summary = json.loads((folder / "summary.json").read_text())
     kept = "status step val_loss best_val_loss test_loss batch_chain spikes initial_loss tokens"
     return bits, rows, [summary[key] for key in kept.split()]
-
-
-# ------------------------------------------------------------------------- a second signal
 
 
 @pytest.mark.goal("P3")
@@ -225,8 +280,8 @@ def test_a_second_signal_ends_the_process_at_once_and_the_last_checkpoint_verifi
         assert time.monotonic() < end
         process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
-    _, err = process.communicate(timeout=CEILING)
-    assert process.returncode == 75
+    code, _, err = process.end()
+    assert code == 75
     assert "stopped at once; the same command goes on from the last checkpoint" in err
     folder = next(Path("runs/twice").iterdir())
     assert checkpoint.newest(folder / "checkpoints", None, print).step == left
@@ -239,22 +294,17 @@ def test_a_second_signal_ends_the_process_at_once_and_the_last_checkpoint_verifi
 @pytest.mark.goal("P1")
 def test_a_step_that_does_not_end_is_left_where_nothing_has_been_computed_before(start):
     """As where the compiler works, or another rank does not come."""
-    process = start("study=stuck", AT=f"step 1 {signal.SIGUSR1:d}", TWICE="1")
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75
+    code, _, err = start("study=stuck", AT=f"step 1 {signal.SIGUSR1:d}", TWICE="1").end()
+    assert code == 75
     assert "SIGUSR1: this run stops" in err
     assert err.endswith("stopped; the same command goes on\n")
 
 
 def test_one_wish_that_comes_twice_in_a_moment_is_one(start):
     """`timeout` sends its signal to the command and then to the command's group."""
-    process = start("study=once", AT=f"step 4 {signal.SIGTERM:d}", AGAIN="1")
-    process.communicate(timeout=CEILING)
-    assert process.returncode == 75
+    code, _, _ = start("study=once", AT=f"step 4 {signal.SIGTERM:d}", AGAIN="1").end()
+    assert code == 75
     assert list(Path("runs/once").glob("*/checkpoints/step-00000004"))
-
-
-# ------------------------------------------------------------------------- terminals
 
 
 def take_terminal(name):
@@ -268,13 +318,12 @@ def take_terminal(name):
 )
 def test_ctrl_c_and_a_terminal_that_is_closed_save_a_checkpoint(start, run_here, closed):
     terminal, theirs = os.openpty()
-    prepare = partial(take_terminal, os.ttyname(theirs))
+    prepare, printed = partial(take_terminal, os.ttyname(theirs)), b""
     process = start("study=typed", f"trainer.steps={10**6}", prepare=prepare)
     os.close(theirs)
     while not list(Path("runs/typed").glob("*/checkpoints/step-*")):
         assert process.poll() is None, process.communicate()
         drain(terminal)
-    printed = b""
     if closed:
         os.close(terminal)
     else:
@@ -285,12 +334,11 @@ def test_ctrl_c_and_a_terminal_that_is_closed_save_a_checkpoint(start, run_here,
     assert closed or b"SIGINT: this run stops with a checkpoint" in printed + drain(terminal)
     assert b"Traceback" not in printed
     check_saved("typed")
-    answer = json.loads(process.communicate()[0])
+    _, answer, _ = process.end()
     assert (answer["status"], answer["steps"] > 0) == ("preempted", True)
 
 
 def drain(terminal):
-    """Returns what stands on the terminal, after a moment."""
     with suppress(OSError):  # the command has ended
         if select.select([terminal], [], [], 0.02)[0]:
             return os.read(terminal, 65536)
@@ -308,9 +356,6 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(number, start):
     assert "SIG" not in err
 
 
-# ------------------------------------------------------------------------- the first millisecond
-
-
 def test_signals_are_answered_before_anything_is_imported_that_takes_long():
     """In each way to start a command."""
     lines = """
@@ -325,11 +370,8 @@ signals.watch_command = lambda: (print(*set(sys.modules) - before, flush=True), 
         f"sys.argv[1:] = ['-h']; exec(open({str(ROOT / 'train.py')!r}).read())",
     ]
     for way in ways:
-        done = subprocess.run(
-            [sys.executable, "-c", lines + way],
-            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        loaded = set(done.stdout.split())
+        command, own = [sys.executable, "-c", lines + way], {**os.environ, "PYTHONPATH": str(ROOT)}
+        loaded = set(subprocess.check_output(command, env=own, text=True).split())
         assert "transformer_norms.signals" in loaded
         slow = {"typing", "threading", "argparse", "subprocess", "pathlib", "hydra", "torch"}
         assert slow & loaded == set()
@@ -343,13 +385,9 @@ def test_other_commands_end_by_a_signal_as_programs_do(command):
         "dispatch.run = lambda words: signal.raise_signal(signal.SIGTERM); "
         f"sys.argv[1:] = [{command!r}]; m.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment)
     assert done.returncode == -signal.SIGTERM
-
-
-# ------------------------------------------------------------------------- in this process
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -366,14 +404,13 @@ def test_a_signal_before_training_raises_and_one_in_training_asks(number):
 def test_the_line_of_a_signal_is_of_the_state_in_which_it_came(monkeypatch):
     said, later = [], []
     with Stopping(said.append) as stopping:
-        start = signals._thread.start_new_thread
         late = lambda do, given: later.append((do, given))  # noqa: E731
-        monkeypatch.setattr(signals._thread, "start_new_thread", late)
-        stopping.deferring = True
-        signal.raise_signal(signal.SIGTERM)
-        while not later:
-            time.sleep(0.01)
-        monkeypatch.setattr(signals._thread, "start_new_thread", start)
+        with monkeypatch.context() as patch:
+            patch.setattr(signals._thread, "start_new_thread", late)
+            stopping.deferring = True
+            signal.raise_signal(signal.SIGTERM)
+            while not later:
+                time.sleep(0.01)
         stopping.deferring = False
         ((do, given),) = later
         do(*given)
@@ -395,12 +432,10 @@ def test_a_signal_in_an_import_or_a_destructor_is_heard_and_breaks_neither(tmp_p
         def __del__(self):
             signal.raise_signal(signal.SIGTERM)
 
-    with Stopping(print) as stopping:
-        assert import_module("struck_by_a_signal").whole
-        assert stopping.stop_requested
-        stopping.stop_requested = False
-        Freed()
-        assert stopping.stop_requested
+    for occasion in lambda: import_module("struck_by_a_signal").whole, lambda: Freed() and True:
+        with Stopping(print) as stopping:
+            assert occasion()
+            assert stopping.stop_requested
 
 
 def test_a_signal_that_came_between_two_runs_of_a_sweep_stops_the_second_one():
@@ -412,7 +447,6 @@ def test_a_signal_that_came_between_two_runs_of_a_sweep_stops_the_second_one():
 
 
 def test_a_forked_process_has_its_signals_for_itself(capfd):
-    """The signal that ends it is not its parent's."""
     with Stopping(print) as stopping:
         stopping.deferring = True
         child = os.fork()
@@ -426,14 +460,11 @@ def test_a_forked_process_has_its_signals_for_itself(capfd):
 
 @pytest.mark.goal("P3")
 def test_processes_are_born_deaf_to_signals_which_they_let_through_once_they_can_answer():
-    lines = "import time; time.sleep(600)"
     with signals.withhold_signals():
-        child = subprocess.Popen([sys.executable, "-c", lines])
-    blocked = next(
-        line for line in Path(f"/proc/{child.pid}/status").read_text().splitlines()
-        if line.startswith("SigBlk")
-    )  # fmt: skip
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    status = Path(f"/proc/{child.pid}/status").read_text()
+    blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
     child.kill()
     child.wait()
-    assert all(int(blocked.split()[1], 16) >> (number - 1) & 1 for number in SIGNALS)
+    assert all(blocked >> (number - 1) & 1 for number in SIGNALS)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()

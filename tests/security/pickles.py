@@ -49,12 +49,11 @@ def payloads(canary: Path) -> dict[str, tuple[bytes, Run]]:
     }
     save_old = partial(torch.save, _use_new_zipfile_serialization=False)
     hydra = f'{{"_target_": "builtins.open", "_args_": ["{canary}", "w"]}}'
+    nested = Calls(_load_torch, _saved(torch.save, touch))
+    pickled = {f"protocol {number}": pickle.dumps(touch, protocol=number) for number in (0, 2, 5)}
+    pickled |= {name: pickle.dumps(call) for name, call in calls.items()}
     made: dict[str, tuple[bytes, Run]] = {
-        **{
-            f"protocol {number}": (pickle.dumps(touch, protocol=number), pickle.loads)
-            for number in (0, 2, 5)
-        },
-        **{name: (pickle.dumps(call), pickle.loads) for name, call in calls.items()},
+        **{name: (data, pickle.loads) for name, data in pickled.items()},
         "by hand": (f"cbuiltins\nopen\n(S{str(canary)!r}\nS'w'\ntR.".encode(), pickle.loads),
         "gzip": (gzip.compress(plain), lambda data: pickle.loads(gzip.decompress(data))),
         "joblib": (_saved(joblib.dump, touch), lambda data: joblib.load(io.BytesIO(data))),
@@ -64,16 +63,13 @@ def payloads(canary: Path) -> dict[str, tuple[bytes, Run]]:
         ),
         "torch": (_saved(torch.save, {"model": touch}), _load_torch),
         "torch, as it was": (_saved(save_old, {"model": touch}), _load_torch),
-        "torch in torch": (
-            _saved(torch.save, Calls(_load_torch, _saved(torch.save, touch))),
-            _load_torch,
-        ),
+        "torch in torch": (_saved(torch.save, nested), _load_torch),
         "marshal": (
             marshal.dumps(compile(code, "hostile", "exec")),
             lambda data: exec(marshal.loads(data)),
         ),
         "a zip of code": (
-            _zip({"__main__.py": code.encode(), "data.pkl": plain}),
+            _saved(_zip, {"__main__.py": code.encode(), "data.pkl": plain}),
             lambda data: exec(zipfile.ZipFile(io.BytesIO(data)).read("__main__.py")),
         ),
         "after a safetensors header": (
@@ -98,17 +94,15 @@ def _load_torch(data: bytes) -> object:
     return torch.load(io.BytesIO(data), weights_only=False)
 
 
-def _saved(save, value) -> bytes:
-    file = io.BytesIO()
-    save(value, file)
-    return file.getvalue()
-
-
-def _zip(files: dict[str, bytes]) -> bytes:
-    file = io.BytesIO()
+def _zip(files: dict[str, bytes], file) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         for name, data in files.items():
             archive.writestr(name, data)
+
+
+def _saved(save, value) -> bytes:
+    file = io.BytesIO()
+    save(value, file)
     return file.getvalue()
 
 

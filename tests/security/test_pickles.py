@@ -74,12 +74,12 @@ def open_optimizer():
     raise DamagedError(f"optimizer.safetensors: {names}")  # what restores it looks for its own
 
 
-def prepare_tokens():
-    return Plan(compose(TINY)).tokens()
+def prepare_tokens(*typed):
+    return Plan(compose([*(TINY[:-2] if typed else TINY), *typed])).tokens()
 
 
 def read_tokenizer():
-    return Plan(compose([*TINY[:-2], "tokenizer=file", "tokenizer.path=handed.json"])).tokens()
+    return prepare_tokens("tokenizer=file", "tokenizer.path=handed.json")
 
 
 SAMPLE = command("sample", RUN, "--tokens", "1")
@@ -115,13 +115,12 @@ def test_a_pickle_in_the_place_of(place, most, canary, monkeypatch, capfd, measu
     if place.startswith(("cached", "a cached")):
         monkeypatch.setenv("TRANSFORMER_NORMS_CACHE", str(Path("cache").absolute()))
         prepare_tokens()
-    found = [*Path().glob(str(name))] or [name]
-    (file,) = found
+    (file,) = [*Path().glob(str(name))] or [name]
     untouched = file.read_bytes() if file.exists() else None
     manifest = file.parent / "manifest.json"
     seal = manifest.read_bytes() if manifest.exists() else None
-    tried = 0
-    for payload, (data, _) in islice(payloads(canary).items(), most):
+    tried = dict(islice(payloads(canary).items(), most))
+    for payload, (data, _) in tried.items():
         file.write_bytes(data if name.suffix != ".jsonl" else data + b"\n")
         if sealed:
             seal_anew(manifest, file)
@@ -129,12 +128,11 @@ def test_a_pickle_in_the_place_of(place, most, canary, monkeypatch, capfd, measu
         assert not canary.exists(), payload
         naming = [line for line in lines if file.name in line or str(file.parent) in line]
         assert naming or payload in INERT, (payload, lines)
-        tried += 1
         if seal is not None:
             manifest.parent.mkdir(exist_ok=True)
             manifest.write_bytes(seal)
         file.unlink() if untouched is None else file.write_bytes(untouched)
-    measured(f"{tried} payloads as {place}")
+    measured(f"{len(tried)} payloads as {place}")
 
 
 def refuse(read, capfd) -> list[str]:
@@ -153,9 +151,7 @@ def refuse(read, capfd) -> list[str]:
 
 
 def seal_anew(manifest: Path, file: Path) -> None:
-    held = json.loads(manifest.read_bytes())
+    held, data = json.loads(manifest.read_bytes()), file.read_bytes()
     del held["sha256"]
-    data = file.read_bytes()
-    about = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-    held["files"][file.name] = about
+    held["files"][file.name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
     manifest.write_bytes(seal_manifest(held))

@@ -1,10 +1,10 @@
 """X8: what the environment holds in secret stands in no file and on no stream."""
 
 import os
-import re
 from pathlib import Path
 
 import pytest
+from plugin_folders import write_plugins
 from warm import Command
 
 from transformer_norms import compose, train
@@ -50,7 +50,6 @@ def environment(tmp_path, monkeypatch):
 
 
 def hits(*texts: str) -> list[str]:
-    """The secrets in texts and in all files below the current folder."""
     found = [value for value in VALUES for text in texts if value in text]
     for file in (file for file in Path().rglob("*") if file.is_file()):
         data = file.read_bytes()
@@ -84,27 +83,26 @@ def test_a_short_word_is_no_secret_and_nothing_else_is_masked(monkeypatch):
 @pytest.mark.goal("X8")
 @pytest.mark.nightly
 def test_no_file_and_no_stream_of_any_command_has_a_secret(measured):
-    mine = Path("mine/configs/norm")
-    mine.mkdir(parents=True)
-    Path("mine/leaky.py").write_text(LEAKY)
-    (mine / "leaky.yaml").write_text("type: leaky\nformula: x\nsource: mine\n")
+    Path("mine").mkdir()
+    leaky = {"norm/leaky": "type: leaky\nformula: x\nsource: mine\n"}
+    write_plugins(Path("mine"), LEAKY, leaky)
     offline = {"WANDB_MODE": "offline"}
     sweep = ["-m", "norm=rmsnorm,leaky", "seed=0,1", "launcher=pool", "launcher.workers=2"]
     plugin = ["plugins=mine", "tracking=wandb"]
     said = []
-    for arguments, leak, code in (
-        ([*TINY, *plugin, "norm=rmsnorm"], "", 0),
-        ([*TINY, *plugin, "norm=leaky"], "1", 1),
-        ([*TINY, *plugin, "study=swept", *sweep], "1", 1),
-        ([*TINY, f"data.paths={SECRETS['HF_TOKEN']}", "data=text"], "", 2),
+    for typed, leak, code in (
+        ([*plugin, "norm=rmsnorm"], "", 0),
+        ([*plugin, "norm=leaky"], "1", 1),
+        ([*plugin, "study=swept", *sweep], "1", 1),
+        ([f"data.paths={SECRETS['HF_TOKEN']}", "data=text"], "", 2),
     ):
-        command = Command(arguments, {**SECRETS, **offline, "LEAK": leak})
+        command = Command([*TINY, *typed], {**SECRETS, **offline, "LEAK": leak})
         said += command.communicate(timeout=300)
         assert command.returncode == code, said[-1]
         assert ("401 for" in "".join(said[-2:])) == bool(leak)
     assert list(Path().rglob("report.html"))
     assert list(Path().rglob("*.wandb"))
-    assert re.search(r"\*\*\*", "".join(said))
+    assert "***" in "".join(said)
     assert hits(*said) == []
     files = sum(file.is_file() for file in Path().rglob("*"))
     measured(f"{len(VALUES)} secrets, {files} files and {len(said)} streams, none found")

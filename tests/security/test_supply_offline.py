@@ -8,11 +8,8 @@ import sys
 
 import pytest
 from guide import ROOT
+from test_secrets import TINY
 
-TINY = (
-    "model=nano data=stories data.documents=300 data.val_tokens=64 tokenizer=byte trainer.steps=4 "
-    "trainer.eval_every=2 trainer.batch_size=2 schedule.warmup=0 trainer.device=cpu"
-).split()
 TRAIN, ELSE = [str(ROOT / "train.py"), *TINY], ["-m", "transformer_norms"]
 POOL = ["-m", "norm=rmsnorm,layernorm", "seed=0,1", "launcher=pool", "launcher.workers=2"]
 TESTS = ("data_split", "tracking_folders", "sample")  # files, of all that there are
