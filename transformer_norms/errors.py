@@ -3,7 +3,6 @@
 import os
 import re
 from contextlib import suppress
-from importlib import metadata
 
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/@\s]*:([^/@\s]+)@")  # of an address, such as that of a proxy
@@ -54,6 +53,8 @@ def missing_package(error: BaseException) -> ConfigError | None:
     """Returns what to type where an optional package is not installed: the extra that brings it, as
     the metadata of this package says. None for any other error."""
     if isinstance(error, ModuleNotFoundError) and error.name:
+        from importlib import metadata  # slow: signals are answered before
+
         needs: list[str] = []
         with suppress(metadata.PackageNotFoundError):  # a clone that is on the path
             needs += metadata.requires("transformer-norms") or ()
