@@ -55,6 +55,7 @@ COMMANDS = {
                      {"model": 1, "stage": 7, "step": 12}),
 }  # fmt: skip
 CASES = [*(("study", name) for name in STUDIES), *(("one", name) for name in COMMANDS)]
+MODELS = ("mean_drift", "swap norm=dyt", "norm_removal", "fold")
 
 
 def in_full(word, more={}):
@@ -130,9 +131,6 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-# ---------------------------------------------------------------------------- what is refused
-
-MODELS = ("mean_drift", "swap norm=dyt", "norm_removal", "fold")
 REFUSED = [
     ("coordinate_check model.width=64", "wants 2 widths or more"),
     ("coordinate_check model.width=64,abc", "model.width=abc: a slope wants 2 widths or more"),
@@ -249,9 +247,6 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     assert said in line
     assert printed == ""
     assert not list(tmp_path.iterdir())
-
-
-# -------------------------------------------------------------------- the analysis of the docs
 
 
 def test_the_analysis_of_the_docs_measures_the_stream_and_is_compared_over_seeds(capsys, tmp_path):

@@ -29,9 +29,6 @@ DEEPEST = 16
 SMALL = ("model.depth=1,2", "model.width=4", "model.context=3", "seed=5")
 
 
-# -------------------------------------------------------------- Xiong et al. 2020, arXiv:2002.04745
-
-
 @cache
 def under_xiong():
     """{placement: its variant}, at the width of 64"""
@@ -103,9 +100,6 @@ def test_xiongs_models_begin_with_the_papers_deviations_whatever_a_placement_bri
             assert weight.std().item() == pytest.approx(wanted, rel=0.05)
 
 
-# --------------------------------------------------------------------------------------- by hand
-
-
 def by_differences(model, batch, weight):
     """The length of the loss's gradient for one matrix, element by element."""
 
@@ -140,9 +134,6 @@ def test_gradients_are_differences_of_the_loss_and_streams_those_between_blocks(
                 assert found[column] == pytest.approx(wanted, rel=1e-6)
 
 
-# -------------------------------------------------------------------------------- powers of depth
-
-
 def test_a_law_is_least_squares_of_each_seed_and_its_interval_is_students():
     depths, values = (2, 3, 7, 20), np.random.default_rng(0).uniform(0.1, 3, (4, 3))
     x, y = np.log(depths), np.log(values)
@@ -162,9 +153,6 @@ def test_one_seed_has_no_interval_and_what_has_no_logarithm_no_law():
     assert fit_law((2, 4), np.array([[1.0], [2.0]])).half is None
     for value in (0.0, math.inf, math.nan):
         assert fit_law((2, 4), np.array([[1.0], [value]])) is None
-
-
-# ------------------------------------------------------------------------------------ the command
 
 
 def outcome_of(*typed, xiong):

@@ -23,6 +23,7 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.progress import tell_nobody
 
 PER_SEED = {0: 0.5, 1: 0.7, 2: 0.2}  # differences of pairs
+SHARE = {"share": Number("share", format=".3f", compared=True)}
 
 
 def typed_of(*words):
@@ -132,18 +133,12 @@ def test_a_damaged_run_of_a_study_is_left_out_by_name(tmp_path):
     assert any(one.name in note for note in found.notes)
 
 
-# --------------------------------------------------------------------------------- over seeds
-
-
 def rows_with(differences):
     return [
         {"model": name, "seed": seed, "share": seed + x * (name == "layernorm")}
         for name in ("rmsnorm", "layernorm")
         for seed, x in differences.items()
     ]
-
-
-SHARE = {"share": Number("share", format=".3f", compared=True)}
 
 
 def differences_of(found, rows, numbers=SHARE):

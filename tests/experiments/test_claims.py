@@ -11,16 +11,15 @@ import claims_figure
 import pytest
 import yaml
 from claims import Judged, Part
-from run_folders import make_study, make_sweep
+from run_folders import findings_of, make_study, make_sweep
 from scipy import stats
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.verdict import Verdict
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.scope import regime
 
 HERE = Path(__file__).parents[2] / "experiments"
+SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def study_of(tmp_path):
                 for placement, values in losses.items()
             },
         )  # fmt: skip
-        return findings(read_study([tmp_path / name]))
+        return findings_of(tmp_path / name)
 
     return make
 
@@ -52,7 +51,6 @@ def found(study, *parts):
     return claims.finding([Judged(part, study) for part in parts])
 
 
-SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
 # A row for each verdict; a column for each of SAYS.
 SAYS = ["better", "worse", "equivalent", "different"]
 WORDS = {
@@ -126,7 +124,7 @@ def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
         results.append((variant, seed, 1.9 + 0.01 * seed + added))
     text = "(post - pre) under megatron - (post - pre) under gpt2"
     make_sweep(tmp_path, results, contrasts=[text])
-    study = findings(read_study([tmp_path]))
+    study = findings_of(tmp_path)
     words = {"better": SEEN, "different": SEEN, "worse": OTHER, "equivalent": OTHER}
     for says, word in words.items():
         said = found(study, Part(says, contrast=text))

@@ -29,6 +29,7 @@ STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}
 NOISE = 0.0069  # sd of pre's seeds in experiments/noise, nats
 READMES = sorted(HERE.glob("*/README.md"))
 BLOCK = re.compile(r"<!-- results:[^>]*-->\n(.*?)<!-- /results -->", re.DOTALL)
+GOLDEN = "norms depth qk_norm_edges eps".split()
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
@@ -70,9 +71,6 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
             assert row[key] == str("" if summaries[run][key] is None else summaries[run][key])
     assert {row["dirty"] for row in rows.values()} == {"False"}
     assert not {row["status"] for row in rows.values()} - {"finished", "diverged"}
-
-
-GOLDEN = "norms depth qk_norm_edges eps".split()
 
 
 @pytest.mark.parametrize("study", GOLDEN)

@@ -16,15 +16,15 @@ import untied
 import yaml
 from own_folder import own_folder  # noqa: F401
 from planted import SEEDS, change_rows, plant
-from run_folders import config_at, edited, folder_name
-
-from transformer_norms.report.gathering import read_study
+from run_folders import config_at, edited, folder_name, study_of
 
 WEIGHTS, ENTERS = (0.02, 0.056), (0.02, 0.5)
 WIDE_WEIGHTS = 0.0141, 0.0396
 OWN = {"pre": 0.0, "post": 0.1, "sandwich": 0.2, "hybrid": -0.1}  # X - pre at the first corner
 TYPED = ("init=scaled",)
 CONFIGS = Path(results.__file__).parents[1] / "configs" / "sweep"
+STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table, factor on tokens
+CORNERS = [(x, w, rms) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS for rms in ENTERS]
 
 
 def plant_corners(effect, ratio=lambda *at: 1.0, lost=(), wide=False):
@@ -102,7 +102,7 @@ def test_each_contrast_at_width_256_is_put_beside_its_own_at_width_128(counts):
         lambda x, w, e: (-1 if x == "sandwich" else 1) * of_the_stream(x, w, e), wide=True,
         lost=[("hybrid", 0.0141, 0.02)] if counts[-1] else [],
     )  # fmt: skip
-    text = streams_256.study_text(wide, read_study([Path("narrow")]))
+    text = streams_256.study_text(wide, study_of("narrow"))
     words = streams_256.SAME, streams_256.OTHER, streams_256.NOT_APART, streams_256.FAILED
     said = "; ".join(f"{word}: {count}" for word, count in zip(words, counts, strict=True))
     assert text.split("beside width 128: ")[1].startswith(f"{said}.")
@@ -123,9 +123,6 @@ def test_a_best_ratio_is_confirmed_where_it_was_expected_and_predicts(best, nois
         points.append(point(x, weights, enters, difference, own - base, own**2 - base**2))
     text = streams_256.ratio_answer(points)
     assert text.endswith("a best ratio is confirmed.") is confirmed
-
-
-STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table, factor on tokens
 
 
 def plant_untied(effects):
@@ -170,7 +167,7 @@ def test_what_a_head_of_its_own_changes_is_told_of_both_studies():
         asked["axes"].append("architecture.tied")  # as the packed study, which was to vary the head
     plant_untied({"factor": (0.1, 1)})
     Path("study").rename("untied_stream")
-    both = [read_study([Path(name)]) for name in ("stream_or_table", "untied_stream")]
+    both = [study_of(name) for name in ("stream_or_table", "untied_stream")]
     text = untied.head_text(*both)
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     values = {(row[0].split()[0][1:], row[0].split()[6]): float(row[1]) for row in rows[2:]}
@@ -196,9 +193,6 @@ def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_
 def point(placement, weights, enters, difference, log_ratio, log_square=0.0):
     cell = streams.Cell(weights, enters)
     return streams.Point(placement, cell, difference, None, log_ratio, log_square)
-
-
-CORNERS = [(x, w, rms) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS for rms in ENTERS]
 
 
 def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():

@@ -15,6 +15,8 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import chosen_value
 from transformer_norms.kinds import plain
 from transformer_norms.report import writing
+from transformer_norms.report.findings import findings
+from transformer_norms.report.gathering import read_study
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.identity import run_hash
 
@@ -188,6 +190,14 @@ def tree(folder="."):
         data = (path.lstat().st_mtime_ns, path.read_bytes()) if is_file else ()
         held[str(path)] = (path.lstat().st_mode, *data)
     return held
+
+
+def study_of(*folders, **options):
+    return read_study([*map(Path, folders)], **options)
+
+
+def findings_of(*folders, **options):
+    return findings(study_of(*folders, **options))
 
 
 def text(study="study", **options):

@@ -23,10 +23,12 @@ from run_folders import (
     SANDWICH,
     config_of,
     edit,
+    findings_of,
     folder_name,
     make_run,
     make_study,
     make_sweep,
+    study_of,
     trials_at,
 )
 
@@ -34,8 +36,6 @@ from transformer_norms.report import figures
 from transformer_norms.report.answer import answer, contrast_sentence
 from transformer_norms.report.charts.differences import difference_rows, limit_of
 from transformer_norms.report.charts.profiles import probe_profiles
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import shared_settings
 from transformer_norms.report.page.drawings import block_drawings
 from transformer_norms.report.rates import rate_lines
@@ -136,7 +136,7 @@ def test_a_rate_has_a_dot_for_each_run_that_trained_and_a_cross_for_those_that_f
     make_sweep(tmp_path, trials=trials_at({"pre": {1e-3: (2.3, 2.4), 1e-2: (2.3, 2.3)}}))
     lost = config_of(["placement=pre"], 101, optimizer__lr=1e-2)
     edit(tmp_path / folder_name(lost), status="diverged", val_loss=None, initial_loss=None)
-    (line,) = rate_lines(read_study([tmp_path]))
+    (line,) = rate_lines(study_of(tmp_path))
     assert {rate: len(o.failed) for rate, o in line.outcomes.items()} == {1e-3: 0, 1e-2: 1}
     # The run that trained has its dot, and is the mean of those that did.
     assert line.means == {1e-3: pytest.approx(2.35), 1e-2: 2.3}
@@ -180,7 +180,7 @@ def test_a_probe_that_one_seed_lacks_has_no_mean(tmp_path):
     file = next(tmp_path.glob("pre-s0*")) / "metrics.jsonl"
     file.write_text(re.sub(r'"probe/stream_rms/1": [0-9.]+', '"probe/stream_rms/1": null',
                            file.read_text(), count=1))  # fmt: skip
-    means = profiles_of(read_study([tmp_path]))["stream_rms", ""].means
+    means = profiles_of(study_of(tmp_path))["stream_rms", ""].means
     measured = [[*own["1"]] for own in means.values()]
     assert sorted(measured) == [STEPS, STEPS, STEPS, STEPS[1:]]
 
@@ -203,10 +203,10 @@ def test_losses_are_drawn_against_an_axis_of_numbers(tmp_path):
 
 def test_blocks_that_are_drawn_alike_are_drawn_once(tmp_path):
     make_study(tmp_path, {"pre": {0: 2.3}, "post": {0: 2.4}})
-    drawings = block_drawings(read_study([tmp_path]).variants)
+    drawings = block_drawings(study_of(tmp_path).variants)
     assert [names for _, names in drawings] == [["pre"], ["post"]]
     assert all(block.svg.startswith("<svg") and "rmsnorm" in block.svg for block, _ in drawings)
-    same = [*read_study([tmp_path]).variants[:1]] * 2
+    same = [*study_of(tmp_path).variants[:1]] * 2
     assert [names for _, names in block_drawings(same)] == [["pre", "pre"]]
 
 
@@ -219,7 +219,7 @@ def test_what_differs_in_its_name_alone_is_drawn_under_its_own_name(tmp_path):
             for node in (config, config["chosen"]):
                 node["optimizer"]["type"] = node["choices"]["optimizer"] = "mine"
         make_run(tmp_path, config, 2.3)
-    variants = read_study([tmp_path]).variants
+    variants = study_of(tmp_path).variants
     assert [variant.name.split()[-1] for variant in variants] == ["adamw", "muon", "mine"]
     pre, typed, unknown = (block_drawings([variant])[0][0] for variant in variants)
     assert "mine" in unknown.why
@@ -235,14 +235,14 @@ def test_what_differs_in_its_name_alone_is_drawn_under_its_own_name(tmp_path):
 )
 def test_a_config_that_cannot_be_built_here_is_not_drawn(tmp_path, keys, why):
     make_run(tmp_path, config_of([], 0, **keys), 2.3)
-    ((block, _),) = block_drawings(read_study([tmp_path]).variants)
+    ((block, _),) = block_drawings(study_of(tmp_path).variants)
     assert block.svg == ""
     assert why in block.why
 
 
 def test_what_another_version_measured_is_shown_by_its_own_name(tmp_path):
     make_study(tmp_path, {"pre": {0: 2.3}})
-    study = read_study([tmp_path])
+    study = study_of(tmp_path)
     row = {"step": 1, "probe/a<b/c&d/0": 1.0}
     (own,) = probe_profiles(study, {member.folder: [row] for member in study.runs})
     assert own.title == "a<b c&d"
@@ -252,7 +252,7 @@ def test_what_another_version_measured_is_shown_by_its_own_name(tmp_path):
 def test_one_variant_far_out_leaves_the_differences_of_the_others_readable(tmp_path):
     far = {seed: loss + 7 for seed, loss in SANDWICH.items()}
     make_study(tmp_path, {"pre": PRE, "sandwich": SANDWICH, "peri": SANDWICH, "post": far})
-    found = findings(read_study([tmp_path]))
+    found = findings_of(tmp_path)
     near, post = found.comparisons["sandwich"], found.comparisons["post"]
     limit, (low, high) = limit_of(difference_rows(found), found.study.margin), near.bounds
     assert -limit < low < high < limit

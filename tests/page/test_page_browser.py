@@ -9,6 +9,7 @@ from page_studies import LOSSES, depth_study, skip_files, tuned_study
 from transformer_norms.report.writing import write_report
 
 NAMES = [" ".join(names) for names in LOSSES]
+CHARTS = ("differences", "final-loss", "loss-by-tokens", "tuning", "probe-stream-rms")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,6 @@ def shown(page, chart):
     return {NAMES[int(place)] for place in page.evaluate(told, chart)}
 
 
-CHARTS = ("differences", "final-loss", "loss-by-tokens", "tuning", "probe-stream-rms")
 # The words of charts that lie in part outside of their chart, where they are cut.
 CUT = """() => [...document.querySelectorAll(".chart")].flatMap(chart => {
     const frame = chart.getBoundingClientRect()

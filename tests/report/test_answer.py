@@ -2,23 +2,33 @@
 
 import numpy as np
 import pytest
-from run_folders import PRE, SANDWICH, by_placement, edit, make_study, make_sweep, trials_at
+from run_folders import (
+    PRE,
+    SANDWICH,
+    by_placement,
+    edit,
+    findings_of,
+    make_study,
+    make_sweep,
+    study_of,
+    trials_at,
+)
 from scipy import stats
 
 from transformer_norms.comparison.sweep_record import Tuned
 from transformer_norms.report.answer import answer, sentence
 from transformer_norms.report.fairness import confounds
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.left_out import left_out_lines
 from transformer_norms.report.table import table
+
+POST = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
 
 
 def test_an_unfinished_study_says_so_first(tmp_path):
     make_study(tmp_path, {"pre": PRE, "post": PRE})
     for run in list(tmp_path.glob("post*"))[:2]:
         edit(run, status="running")
-    assert left_out_lines(read_study([tmp_path]), by_name=False) == [
+    assert left_out_lines(study_of(tmp_path), by_name=False) == [
         "not finished: 2 of 6 runs have no result (2 running)"
     ]
 
@@ -29,7 +39,7 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
         tmp_path, [({"placement": p}, 0, 2.3, {"optimizer.lr": rates[p]}) for p in rates],
         tune={"optimizer.lr": [*rates.values()]}, tune_seeds=[9],
     )  # fmt: skip
-    evidence = findings(read_study([tmp_path]))
+    evidence = findings_of(tmp_path)
     deepnorm = evidence.study.variant("deepnorm")
     brought = ["embed_scale", "logit_scale", "final_norm", "init", "lr_factor"]
     assert confounds(evidence.study, deepnorm, evidence.study.variant("pre")) == brought
@@ -54,7 +64,7 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, grou
     results = by_placement({p: PRE for p in placements if p != "post"}, best)
     chosen = [Tuned({"placement": p}, None if p == "post" else best, []) for p in placements]
     make_sweep(tmp_path, results, trials, tuned=chosen)
-    found = findings(read_study([tmp_path]))
+    found = findings_of(tmp_path)
     result = answer(found)
     assert table(found)["verdict"][placements.index("post")] == "failed"
     assert sentence(found, found.study.variant("post")) == (
@@ -67,14 +77,11 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, grou
 
 def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
     make_sweep(tmp_path, trials=trials_at({"pre": {1e-3: 2.5}}))
-    result = answer(findings(read_study([tmp_path])))
-    assert left_out_lines(read_study([tmp_path]), by_name=False) == [
+    result = answer(findings_of(tmp_path))
+    assert left_out_lines(study_of(tmp_path), by_name=False) == [
         "not finished: results are not planned yet"
     ]
     assert result.lead == "1 variant ran; nothing is compared."
-
-
-POST = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ POST = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
 )  # fmt: skip
 def test_the_lead_says_in_its_sentence_that_variants_have_different_starts(tmp_path, losses, end):
     make_study(tmp_path, losses)
-    lead = answer(findings(read_study([tmp_path]))).lead
+    lead = answer(findings_of(tmp_path)).lead
     assert lead.endswith(end)
     assert lead.count(".  ") == lead.count(". ") == 0
 
@@ -102,7 +109,7 @@ def test_the_lead_says_nothing_of_starts_that_were_asked_about(tmp_path):
     losses = {"mup": PRE, "gpt2": POST}
     results = [({"init": one}, seed, losses[one][seed]) for one in losses for seed in PRE]
     make_sweep(tmp_path, results, baseline={"init": "mup"})
-    assert answer(findings(read_study([tmp_path]))).lead.endswith(" 3 seeds).")
+    assert answer(findings_of(tmp_path)).lead.endswith(" 3 seeds).")
 
 
 def test_a_verdict_that_another_variant_changed_says_so_with_both_words(tmp_path):
@@ -110,7 +117,7 @@ def test_a_verdict_that_another_variant_changed_says_so_with_both_words(tmp_path
     far = {0: 2.3, 1: 2.9, 2: 2.4}
     make_study(tmp_path / "one", {"pre": PRE, "sandwich": SANDWICH})
     make_study(tmp_path / "two", {"pre": PRE, "sandwich": SANDWICH, "post": far})
-    alone, both = (findings(read_study([tmp_path / name])) for name in ("one", "two"))
+    alone, both = (findings_of(tmp_path / name) for name in ("one", "two"))
     x, y = (np.array([one[seed] - PRE[seed] for seed in PRE]) for one in (SANDWICH, far))
     for found, variance, freedom, k in (
         (alone, x.var(ddof=1), 2, 1),
@@ -134,7 +141,7 @@ def test_a_verdict_that_another_variant_changed_says_so_with_both_words(tmp_path
 def test_declared_contrasts_are_the_family_and_all_else_is_described(tmp_path):
     losses = {"pre": PRE, "sandwich": SANDWICH, "peri": PRE, "post": {0: None, 1: None, 2: 2.31}}
     make_study(tmp_path, losses, contrasts=["sandwich - peri"])
-    found = findings(read_study([tmp_path], contrasts=["peri - sandwich"]))
+    found = findings_of(tmp_path, contrasts=["peri - sandwich"])
     declared, typed = (found.contrasts[text] for text in ("sandwich - peri", "peri - sandwich"))
     pairs = found.comparisons
     assert (declared.verdict, typed.verdict, found.compared_together) == ("better", "described", 1)
@@ -145,7 +152,7 @@ def test_declared_contrasts_are_the_family_and_all_else_is_described(tmp_path):
     lead = answer(found).lead
     assert lead.startswith("sandwich is better than peri by 0.0187 nats (95 % interval")
     make_study(tmp_path / "two", losses, contrasts=["sandwich - peri", "pre - sandwich"])
-    assert answer(findings(read_study([tmp_path / "two"]))).lead == (
+    assert answer(findings_of(tmp_path / "two")).lead == (
         "2 contrasts are declared (better 1, worse 1); 2 of 2 variants have "
         "another start (init) than their baseline."
     )

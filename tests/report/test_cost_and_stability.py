@@ -12,6 +12,7 @@ from run_folders import (
     by_name,
     config_of,
     edit,
+    findings_of,
     folder,
     folder_name,
     make_study,
@@ -23,8 +24,6 @@ from scipy import stats
 
 from transformer_norms.comparison.price import Price
 from transformer_norms.comparison.spike_rate import SpikeRate
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.measured.cost import seconds_price
 from transformer_norms.report.table import table
 
@@ -33,7 +32,7 @@ PRICE = Price(1e6, 0.2, 0.1, 0.3)
 
 
 def found():
-    return findings(read_study([Path("study")]))
+    return findings_of("study")
 
 
 def priced(price=PRICE):
@@ -49,9 +48,6 @@ def timed_study(**changed):
     for placement, seconds in SECONDS.items():
         for seed, of_seed in enumerate(seconds):
             edit(folder(placement, seed), seconds=of_seed, **changed)
-
-
-# --------------------------------------------------------------------------------------- stability
 
 
 @pytest.mark.parametrize("counts", [(0, 0), (1, 0, 0), (4, 4, 4), (25,)])
@@ -100,9 +96,6 @@ def test_stability_has_spikes_the_rates_that_train_and_the_way_to_the_edge():
     assert pre["spikes in 10,000 steps"] == f"0 (at most {none:.1f})"
     assert post["spikes in 10,000 steps"].startswith("10 (")
     assert r"\label{tab:study-stability}" in Path("study/table-stability.tex").read_text()
-
-
-# ------------------------------------------------------------------------------------------ a step
 
 
 def test_step_times_are_compared_by_pairs_of_seeds():
@@ -168,9 +161,6 @@ def test_seconds_saved_are_those_of_the_better_one_for_the_same_loss(saved):
     post, pre = 1.1 * 100 * min(1, 1 - saved), 1.0 * 100 * min(1, 1 + saved)
     expected = 1 - post / pre if post < pre else pre / post - 1
     assert (net.saved, net.high) == pytest.approx((expected, expected))
-
-
-# -------------------------------------------------------------------------------------- two figures
 
 
 def test_the_loss_by_step_time_rings_the_variants_that_none_beats_in_both():

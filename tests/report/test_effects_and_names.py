@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from own_folder import own_folder  # noqa: F401
-from run_folders import PRE, SANDWICH, make_study, make_sweep, skip_pictures
+from run_folders import PRE, SANDWICH, findings_of, make_study, make_sweep, skip_pictures
 
 from transformer_norms import build_model, compare, compose, runs
 from transformer_norms.config.tree import flat
@@ -18,8 +18,6 @@ from transformer_norms.kinds import plain
 from transformer_norms.report import writing
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.curves import draw_curves
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.measured.effects import effect_table
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.reader import SavedRun
@@ -27,6 +25,8 @@ from transformer_norms.sweep.question import read_question
 
 NORMS, PLACEMENTS, SEEDS = ("layernorm", "rmsnorm", "dyt"), ("pre", "post"), 4
 LOSSES = 2.3 + 0.05 * np.random.default_rng(0).standard_normal((3, 2, SEEDS)).round(4)
+INTERACTION = "(dyt - layernorm) under post - (dyt - layernorm) under pre"
+SHOWN = {"rmsnorm": "RMSNorm", "pre": "Pre-LN", "post": "Post-LN"}
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +46,9 @@ def factorial(study="study", left_out=(), **changed):
 
 
 def effects(study="study", **options):
-    table = effect_table(findings(read_study([Path(study)], **options)))
+    table = effect_table(findings_of(study, **options))
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
     return {row["contrast"]: row for row in rows}
-
-
-INTERACTION = "(dyt - layernorm) under post - (dyt - layernorm) under pre"
 
 
 def test_two_crossed_axes_show_their_main_effects_and_interactions_and_judge_what_is_declared():
@@ -99,9 +96,6 @@ def test_what_is_not_crossed_or_must_not_be_compared_has_no_effect(study):
             if "-s2-" in str(folder) or "-s3-" in str(folder):
                 folder.unlink()
     assert effects(study) == {}
-
-
-SHOWN = {"rmsnorm": "RMSNorm", "pre": "Pre-LN", "post": "Post-LN"}
 
 
 def test_names_are_shown_and_identities_contrasts_and_csv_keep_their_words(capsys):
@@ -192,9 +186,6 @@ def test_three_panels_are_written_unless_others_are_typed(monkeypatch, capsys):
     assert not Path("study/report.html").exists()
 
 
-# --------------------------------------------------------------------------------------- in Python
-
-
 def test_compare_has_the_table_and_the_figure_of_the_report(monkeypatch):
     monkeypatch.setattr(writing, "draw_curves", draw_curves)
     make_study("study", {"pre": PRE, "post": SANDWICH})
@@ -240,7 +231,7 @@ def test_a_repr_is_a_line_and_print_shows_all():
     make_study("study", {"pre": PRE, "post": SANDWICH})
     config = compose(["model=nano", "norm=layernorm"])
     model = build_model(config, 64)
-    found = findings(read_study([Path("study")]))
+    found = findings_of("study")
     run = SavedRun(runs("study")[0]["folder"])
     count = sum(p.numel() for p in model.parameters())
     assert repr(config) == "Config(layernorm, pre, pydocs, depth 2, width 64, 2500 steps, seed 0)"

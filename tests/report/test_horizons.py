@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from run_folders import BATCH, CONTEXT, make_sweep, text
+from run_folders import BATCH, CONTEXT, findings_of, make_sweep, study_of, text
 
 from transformer_norms.comparison.price import CURVE_ERROR
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.answer import answer
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import summary_lines
 
 STEPS = (40, 160, 640)
@@ -52,7 +50,7 @@ def costs(study, placement, **factors):
 
 def test_the_price_of_a_variant_is_in_its_sentence_in_tables_and_in_latex(study):
     lines = text()
-    price = findings(read_study([study])).prices[NAME.format(640)]
+    price = findings_of(study).prices[NAME.format(640)]
     assert price.saved == pytest.approx(0.1, abs=1e-4)
     shown = f"10 % ({100 * price.low:.0f} to {100 * price.high:.0f})"
     claim = f"steps=640 sandwich reaches the loss of steps=640 pre with {shown}"
@@ -61,13 +59,13 @@ def test_the_price_of_a_variant_is_in_its_sentence_in_tables_and_in_latex(study)
     assert "steps=40 sandwich reaches" not in lines
     assert "- tokens saved: " in lines
     assert "tokens saved" in Path("study/table.tex").read_text()
-    assert shown in "\n".join(summary_lines(findings(read_study([study]))))
+    assert shown in "\n".join(summary_lines(findings_of(study)))
     assert shown in Path("study/report.html").read_text()
 
 
 @pytest.mark.parametrize("study", [STEPS[:1], STEPS[:2], STEPS], indirect=True)
 def test_a_study_of_too_few_horizons_says_why_it_has_no_price(study):
-    found = findings(read_study([study]))
+    found = findings_of(study)
     horizons = len({variant.horizon[0] for variant in found.study.variants})
     for lines in answer(found).notes, summary_lines(found):
         assert ("three horizons" in " ".join(lines)) == (horizons == 2)
@@ -80,7 +78,7 @@ def test_at_an_equal_budget_the_dearer_variant_is_read_at_what_the_budget_buys(s
         load = 1 + seed_of(file)
         file.write_text(json.dumps(summary | {"seconds": summary["steps"] / 16 * load}))
     costs(study, "sandwich", flops=1.25, seconds=1.25)
-    found = findings(read_study([study], at=at))
+    found = findings_of(study, at=at)
     for steps in STEPS[1:]:
         tokens = steps * BATCH * CONTEXT
         # Read at 0.8 of its tokens it lies 1 / 0.9 of these 0.8 along the law of pre.
@@ -115,17 +113,17 @@ def test_the_quartiles_of_the_ratio_of_seconds_widen_the_bounds_of_the_compariso
     part = (first - read) / (first - last)
     slack = CURVE_ERROR * (first - last) * min(part, 1 - part)
     farther = max(mean(1 / 1.35) - read, read - mean(1 / 1.2))
-    found = findings(read_study([study], at="seconds")).comparisons[NAME.format(640)]
+    found = findings_of(study, at="seconds").comparisons[NAME.format(640)]
     assert found.slack == pytest.approx((slack + farther, 0))
 
 
 def test_seconds_of_two_machines_and_costs_without_a_record_are_refused(study):
     with pytest.raises(ConfigError, match="^at=flop: did you mean 'flops'"):
-        read_study([study], at="flop")
+        study_of(study, at="flop")
     first = next(study.glob("pre-*/summary.json"))
     summary = json.loads(first.read_text())
     first.write_text(json.dumps(summary | {"threads": 2, "flops": None}))
-    found = findings(read_study([study], at="seconds"))
+    found = findings_of(study, at="seconds")
     assert not found.comparisons
     shown = " ".join(summary_lines(found))
     assert "no value at equal seconds: the seconds of steps=40 " in shown
@@ -133,7 +131,7 @@ def test_seconds_of_two_machines_and_costs_without_a_record_are_refused(study):
     with pytest.raises(
         ConfigError, match=f"^--at flops: .*{first.parent.name} has no record of its flops"
     ):
-        findings(read_study([study], at="flops"))
+        findings_of(study, at="flops")
 
 
 def test_at_equal_tokens_variants_may_differ_in_their_batches(tmp_path, monkeypatch):
@@ -152,8 +150,8 @@ def test_at_equal_tokens_variants_may_differ_in_their_batches(tmp_path, monkeypa
         changed = {"tokens": summary["tokens"] * size, "batch_chain": f"{size}"}
         file.write_text(json.dumps(summary | changed))
     with pytest.raises(ConfigError, match=r"^trainer.batch_size \(horizon\).*, or --at tokens$"):
-        findings(read_study([Path("study")]))
-    found = findings(read_study([Path("study")], at="tokens"))
+        findings_of("study")
+    found = findings_of("study", at="tokens")
     assert found.budgets["steps=640 batch_size=32"].shares == {
         "steps=640 batch_size=32": 0.5, "steps=640 batch_size=16": 1.0,
     }  # fmt: skip

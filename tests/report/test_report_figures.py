@@ -12,9 +12,11 @@ from page_studies import skip_charts
 from run_folders import (
     PRE,
     edit,
+    findings_of,
     folder,
     make_study,
     make_sweep,
+    study_of,
     text,
     tree,
     trials_at,
@@ -33,9 +35,9 @@ from transformer_norms.report.figures import (
     subplots,
     use_log_axis,
 )
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.writing import write_report
+
+NGRAMS = {"val": [3.3, 2.5, 2.3, 2.28, 2.2]}
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +128,7 @@ def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_see
     trials = trials_at({"pre": {1e-3: (4.0, 4.2), 1e-2: (2.0, None), 1e-1: (None, None)}})
     make_sweep("study", trials=trials, tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})])
     drawings = drawn_by(monkeypatch)
-    assert rates.draw_rates(read_study([Path("study")])).keys() == {"rates.svg"}
+    assert rates.draw_rates(study_of("study")).keys() == {"rates.svg"}
     (axes,) = drawings[0].axes
     drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in axes.lines]
     top = axes.get_ylim()[1]
@@ -147,7 +149,7 @@ def tuned_at(losses):
         best = {"optimizer.lr": min(trained, key=trained.get)} if trained else None
         choices.append(tuned({"placement": name}, best))
     make_sweep("study", trials=trials_at(losses), tuned=choices)
-    return read_study([Path("study")])
+    return study_of("study")
 
 
 def test_more_variants_than_lines_that_differ_are_a_map_of_their_rates(monkeypatch):
@@ -187,9 +189,6 @@ def test_crosses_of_many_variants_leave_the_names_room_and_lie_within_the_axes(m
     assert all(one.y1 <= other.y0 + 1 for one, other in pairwise(boxes))
 
 
-NGRAMS = {"val": [3.3, 2.5, 2.3, 2.28, 2.2]}
-
-
 def give_ngrams(study="study"):
     for run in Path(study).glob("*/summary.json"):
         data = json.loads(run.read_text())["data"]
@@ -206,7 +205,7 @@ def test_a_variant_that_failed_moves_no_axis_and_is_counted_at_the_edge(monkeypa
     for name, losses in (("few", trained), ("more", trained | {"post": {0: 3.3, 1: 2.6, 2: None}})):
         make_study(name, losses)
         give_ngrams(name)
-        found = findings(read_study([Path(name)]))
+        found = findings_of(name)
         rows = {run.folder: run.metrics() for run in found.study.results}
         assert curves.draw_curves(found, rows).keys() == {"curves.svg"}
     few, more = (limits([drawings[k]]) for k in (0, -1))
@@ -225,7 +224,7 @@ def test_lines_of_n_grams_are_drawn_where_they_are_in_view(monkeypatch):
     drawings = drawn_by(monkeypatch)
     make_study("study", {"pre": PRE, "peri": {0: 2.28, 1: 2.29, 2: 2.3}})
     give_ngrams()
-    found = findings(read_study([Path("study")]))
+    found = findings_of("study")
     curves.draw_curves(found, {run.folder: run.metrics() for run in found.study.results})
     left, right = drawings[0].axes
     for axes, ends in ((left, left.get_ylim()), (right, right.get_xlim())):
@@ -245,7 +244,7 @@ def test_beside_a_table_of_validation_loss_no_curve_of_the_training_loss_is_draw
         tuning_study()
     else:
         make_study("study", {"pre": PRE, "peri": PRE})
-    found = findings(read_study([Path("study")]))
+    found = findings_of("study")
     once = {run.folder: run.metrics()[-1:] for run in found.study.results}
     curves.draw_curves(found, once)
     labels = [(one.get_xlabel(), one.get_ylabel()) for one in drawings[0].axes]

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
 from page_studies import LOSSES, STEPS, axes_of, depth_study, panels_of, tuned_study, value
-from run_folders import BATCH, CONTEXT, FLOPS, PRE, edit, folder, make_study, text
+from run_folders import BATCH, CONTEXT, FLOPS, PRE, edit, findings_of, folder, make_study, text
 
 from transformer_norms.report import writing
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.charts.panels import panel_files
 from transformer_norms.report.figures import drawn_with
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.paper.citations import publications
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet, read_length
 from transformer_norms.report.table import summary_lines
@@ -26,6 +24,9 @@ from transformer_norms.report.writing import write_figures
 from transformer_norms.text_tables import escape_latex, latex_tabular
 
 TOKENS = STEPS[-1] * CONTEXT * BATCH
+POST = {0: 2.50, 1: 2.53, 2: 2.51}
+NEAR = {0: 2.301, 1: 2.318, 2: 2.315}
+HOSTILE = "50%_a & b # ^ ~ \\input{x} [3] * | <é ï ñ ç ő Å> “q” α Ω ± − → 中 \u202e"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def drawn(tmp_path_factory):
     for name, make in (("depth", depth_study), ("tuned", tuned_study)):
         study = tmp_path_factory.mktemp("paper") / name
         make(study)
-        found[name] = findings(read_study([study]))
+        found[name] = findings_of(study)
     every = {}
     for own in found.values():
         every |= panels_of(own)
@@ -161,10 +162,6 @@ def test_flags_of_figures_without_figures_are_refused_before_anything_is_read(ca
     assert capsys.readouterr().err == "--width: type --figures DIR as well; it is about figures\n"
 
 
-POST = {0: 2.50, 1: 2.53, 2: 2.51}
-NEAR = {0: 2.301, 1: 2.318, 2: 2.315}
-
-
 def tex(name="table"):
     return Path("study", f"{name}.tex").read_text()
 
@@ -208,7 +205,7 @@ def test_a_mean_has_its_deviation_everywhere_and_no_test_is_told_that_was_not_ma
     every = {"pre": PRE, "post": POST, "peri": NEAR}
     make_study("study", {name: dict(list(own.items())[:seeds]) for name, own in every.items()})
     table = text()
-    terminal = "\n".join(summary_lines(findings(read_study([Path("study")]))))
+    terminal = "\n".join(summary_lines(findings_of("study")))
     places = {"terminal": terminal, "table": table, "short": tex()}
     for own in every.values():
         losses = list(own.values())[:seeds]
@@ -243,9 +240,6 @@ def test_of_more_seeds_than_variants_the_seeds_are_the_rows():
     heading, *rows = cells(tex("table-seeds"))
     assert heading == ["", "pre", "post"]
     assert [row[1] for row in rows] == ["$2.3000$", "$2.3100$", "$2.3200$", "$2.3300$"]
-
-
-HOSTILE = "50%_a & b # ^ ~ \\input{x} [3] * | <é ï ñ ç ő Å> “q” α Ω ± − → 中 \u202e"
 
 
 @pytest.mark.goal("X6")

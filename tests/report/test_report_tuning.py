@@ -15,6 +15,7 @@ from run_folders import (
     config_of,
     edit,
     edited,
+    findings_of,
     make_record,
     make_run,
     make_sweep,
@@ -141,7 +142,7 @@ def test_comparisons_that_wait_for_a_tuning_count_as_if_they_were_there(tmp_path
         )  # fmt: skip
         with edited(record) as values:
             values["runs"] += [asdict(planned(config_at(v, 100), v, "tune")) for v in variants]
-        return findings(read_study([name]))
+        return findings_of(name)
 
     both = study(tmp_path / "both", ())
     assert (both.rules.to_come, both.compared_together, len(both.comparisons)) == (0, 4, 4)

@@ -59,6 +59,8 @@ READS = {
     "metrics.jsonl": ["runs", "metrics"],
     "tokenizer.json": ["tokenizer"],
 }
+ATTACKS = [*CONTENTS, *(what for what in NO_FILES if what != "nothing")]
+EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
 
 
 @pytest.fixture
@@ -76,9 +78,6 @@ def attack(file, what):
         file.write_bytes(CONTENTS.get(what, what))
     else:
         NO_FILES[what][0](file)
-
-
-ATTACKS = [*CONTENTS, *(what for what in NO_FILES if what != "nothing")]
 
 
 @pytest.mark.goal("X1", "X7")
@@ -133,9 +132,6 @@ def test_pipes_and_sockets_among_runs_are_passed_over(run):
     NO_FILES["a socket"][0](Path("study/socket"))
     assert len(runs("study")) == 2
     assert report(["study"]) == 0
-
-
-EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
 
 
 @pytest.mark.goal("X6")

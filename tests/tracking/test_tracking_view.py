@@ -107,9 +107,7 @@ def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(run, stand_
     assert [*stand_in.rows()] == [1, 2]
 
 
-def test_what_was_mirrored_offline_is_replaced_by_what_is_written_online(
-    run, stand_in, metrics, capsys
-):
+def test_what_was_mirrored_offline_is_replaced_online(run, stand_in, metrics, capsys):
     write(metrics, range(1, 11))
     assert sync([run], "offline") == 0
     assert capsys.readouterr().err.endswith(
