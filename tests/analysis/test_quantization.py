@@ -138,17 +138,15 @@ def test_losses_and_outliers_are_those_by_hand(placement, norm, typed):
     for setting, loss in found.losses.items():
         bits, part, by_row = setting.bits, setting.part, setting.by_row
 
-        def weight(w, bits=bits, part=part, by_row=by_row):
-            return w if part == "inputs" else grid(w, bits, by_row)
+        def weight(w, bits=bits, by_row=by_row):
+            return grid(w, bits, by_row)
 
-        def given(path, x, bits=bits, part=part, by_row=by_row):
-            if part == "weights":
-                return x
-            if by_row:
-                return grid(x, bits, True)
-            return clamped(x, bits, values[path].abs().max())
+        def given(path, x, bits=bits, by_row=by_row):
+            return grid(x, bits, True) if by_row else clamped(x, bits, values[path].abs().max())
 
-        assert loss == pytest.approx(loss_by_hand(loaded, weight, given), abs=1e-9), setting
+        rounds = (weight if part != "inputs" else lambda w: w,
+                  given if part != "weights" else lambda path, x: x)  # fmt: skip
+        assert loss == pytest.approx(loss_by_hand(loaded, *rounds), abs=1e-9), setting
         if bits == 4:
             assert abs(loss - found.loss) > 1e-5
     after = loaded.model.state_dict()
@@ -183,15 +181,11 @@ def test_a_model_with_values_that_are_not_finite_is_one_line():
 
 def test_the_model_multiplies_as_before_after_a_failure(monkeypatch):
     loaded = model_and_text(placement="pre")
-    before, logits = loaded.evaluate(), Transformer.logits
-
-    def failing(self, *given):
-        raise RuntimeError("no memory")
-
-    monkeypatch.setattr(Transformer, "logits", failing)
-    with pytest.raises(RuntimeError):
-        measure(loaded, [4], tell_nobody)
-    monkeypatch.setattr(Transformer, "logits", logits)
+    before = loaded.evaluate()
+    with monkeypatch.context() as patch:
+        patch.setattr(Transformer, "logits", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            measure(loaded, [4], tell_nobody)
     assert loaded.evaluate() == before
 
 

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from run_folders import findings_of, make_sweep
+from reports import findings_of
+from run_folders import make_sweep
 
 SEEDS = (10, 11, 12)
 

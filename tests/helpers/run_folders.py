@@ -15,8 +15,6 @@ from transformer_norms.config.compose import compose
 from transformer_norms.config.tree import chosen_value
 from transformer_norms.kinds import plain
 from transformer_norms.report import writing
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.identity import run_hash
 
@@ -192,30 +190,12 @@ def tree(folder="."):
     return held
 
 
-def study_of(*folders, **options):
-    return read_study([*map(Path, folders)], **options)
-
-
-def findings_of(*folders, **options):
-    return findings(study_of(*folders, **options))
-
-
 def text(study="study", **options):
     return write_report([Path(study)], **options)[0].with_name("table.md").read_text()
 
 
 def rows(study="study"):
     return list(csv.DictReader(Path(study, "results.csv").read_text().splitlines()))
-
-
-def line_of(table, start):
-    """The words of the first table row that begins with `start`."""
-    line = next(line for line in table.splitlines() if line.startswith(f"| {start} "))
-    return [word.strip() for word in line.strip("|").split("|")]
-
-
-def by_name(table, variant):
-    return dict(zip(line_of(table, "variant"), line_of(table, variant), strict=True))
 
 
 def folder(placement, seed):
@@ -225,6 +205,13 @@ def folder(placement, seed):
 def edit(run, **changed):
     with edited(run / "summary.json") as summary:
         summary |= changed
+
+
+def edit_each(runs, change):
+    """Adds to the summary of each run folder what `change` returns for it."""
+    for run in runs:
+        with edited(run / "summary.json") as summary:
+            summary |= change(summary)
 
 
 def tuning_study(**changed):

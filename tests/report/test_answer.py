@@ -2,17 +2,8 @@
 
 import numpy as np
 import pytest
-from run_folders import (
-    PRE,
-    SANDWICH,
-    by_placement,
-    edit,
-    findings_of,
-    make_study,
-    make_sweep,
-    study_of,
-    trials_at,
-)
+from reports import findings_of, study_of
+from run_folders import PRE, SANDWICH, by_placement, edit, make_study, make_sweep, trials_at
 from scipy import stats
 
 from transformer_norms.comparison.sweep_record import Tuned
@@ -25,12 +16,14 @@ POST = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
 
 
 def test_an_unfinished_study_says_so_first(tmp_path):
-    make_study(tmp_path, {"pre": PRE, "post": PRE})
-    for run in list(tmp_path.glob("post*"))[:2]:
+    make_study(tmp_path / "begun", {"pre": PRE, "post": PRE})
+    for run in list((tmp_path / "begun").glob("post*"))[:2]:
         edit(run, status="running")
-    assert left_out_lines(study_of(tmp_path), by_name=False) == [
-        "not finished: 2 of 6 runs have no result (2 running)"
-    ]
+    make_sweep(tmp_path / "tuned", trials=trials_at({"pre": {1e-3: 2.5}}))
+    said = [left_out_lines(study_of(tmp_path / name), by_name=False) for name in ("begun", "tuned")]
+    assert said == [["not finished: 2 of 6 runs have no result (2 running)"],
+                    ["not finished: results are not planned yet"]]  # fmt: skip
+    assert answer(findings_of(tmp_path / "tuned")).lead == "1 variant ran; nothing is compared."
 
 
 def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
@@ -75,41 +68,29 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, grou
     assert result.lead.endswith(lead)
 
 
-def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
-    make_sweep(tmp_path, trials=trials_at({"pre": {1e-3: 2.5}}))
-    result = answer(findings_of(tmp_path))
-    assert left_out_lines(study_of(tmp_path), by_name=False) == [
-        "not finished: results are not planned yet"
-    ]
-    assert result.lead == "1 variant ran; nothing is compared."
+STARTS = "; post and pre have different starts (init=transformer2017 and init=mup)."
 
 
 @pytest.mark.parametrize(
     ("losses", "end"),
     [
-        ({"pre": PRE, "post": POST}, "; post and pre have different starts "
-         "(init=transformer2017 and init=mup)."),
+        ({"pre": PRE, "post": POST}, STARTS),
         ({"pre": PRE, "peri": POST}, " 3 seeds)."),
         ({"pre": POST, "post": PRE, "peri": PRE, "deepnorm": PRE}, "; 2 of 3 variants have "
          "another start (init) than their baseline."),
-        ({"pre": {0: 2.3}, "post": {0: 2.2}}, "; post and pre have different starts "
-         "(init=transformer2017 and init=mup)."),
-        ({"pre": {0: 2.3, 1: None}, "post": {0: 2.2, 1: 2.3}}, "; post and pre have different "
-         "starts (init=transformer2017 and init=mup)."),
+        ({"pre": {0: 2.3}, "post": {0: 2.2}}, STARTS),
+        ({"pre": {0: 2.3, 1: None}, "post": {0: 2.2, 1: 2.3}}, STARTS),
+        ({"mup": PRE, "gpt2": POST}, " 3 seeds)."),  # it was asked about starts
     ],
 )  # fmt: skip
 def test_the_lead_says_in_its_sentence_that_variants_have_different_starts(tmp_path, losses, end):
-    make_study(tmp_path, losses)
+    axis = "init" if "mup" in losses else "placement"
+    results = [({axis: name}, seed, loss)
+               for name, own in losses.items() for seed, loss in own.items()]  # fmt: skip
+    make_sweep(tmp_path, results, baseline={axis: [*losses][0]})
     lead = answer(findings_of(tmp_path)).lead
     assert lead.endswith(end)
     assert lead.count(".  ") == lead.count(". ") == 0
-
-
-def test_the_lead_says_nothing_of_starts_that_were_asked_about(tmp_path):
-    losses = {"mup": PRE, "gpt2": POST}
-    results = [({"init": one}, seed, losses[one][seed]) for one in losses for seed in PRE]
-    make_sweep(tmp_path, results, baseline={"init": "mup"})
-    assert answer(findings_of(tmp_path)).lead.endswith(" 3 seeds).")
 
 
 def test_a_verdict_that_another_variant_changed_says_so_with_both_words(tmp_path):

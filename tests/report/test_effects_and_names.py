@@ -4,12 +4,14 @@ import csv
 import itertools
 import re
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
 import yaml
 from own_folder import own_folder  # noqa: F401
-from run_folders import PRE, SANDWICH, findings_of, make_study, make_sweep, skip_pictures
+from reports import findings_of
+from run_folders import PRE, SANDWICH, make_study, make_sweep, skip_pictures
 
 from transformer_norms import build_model, compare, compose, runs
 from transformer_norms.config.tree import flat
@@ -62,9 +64,8 @@ def test_two_crossed_axes_show_their_main_effects_and_interactions_and_judge_wha
         INTERACTION.replace("dyt", "rmsnorm"): np.diff(rms - ln, axis=0).mean(),
         INTERACTION: np.diff(dyt - ln, axis=0).mean(),
     }
-    assert {name: row["value"] for name, row in found.items()} == {
-        name: f"{value:+.4f}" for name, value in wanted.items()
-    }
+    shown = {name: row["value"] for name, row in found.items()}
+    assert shown == {name: f"{value:+.4f}" for name, value in wanted.items()}
     judged = {name: row["verdict"] for name, row in found.items()}
     assert judged.pop(INTERACTION) == "not told apart"
     assert {*judged.values()} == {"described"}
@@ -158,11 +159,8 @@ def test_names_of_a_sweeps_file_are_checked_before_it_runs(names, line):
 
 def test_three_panels_are_written_unless_others_are_typed(monkeypatch, capsys):
     make_study("study", {"pre": PRE, "post": SANDWICH})
-    monkeypatch.setattr(
-        writing,
-        "panel_files",
-        lambda panel, sheet: {f"{panel.name}.{k}": b"" for k in sheet.formats},
-    )
+    files = lambda panel, sheet: {f"{panel.name}.{kind}": b"" for kind in sheet.formats}  # noqa: E731
+    monkeypatch.setattr(writing, "panel_files", files)
 
     def written(*typed):
         assert main(["study", "--figures", folder := "-".join(["drawn", *typed]), *typed]) == 0
@@ -170,9 +168,8 @@ def test_three_panels_are_written_unless_others_are_typed(monkeypatch, capsys):
 
     three = {"differences.pdf", "loss-by-steps.pdf", "final-loss.pdf"}
     assert written() == three
-    assert written("--panels", "differences,loss-by-flops") == {
-        "differences.pdf", "loss-by-flops.pdf"
-    }  # fmt: skip
+    two = {"differences.pdf", "loss-by-flops.pdf"}
+    assert written("--panels", "differences,loss-by-flops") == two
     assert written("--panels", "all") > three
     Path("study/report.html").unlink()
     capsys.readouterr()
@@ -219,10 +216,8 @@ def test_runs_are_a_list_and_have_a_table_of_numbers():
     assert [*frame][:4] == ["study", "name", "placement", "seed"]
     assert frame["val_loss"].dtype == "float64"
     assert frame["model.depth"].dtype == "int64"
-    assert frame.groupby("placement")["val_loss"].mean().to_dict() == {
-        "pre": pytest.approx(np.mean([*PRE.values()])),
-        "post": pytest.approx(np.mean([*SANDWICH.values()])),
-    }
+    means = frame.groupby("placement")["val_loss"].mean().to_dict()
+    assert means == pytest.approx({"pre": fmean(PRE.values()), "post": fmean(SANDWICH.values())})
     Path("empty").mkdir()
     assert runs("empty").frame().empty
 

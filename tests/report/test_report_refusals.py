@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
+from reports import by_name, study_of, text
 from run_folders import (
     PRE,
-    by_name,
     config_of,
     folder,
     make_record,
@@ -16,8 +16,6 @@ from run_folders import (
     make_study,
     make_sweep,
     planned,
-    study_of,
-    text,
     tree,
 )
 

@@ -9,22 +9,18 @@ from pathlib import Path
 
 import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
+from reports import by_name, findings_of, rows, study_of, text
 from run_folders import (
     PRE,
     SANDWICH,
-    by_name,
     config_of,
     edit,
     edited,
-    findings_of,
     folder_name,
     make_run,
     make_study,
     make_sweep,
     planned,
-    rows,
-    study_of,
-    text,
     tree,
 )
 
@@ -79,10 +75,9 @@ def test_sweeps_of_two_questions_are_no_study(capsys):
     before = tree("runs")
     assert main(["runs/places", "runs/norms"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        f"{Path('runs').resolve()}/places/sweep-quick.json and "
-        f"{Path('runs').resolve()}/norms/sweep-quick.json differ in axes ([placement] and [norm]); "
-        "a report is about one question: name folders or a sweep-NAME.json of one"
+    assert line.replace(f"{Path('runs').resolve()}/", "") == (
+        "places/sweep-quick.json and norms/sweep-quick.json differ in axes ([placement] and "
+        "[norm]); a report is about one question: name folders or a sweep-NAME.json of one"
     )
     assert tree("runs") == before
 
@@ -109,14 +104,13 @@ def test_a_narrowed_sweep_misses_nothing_that_it_did_not_ask_for():
     """What has a result counts, and what was given up makes the tests those of a look."""
     losses = {"pre": {**PRE, 3: 2.3}, "post": {**POST, 3: 2.4}, "peri": {0: 2.3, 1: 2.3}}
     record = make_study("study", losses)
-    asked = Asked([{"placement": "pre"}, {"placement": "post"}], [0, 1, 2])
     for placement, seed in (("post", 3), ("peri", 0), ("peri", 1)):
         shutil.rmtree(Path("study", folder_name(config_of([f"placement={placement}"], seed))))
     study = study_of("study")
     assert study.count()["missing"] == 3
     assert findings(study).comparisons["post"].verdict == "not decided yet"
     with edited(record) as values:
-        values["asked"] = asdict(asked)
+        values["asked"] = asdict(Asked([{"placement": p} for p in ("pre", "post")], [0, 1, 2]))
     study = study_of("study")
     assert [variant.name for variant in study.variants] == ["pre", "post"]
     assert (study.count()["runs"], study.count()["missing"]) == (7, 0)
@@ -148,8 +142,7 @@ def test_two_runs_that_differ_in_one_choice_are_compared_with_the_default(capsys
     said = capsys.readouterr().err
     assert "The baseline is norm=rmsnorm, the project's default; --baseline" in said
     assert max(map(len, said.splitlines())) <= 80
-    row = by_name(text(), "layernorm")
-    assert (row["difference"], row["verdict"]) == ("+0.0100", "not decided yet")
+    assert by_name(text(), "layernorm")["difference"] == "+0.0100"
 
 
 def test_a_key_without_a_default_takes_the_earlier_run():
