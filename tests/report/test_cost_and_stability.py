@@ -38,7 +38,6 @@ def priced(price=PRICE):
 
 
 def timed_study():
-    """Three seeds of pre and post, trained for SECONDS in 40 steps."""
     make_study("study", dict.fromkeys(SECONDS, PRE))
     for placement, seconds in SECONDS.items():
         for seed, of_seed in enumerate(seconds):

@@ -37,7 +37,6 @@ def no_drawings(monkeypatch):
 
 
 def factorial(study="study", left_out=(), **changed):
-    """Three norms at two placements."""
     results = [
         ({"norm": norm, "placement": placement}, seed, float(LOSSES[a, b, seed]))
         for (a, norm), (b, placement) in itertools.product(enumerate(NORMS), enumerate(PLACEMENTS))

@@ -35,7 +35,6 @@ def study(tmp_path, monkeypatch, request):
 
 
 def costs(study, placement, **factors):
-    """Multiplies fields of the summaries of a placement."""
     edit_each(study.glob(f"{placement}-*"), lambda s: {k: s[k] * f for k, f in factors.items()})
 
 

@@ -29,7 +29,6 @@ STUDY = [Path("study")]
 
 
 def add_unigram(loss):
-    """Gives every run a record of the unigram's loss."""
     runs = Path("study").glob("*-s*")
     edit_each(runs, lambda summary: {"data": summary["data"] | {"ngrams": {"val": [loss]}}})
 
