@@ -54,8 +54,8 @@ def row(step):
     return values
 
 
-def begin(study, steps):
-    folder = make_run(study, config_of(), status="running", rows=0)
+def begin(study, steps, seed=0):
+    folder = make_run(study, config_of(seed=seed), status="running", rows=0)
     metrics = MetricsFile(folder / "metrics.jsonl")
     for step in steps:
         metrics.append(row(step))
@@ -195,16 +195,16 @@ time.sleep(60)
 
 @pytest.mark.goal("S6")
 def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path):
-    folder, _ = begin(tmp_path / "study", range(1, 6))
+    folders = [begin(tmp_path / "study", range(1, 6), seed)[0] for seed in (0, 1)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # What W&B leaves where the trainer's process has used it; the mirror has its own service.
     environment["WANDB_SERVICE"] = "3-1-unix-/no/such/service"
-    command = [sys.executable, "-c", PARENT, str(folder)]
+    command = [sys.executable, "-c", PARENT, *map(str, folders)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
         child = int(parent.stdout.readline())
         parent.kill()
     wait_for(lambda: is_gone(child))
-    assert history(offline_records(tmp_path / "study")) == rows_of(folder)
+    assert history(offline_records(tmp_path / "study")) == 2 * rows_of(folders[0])
 
 
 def is_gone(process):
@@ -215,13 +215,18 @@ def is_gone(process):
         return True
 
 
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
-def test_a_process_that_cannot_start_stops_nobody_and_disabled_starts_none(mode, monkeypatch):
+def test_a_process_that_cannot_start_or_read_stops_nobody(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    mirror = Mirror({"mode": mode})
+    mirror = Mirror({"mode": "offline"})
+    mirror.follow(Path("run"))
+    mirror.close()
+
+
+def test_disabled_starts_nothing(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    mirror = Mirror({"mode": "auto"})
     mirror.follow(Path("run"))
     assert mirror._process is None
-    mirror.close()
 
 
 def test_the_trainer_imports_no_wandb():
