@@ -35,7 +35,7 @@ GOLDEN = "norms depth qk_norm_edges eps".split()
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
 def test_every_study_has_its_question_command_answer_and_limits(readme):
     text = readme.read_text()
-    for part in ("Question.**", "python ", "Answer.**", "**Run**", "What this does not show.**"):
+    for part in ("**Question", "python ", "**Answer.**", "**Run**", "**What this does not show.**"):
         assert part in text, part
     for shown in re.findall(r"\]\(([^)#]+)\)", text):
         assert shown.startswith("http") or (readme.parent / shown).exists(), shown
@@ -171,9 +171,10 @@ def test_post_fails_without_a_warm_up_and_query_and_key_norms_allow_larger_rates
         ("pre", 0, 5),
         ("pre", 200, 5),
     ):
-        assert trained("warmup", f"{placement} lr=0.002 warmup={steps}") == (seeds, 5)
+        found = trained("warmup", f"{placement} lr=0.002 warmup={steps}")
+        assert found == (seeds, 5), (placement, steps, found)
     for norm, seeds in (("none", 0), ("head", 5)):
-        assert trained("qk_norm_edges", f"lr=0.1 qk_norm={norm}") == (seeds, 5)
+        assert trained("qk_norm_edges", f"lr=0.1 qk_norm={norm}") == (seeds, 5), norm
     measured("post trains in 0 of 5 without and 5 of 5 with a warm-up, pre in 10 of 10")
     measured("at the rate 0.1 5 of 5 train with norms of queries and keys, 0 of 5 without")
 
