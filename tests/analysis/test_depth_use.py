@@ -1,16 +1,15 @@
 """The worth of each block: by hand, planted, and left out where it cannot be measured."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
-import small_studies as small
 import torch
-from analyses.depth_use import ANALYSIS, main, measure
+from analyses.depth_use import ANALYSIS, measure
 from untrained import DEPTH, model_and_text, sequences, streams_by_hand
 
-from transformer_norms.analysis.trained.subjects import Loaded
-from transformer_norms.errors import ConfigError
+from transformer_norms.analysis.trained.subjects import Loaded, Unmeasured
 from transformer_norms.progress import tell_nobody
 
 CASES = [
@@ -28,18 +27,13 @@ def angle(x, y):
 
 def losses_with_zero_matrices(loaded):
     """The loss with each block's last matrices at zero in turn: its sub-layers then add nothing."""
-    losses = []
+    losses, kept = [], copy.deepcopy(loaded.model.state_dict())
     for block in loaded.model.blocks:
-        last = [block.attention.f.output, block.mlp.f.down]
-        kept = [{name: p.clone() for name, p in matrix.named_parameters()} for matrix in last]
-        with torch.no_grad():
-            for matrix in last:
-                for parameter in matrix.parameters():
-                    parameter.zero_()
-            losses.append(loaded.evaluate(lambda done, total: None))
-            for matrix, parameters in zip(last, kept, strict=True):
-                for name, parameter in matrix.named_parameters():
-                    parameter.copy_(parameters[name])
+        for matrix in (block.attention.f.output, block.mlp.f.down):
+            for parameter in matrix.parameters():
+                parameter.data.zero_()
+        losses.append(loaded.evaluate())
+        loaded.model.load_state_dict(kept)
     return losses
 
 
@@ -80,21 +74,19 @@ def test_a_muted_block_of_hybrid_norm_does_what_its_norm_on_the_stream_does():
     depth = measure(loaded, tell_nobody)
     streams = [streams_by_hand(loaded, text)[0] for text in sequences(loaded)]
     for i, block in enumerate(loaded.model.blocks):
-        x = np.concatenate([each[i] for each in streams])
-        y = block.attention.post(torch.from_numpy(x)).detach().numpy()
+        pairs = [(x[i], block.attention.post(torch.from_numpy(x[i])).detach().numpy())
+                 for x in streams]  # fmt: skip
+        x, y = (np.concatenate(part) for part in zip(*pairs, strict=True))
         change = np.linalg.norm(y - x, axis=1) / np.linalg.norm(x, axis=1)
         assert depth.muted_update[i] == pytest.approx(change.mean())
-        ends = [
-            (each[i][-1], block.attention.post(torch.from_numpy(each[i][-1]))) for each in streams
-        ]
-        turns = [angle(a, b.detach().numpy()) for a, b in ends]
+        turns = [angle(x[-1], y[-1]) for x, y in pairs]
         assert depth.muted_turns[i] == pytest.approx(np.mean(turns), abs=1e-9)
     assert min(abs(depth.muted - depth.without)) > 1e-4
-    for key, own in {
-        "angle_muted": depth.muted_turns, "update_muted": depth.muted_update,
-        "rise_muted": depth.muted - depth.loss,
-    }.items():  # fmt: skip
-        assert depth.numbers[key] == pytest.approx((own[1] + own[2]) / 2)
+    numbers = [depth.numbers[f"{key}_muted"] for key in ("angle", "update", "rise")]
+    for found, own in zip(
+        numbers, (depth.muted_turns, depth.muted_update, depth.muted - depth.loss), strict=True
+    ):
+        assert found == pytest.approx((own[1] + own[2]) / 2)
 
 
 @pytest.mark.parametrize(
@@ -135,22 +127,19 @@ def test_the_model_has_all_its_blocks_again_also_after_a_failure(monkeypatch):
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in blocks)
 
 
-def test_blocks_that_take_their_inputs_in_turn_cannot_be_left_out():
-    loaded = model_and_text(placement="gemma4_inputs")
-    with pytest.raises(ConfigError, match="take their inputs in turn"):
-        measure(loaded, tell_nobody)
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        ("gemma4_inputs", "take their inputs in turn"),
+        ("mhc", "hand on several streams at once, and depth is measured of one"),
+    ],
+)
+def test_a_model_whose_blocks_cannot_be_left_out_is_refused(placement, said):
+    with pytest.raises(Unmeasured, match=said):
+        measure(model_and_text(placement=placement), tell_nobody)
 
 
-def test_a_variant_of_several_streams_is_left_out_by_name(capsys, tmp_path):
-    several = small.run_of("study=streams", "placement=mhc", "model.depth=2")
-    one = small.run_of("study=streams", "placement=pre", "model.depth=2")
-    assert main([str(several.parent), "--out", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("LEFT OUT: mhc (seed 0): its blocks hand on several streams at")
-    assert "of two blocks, the deeper half is block 2 alone" in lines
-    page = (tmp_path / "depth_use.md").read_text()
-    assert page.splitlines()[4].startswith("- LEFT OUT: mhc")
-    assert one.name in page
-    assert several.name not in page
-    assert main([str(several)]) == 2
-    assert "several streams at once, and depth is measured of one" in capsys.readouterr().err
+def test_the_deeper_half_of_two_blocks_is_one():
+    loaded = model_and_text(placement="pre")
+    loaded.model.blocks = loaded.model.blocks[:2]
+    assert measure(loaded, tell_nobody).notes == ["of two blocks, the deeper half is block 2 alone"]

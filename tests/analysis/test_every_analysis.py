@@ -34,10 +34,7 @@ UNTRAINED = ["model.depth=1,2", "model.width=8,16", "model.context=4", "seed=0"]
 # The words of each command, and how many rows of which kind it writes.
 STUDIES = {
     "mean_drift": (["STUDY"], {"model": 6, "stream": 6 * (1 + DEPTH), "norm": 6 * (2 * DEPTH + 1)}),
-    "depth_use": (
-        ["STUDY"],
-        {"model": 6, "block": 6 * DEPTH, "span": 6 * DEPTH * (DEPTH + 1) // 2},
-    ),
+    "depth_use": (["STUDY"], {"model": 6, "block": 6 * DEPTH, "span": 3 * DEPTH * (DEPTH + 1)}),
     "quantization": (["STUDY", "--bits", "4"], {"model": 6, "rounding": 6 * 6, "matrix": 6 * 19}),
     "collapse": (["STUDY", "--noise", "0.2"], {"model": 6, "noise": 6 * 2, "block": 6 * 8 * DEPTH}),
 }
@@ -55,6 +52,7 @@ COMMANDS = {
                      {"model": 1, "stage": 7, "step": 12}),
 }  # fmt: skip
 CASES = [*(("study", name) for name in STUDIES), *(("one", name) for name in COMMANDS)]
+MODELS = ("mean_drift", "swap norm=dyt", "norm_removal", "fold")
 
 
 def in_full(word, more={}):
@@ -92,17 +90,13 @@ def test_a_command_prints_80_columns_and_writes_one_csv_a_page_and_a_figure(mode
         assert len(facts["numbers"]) == len(of_kind(rows, "model"))
 
 
-@pytest.mark.parametrize(
-    ("models", "name"), [case for case in CASES if case[1] != "init_gradients"]
-)
+@pytest.mark.parametrize(("models", "name"), [x for x in CASES if x[1] != "init_gradients"])
 def test_the_rows_of_a_csv_file_give_the_tables_of_the_page_again(models, name):
     _, folder, text = made(models, name)
     page = (folder / f"{name}.md").read_text()
-    outcome = Outcome(MODULES[name].ANALYSIS, read_rows(text))
-    shown = tables(outcome)
+    shown = tables(Outcome(MODULES[name].ANALYSIS, read_rows(text)))
     assert shown
-    for table in shown:
-        assert markdown_table(table.cells) in page
+    assert all(markdown_table(table.cells) in page for table in shown)
 
 
 @pytest.mark.parametrize("name", ["coordinate_check", "init_gradients", "swap"])
@@ -130,9 +124,6 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-# ---------------------------------------------------------------------------- what is refused
-
-MODELS = ("mean_drift", "swap norm=dyt", "norm_removal", "fold")
 REFUSED = [
     ("coordinate_check model.width=64", "wants 2 widths or more"),
     ("coordinate_check model.width=64,abc", "model.width=abc: a slope wants 2 widths or more"),
@@ -207,23 +198,19 @@ def home(tmp_path_factory):
     shutil.copy(folder / "exported/config.json", folder / "bare")
     shutil.copy(folder / "exported/tokenizer.json", folder / "empty")
     write_json(folder / "empty/config.json", {})
+    for name, old, new in (
+        ("unfinished", '"finished"', '"preempted"'),
+        ("moved", '"fingerprint": "', '"fingerprint": "0'),
+    ):
+        shutil.copytree(run, folder / name / run.name)
+        text = (run / "summary.json").read_text()
+        assert text.count(old) == 1
+        (folder / name / run.name / "summary.json").write_text(text.replace(old, new))
     return folder
 
 
-def changed(run, home, name, old, new):
-    """A copy of a run in which its summary says something else."""
-    if not (copy := home / name / run.name).exists():
-        shutil.copytree(run, copy)
-        text = (copy / "summary.json").read_text()
-        assert text.count(old) == 1
-        (copy / "summary.json").write_text(text.replace(old, new))
-    return copy
-
-
 @pytest.mark.parametrize(("typed", "said"), REFUSED)
-def test_what_cannot_be_is_one_line_and_nothing_is_written(
-    typed, said, home, tmp_path, monkeypatch, capsys
-):
+def test_what_cannot_be_is_one_line(typed, said, home, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run = Path(in_full("RUN"))
     meant = {
@@ -232,26 +219,20 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
         "CHECKPOINT": small.checkpoint,
         "COPY": lambda: home / "exported",
         "FLAT": lambda: small.run_of("study=flat", "model.depth=1"),
-        "UNFINISHED": lambda: changed(run, home, "cut", '"finished"', '"preempted"'),
-        "MOVED": lambda: changed(run, home, "moved", '"fingerprint": "', '"fingerprint": "0'),
         "BLANK": lambda: home / "blank.txt",
         "NEW": lambda: tmp_path / "new",
         "data.paths=OTHER": lambda: f"data.paths={home / 'other.txt'}",
     } | {name: lambda n=name: home / n.lower() for name in ("EMPTY", "NOTHING", "BARE", "SAVED")}
+    meant |= {n: lambda n=n: home / n.lower() / run.name for n in ("UNFINISHED", "MOVED")}
     command, *words = typed.replace("--out FILE", f"--out {home / 'other.txt'}").split()
     out = [] if "--out" in words else ["--out", str(tmp_path / "out")]
     assert MODULES[command].main([*(in_full(word, meant) for word in words), *out]) == 2
     printed, error = capsys.readouterr()
-    line = error.splitlines()[-1]
-    for name in ("RUN: ", "RUN reads", "CHECKPOINT: ", "EMPTY: "):
-        word = name.strip(": ").split()[0]
-        said = said.replace(name, name.replace(word, in_full(word, meant)))
-    assert said in line
+    for word, before in (("RUN", ": "), ("RUN", " reads"), ("CHECKPOINT", ": "), ("EMPTY", ": ")):
+        said = said.replace(word + before, in_full(word, meant) + before)
+    assert said in error.splitlines()[-1]
     assert printed == ""
     assert not list(tmp_path.iterdir())
-
-
-# -------------------------------------------------------------------- the analysis of the docs
 
 
 def test_the_analysis_of_the_docs_measures_the_stream_and_is_compared_over_seeds(capsys, tmp_path):

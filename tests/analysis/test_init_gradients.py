@@ -29,9 +29,6 @@ DEEPEST = 16
 SMALL = ("model.depth=1,2", "model.width=4", "model.context=3", "seed=5")
 
 
-# -------------------------------------------------------------- Xiong et al. 2020, arXiv:2002.04745
-
-
 @cache
 def under_xiong():
     """{placement: its variant}, at the width of 64"""
@@ -76,18 +73,16 @@ def test_the_stream_of_post_norm_keeps_its_size():
 @pytest.mark.parametrize(
     ("words", "slope"),
     [
-        ({"placement": "pre"}, -0.5),
-        ({"placement": "pre", "norm": "layernorm"}, -0.5),
-        ({"placement": "pre", "final_norm": "none"}, None),  # nothing divides by what grew
-        ({"placement": "pre", "norm": "dyt"}, None),
-        ({"placement": "post"}, 0),
-        ({"placement": "deepnorm"}, None),
-        ({"placement": "mixln"}, None),
-        ({"placement": "parallel"}, None),
+        ("placement=pre", -0.5),
+        ("placement=pre norm=layernorm", -0.5),
+        ("placement=pre final_norm=none", None),  # nothing divides by what grew
+        ("placement=pre norm=dyt", None),
+        ("placement=post", 0),
+        *((f"placement={name}", None) for name in ("deepnorm", "mixln", "parallel")),
     ],
 )
 def test_a_bound_is_proven_for_what_is_pre_or_post_norm_and_for_nothing_else(words, slope):
-    assert bound(combined(**words)) == slope
+    assert bound(combined(**dict(word.split("=") for word in words.split()))) == slope
 
 
 def test_xiongs_models_begin_with_the_papers_deviations_whatever_a_placement_brings():
@@ -101,9 +96,6 @@ def test_xiongs_models_begin_with_the_papers_deviations_whatever_a_placement_bri
             assert weight.shape == (64, 64)
             wanted = 1 if name == "embedding" else 1 / 8  # 1/sqrt(d)
             assert weight.std().item() == pytest.approx(wanted, rel=0.05)
-
-
-# --------------------------------------------------------------------------------------- by hand
 
 
 def by_differences(model, batch, weight):
@@ -140,9 +132,6 @@ def test_gradients_are_differences_of_the_loss_and_streams_those_between_blocks(
                 assert found[column] == pytest.approx(wanted, rel=1e-6)
 
 
-# -------------------------------------------------------------------------------- powers of depth
-
-
 def test_a_law_is_least_squares_of_each_seed_and_its_interval_is_students():
     depths, values = (2, 3, 7, 20), np.random.default_rng(0).uniform(0.1, 3, (4, 3))
     x, y = np.log(depths), np.log(values)
@@ -164,16 +153,16 @@ def test_one_seed_has_no_interval_and_what_has_no_logarithm_no_law():
         assert fit_law((2, 4), np.array([[1.0], [value]])) is None
 
 
-# ------------------------------------------------------------------------------------ the command
+def setting_of(*typed, **options):
+    return read_setting([*typed, "model.depth=2,3", "seed=0", "model.width=8"], **options)
 
 
-def outcome_of(*typed, xiong):
-    setting = read_setting([*typed, "model.depth=2,3", "seed=0", "model.width=8"], xiong=xiong)
+def outcome_of(setting):
     return outcome(setting, rows_of(measure_variants(setting)))
 
 
 def test_the_table_has_slopes_bounds_and_what_has_neither():
-    made = outcome_of("placement=pre,rezero,residual_dual", xiong=True)
+    made = outcome_of(setting_of("placement=pre,rezero,residual_dual", xiong=True))
     (table,) = tables(made)
     rows = {name: cells for name, *cells in table.cells}
     assert rows["pre"][0] == "N^-1/2"
@@ -189,9 +178,8 @@ def test_the_table_has_slopes_bounds_and_what_has_neither():
 
 
 def test_without_xiong_the_models_are_the_configs_own_and_nothing_is_said_to_be_proven():
-    typed = ["norm=rmsnorm,layernorm", "placement=pre"]
-    assert "-1/2" not in terminal(outcome_of(*typed, xiong=False))
-    setting = read_setting([*typed, "model.depth=2,3", "seed=0", "model.width=8"])
-    assert list(setting.variants) == ["rmsnorm", "layernorm"]
+    setting = setting_of("norm=rmsnorm,layernorm", "placement=pre")
+    assert "-1/2" not in terminal(outcome_of(setting))
+    assert [*setting.variants] == ["rmsnorm", "layernorm"]
     config = setting.variants["layernorm"][0]
     assert (config.choices.init, config.mlp.activation) == ("mup", "relu2")

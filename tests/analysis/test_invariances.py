@@ -35,14 +35,11 @@ YES = {
     "dyt": "later_training later_evaluation",
     "none": "odd later_training later_evaluation",
 }
-YES |= {"l2norm": YES["rmsnorm"], "scalenorm": YES["rmsnorm"]}
-YES |= {
-    "derf": YES["dyt"],
-    "seednorm": YES["dyt"],
-    "gatednorm": YES["prmsnorm"].replace("odd ", ""),
-}
-YES |= {"preaffine": YES["rmsnorm"], "ssnorm": YES["rmsnorm"], "group_rmsnorm": YES["rmsnorm"]}
-YES |= {"bhyt": YES["prmsnorm"]}
+EPS = {"rmsnorm": 1e-6}
+FEW = ("batchnorm", "layernorm", "rmsnorm", "l2norm", "dyt")
+YES |= dict.fromkeys("l2norm scalenorm preaffine ssnorm group_rmsnorm".split(), YES["rmsnorm"])
+YES |= {"derf": YES["dyt"], "seednorm": YES["dyt"], "bhyt": YES["prmsnorm"]}
+YES["gatednorm"] = YES["prmsnorm"].replace("odd ", "")
 
 
 def by_norm(*typed):
@@ -68,9 +65,6 @@ def test_a_norm_is_invariant_to_what_the_papers_and_its_formula_say_and_to_nothi
     assert held(rows[name]) == set(YES[name].split())
     for row in rows[name].values():  # no verdict hangs on where the line is drawn
         assert row["change_without_eps"] < 1e-13 or row["change_without_eps"] > 1e-2
-
-
-# Norms and transformations, written out
 
 
 def root_mean_square(z, dim):
@@ -125,9 +119,6 @@ def literal_changes(name, eps):
     }
 
 
-EPS = {"rmsnorm": 1e-6}
-
-
 @pytest.mark.parametrize("name", ["batchnorm", "layernorm", "rmsnorm"])
 def test_a_change_is_that_of_the_norm_and_the_transformation_written_out(name, rows):
     for column, eps in (("change_without_eps", 0), ("change_with_eps", EPS.get(name, 1e-5))):
@@ -158,8 +149,6 @@ def test_by_default_every_norm_is_asked_but_those_that_differ_in_eps_alone():
     assert len({kept[name] for name in chosen}) == len(chosen)
     assert {kept[name] for name in chosen} == set(kept.values())
 
-
-# Planted
 
 CLASS = """
 @NORMS("{name}")
@@ -216,12 +205,6 @@ def test_a_planted_norm_gets_the_verdicts_of_its_formula(planted):
 def test_what_is_no_norm_is_refused_by_its_name(name, said, planted):
     with pytest.raises(ConfigError, match=f"norm={name}: .*{said}"):
         measure_norms([f"plugins={planted}", f"norm={name}"])
-
-
-# What is written
-
-
-FEW = ("batchnorm", "layernorm", "rmsnorm", "l2norm", "dyt")
 
 
 def test_the_spreadsheet_has_the_digits_that_any_processor_finds(rows):

@@ -38,10 +38,8 @@ def grid(values, bits, by_row):
     levels = 2 ** (bits - 1) - 1
     rows = values.reshape(-1, values.shape[-1]).tolist()
     largest = max(abs(x) for row in rows for x in row)
-    out = []
-    for row in rows:
-        scale = (max(map(abs, row)) if by_row else largest) / levels
-        out.append([scale * round(x / scale) for x in row])
+    scales = [(max(map(abs, row)) if by_row else largest) / levels for row in rows]
+    out = [[scale * round(x / scale) for x in row] for scale, row in zip(scales, rows, strict=True)]
     return torch.tensor(out, dtype=values.dtype).view_as(values)
 
 
@@ -94,10 +92,10 @@ def test_a_grid_is_that_of_hand_arithmetic():
 @pytest.mark.parametrize(
     ("placement", "norm", "left_alone"),
     [
-        ("pre", "gatednorm", {"pre", "final"}),
-        ("laurel", "rmsnorm", {"skip"}),
-        ("gemma3n_inputs", "rmsnorm", {"skip", "connection", "enter", "final"}),
-        ("mhc", "rmsnorm", {"connection", "final"}),
+        ("pre", "gatednorm", "pre final"),
+        ("laurel", "rmsnorm", "skip"),
+        ("gemma3n_inputs", "rmsnorm", "skip connection enter final"),
+        ("mhc", "rmsnorm", "connection final"),
     ],
 )
 def test_matrices_beside_attention_mlp_and_head_are_those_that_the_legend_names(
@@ -106,10 +104,9 @@ def test_matrices_beside_attention_mlp_and_head_are_those_that_the_legend_names(
     model = model_and_text(placement=placement, norm=norm).model
     names = Products(model, lambda name, x, weight: (x, weight)).names
     linear = {p: m for p, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-    alone = [path.split(".") for path, m in linear.items() if not names[id(m.weight)]]
-    assert {part for path in alone for part in path} & {
-        "pre", "final", "skip", "connection", "enter", "f", "head"
-    } == left_alone  # fmt: skip
+    alone = {part for path, m in linear.items() if not names[id(m.weight)]
+             for part in path.split(".")}  # fmt: skip
+    assert alone & {*"pre final skip connection enter f head".split()} == {*left_alone.split()}
 
 
 @pytest.mark.parametrize(("placement", "norm", "typed"), CASES)
@@ -141,17 +138,15 @@ def test_losses_and_outliers_are_those_by_hand(placement, norm, typed):
     for setting, loss in found.losses.items():
         bits, part, by_row = setting.bits, setting.part, setting.by_row
 
-        def weight(w, bits=bits, part=part, by_row=by_row):
-            return w if part == "inputs" else grid(w, bits, by_row)
+        def weight(w, bits=bits, by_row=by_row):
+            return grid(w, bits, by_row)
 
-        def given(path, x, bits=bits, part=part, by_row=by_row):
-            if part == "weights":
-                return x
-            if by_row:
-                return grid(x, bits, True)
-            return clamped(x, bits, values[path].abs().max())
+        def given(path, x, bits=bits, by_row=by_row):
+            return grid(x, bits, True) if by_row else clamped(x, bits, values[path].abs().max())
 
-        assert loss == pytest.approx(loss_by_hand(loaded, weight, given), abs=1e-9), setting
+        rounds = (weight if part != "inputs" else lambda w: w,
+                  given if part != "weights" else lambda path, x: x)  # fmt: skip
+        assert loss == pytest.approx(loss_by_hand(loaded, *rounds), abs=1e-9), setting
         if bits == 4:
             assert abs(loss - found.loss) > 1e-5
     after = loaded.model.state_dict()
@@ -186,15 +181,11 @@ def test_a_model_with_values_that_are_not_finite_is_one_line():
 
 def test_the_model_multiplies_as_before_after_a_failure(monkeypatch):
     loaded = model_and_text(placement="pre")
-    before, logits = loaded.evaluate(), Transformer.logits
-
-    def failing(self, *given):
-        raise RuntimeError("no memory")
-
-    monkeypatch.setattr(Transformer, "logits", failing)
-    with pytest.raises(RuntimeError):
-        measure(loaded, [4], tell_nobody)
-    monkeypatch.setattr(Transformer, "logits", logits)
+    before = loaded.evaluate()
+    with monkeypatch.context() as patch:
+        patch.setattr(Transformer, "logits", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            measure(loaded, [4], tell_nobody)
     assert loaded.evaluate() == before
 
 

@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+from reports import findings_of
 from run_folders import make_sweep
-
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 
 SEEDS = (10, 11, 12)
 
@@ -23,7 +21,7 @@ def plant(losses, noise=1e-3, failed=(), point=lambda variant: (), folder="study
             lost = loss is None or (place in failed and seed == SEEDS[0])
             results.append((variant, seed, None if lost else loss + drawn, *point(variant)))
     make_sweep(folder, results, seeds=[*SEEDS], **asked)
-    return findings(read_study([Path(folder)]))
+    return findings_of(folder)
 
 
 def change_rows(run, change):

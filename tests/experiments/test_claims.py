@@ -11,60 +11,53 @@ import claims_figure
 import pytest
 import yaml
 from claims import Judged, Part
+from reports import findings_of
 from run_folders import make_study, make_sweep
 from scipy import stats
 
 from transformer_norms.comparison.contrasts import find_contrast
 from transformer_norms.comparison.verdict import Verdict
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.scope import regime
 
 HERE = Path(__file__).parents[2] / "experiments"
+CLAIM = {"claim": "Post-norm is better", "source": "Nobody 2020",
+         "parts": [{"variant": "post", "says": "better"}]}  # fmt: skip
+SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
 
 
 @pytest.fixture
 def study_of(tmp_path):
     """The findings of placements against `pre`: losses by variant, and seeds that diverged."""
 
-    def make(failed=None, name="study", **losses):
-        lost = failed or {}
-        make_study(
-            tmp_path / name,
-            {
-                placement: {s: None if s in lost.get(placement, ()) else loss
-                            for s, loss in enumerate(values)}
-                for placement, values in losses.items()
-            },
-        )  # fmt: skip
-        return findings(read_study([tmp_path / name]))
+    def make(failed={}, name="study", **losses):
+        make_study(tmp_path / name, {
+            placement: {s: None if s in failed.get(placement, ()) else loss
+                        for s, loss in enumerate(values)}
+            for placement, values in losses.items()
+        })  # fmt: skip
+        return findings_of(tmp_path / name)
 
     return make
 
 
 def losses(seeds, above=0.0):
-    return [
-        1.9 + 0.01 * seed + above + 0.001 * (-1) ** seed * (above != 0) for seed in range(seeds)
-    ]
+    return [1.9 + 0.01 * s + above + 0.001 * (-1) ** s * (above != 0) for s in range(seeds)]
 
 
 def found(study, *parts):
     return claims.finding([Judged(part, study) for part in parts])
 
 
-SEEN, OTHER, NOT_TOLD = "seen here", "other sign here", "not told apart"
 # A row for each verdict; a column for each of SAYS.
 SAYS = ["better", "worse", "equivalent", "different"]
+EQUIVALENT, FAILED = "equivalent here", ("failed", "not decided yet", "best rate not found")
 WORDS = {
     "better": [SEEN, OTHER, OTHER, SEEN],
     "worse": [OTHER, SEEN, OTHER, SEEN],
-    "equivalent": ["equivalent here", "equivalent here", SEEN, "equivalent here"],
+    "equivalent": [EQUIVALENT, EQUIVALENT, SEEN, EQUIVALENT],
     "not told apart": [NOT_TOLD] * 4,
     "described": ["not tested here"] * 4,
-    **dict.fromkeys(
-        ("failed", "not decided yet", "best rate not found"), ["not askable here"] * 4
-    ),
-}  # fmt: skip
+} | dict.fromkeys(FAILED, ["not askable here"] * 4)
 
 
 def test_every_verdict_has_its_word_for_everything_that_a_claim_may_say():
@@ -81,11 +74,11 @@ def test_every_verdict_has_its_word_for_everything_that_a_claim_may_say():
 @pytest.mark.parametrize(
     ("seeds", "above", "says", "word"),
     [
-        (5, -0.1, "better", "seen here"),
-        (5, 0.1, "better", "other sign here"),
-        (5, 0.1, "equivalent", "other sign here"),
-        (8, 0.0005, "equivalent", "seen here"),
-        (8, 0.0005, "better", "equivalent here"),
+        (5, -0.1, "better", SEEN),
+        (5, 0.1, "better", OTHER),
+        (5, 0.1, "equivalent", OTHER),
+        (8, 0.0005, "equivalent", SEEN),
+        (8, 0.0005, "better", EQUIVALENT),
         (2, -0.1, "better", "not askable here"),
     ],
 )
@@ -107,9 +100,8 @@ def test_a_comparison_that_the_study_did_not_declare_is_described(study_of):
     """It has Student's interval of its pairs and no p. The study's own comparison is not described,
     in either way of asking for it."""
     study = study_of(pre=losses(5), post=losses(5, 0.3), out=[1.93, 1.92, 1.95, 1.93, 1.97])
-    assert found(study, Part("better", "out", "post")).startswith(
-        "*not tested here*: out - post -0.2"
-    )
+    said = found(study, Part("better", "out", "post"))
+    assert said.startswith("*not tested here*: out - post -0.2")
     assert Judged(Part("better", "out", "post"), study).comparison.p is None
     for part in (Part("worse", "post", "pre"), Part("worse", contrast="post - pre")):
         assert Judged(part, study).comparison is study.comparisons["post"]
@@ -117,48 +109,46 @@ def test_a_comparison_that_the_study_did_not_declare_is_described(study_of):
 
 def test_a_contrast_of_a_claim_is_judged_by_its_own_test(tmp_path):
     """The gains in two settings differ clearly; neither is clearly the other's sign."""
-    values, results = {"gpt2": 0.03, "megatron": -0.03}, []
-    for (init, gain), placement, seed in itertools.product(
-        values.items(), ("pre", "post"), range(5)
-    ):
-        added = gain * (1 + 0.02 * (-1) ** seed) if placement == "post" else 0.0
-        variant = {"init": init, "placement": placement}
-        results.append((variant, seed, 1.9 + 0.01 * seed + added))
-    text = "(post - pre) under megatron - (post - pre) under gpt2"
-    make_sweep(tmp_path, results, contrasts=[text])
-    study = findings(read_study([tmp_path]))
+    values, text = (
+        {"gpt2": 0.03, "megatron": -0.03},
+        "(post - pre) under megatron - (post - pre) under gpt2",
+    )
+    make_sweep(tmp_path, [
+        ({"init": init, "placement": placement}, seed,
+         1.9 + 0.01 * seed + gain * (1 + 0.02 * (-1) ** seed) * (placement == "post"))
+        for init, gain in values.items() for placement in ("pre", "post") for seed in range(5)
+    ], contrasts=[text])  # fmt: skip
+    study = findings_of(tmp_path)
     words = {"better": SEEN, "different": SEEN, "worse": OTHER, "equivalent": OTHER}
     for says, word in words.items():
         said = found(study, Part(says, contrast=text))
-        assert said.startswith(f"*{word}*: (post - pre) under megatron - (post - pre) under gpt2")
-        assert " -0.0602 nats (95 % interval" in said
+        assert said.startswith(f"*{word}*: {text} -0.0602 nats (95 % interval")
         short = found(study, Part(says, contrast=text, called="post"))
         assert short == said.replace(text, "post")
     assert regime(study).endswith("M training bytes; 2 inits; 5 seeds; not tuned")
 
 
-def test_a_run_that_failed_is_named_and_bears_no_claim_about_losses(study_of):
-    study = study_of({"out": [0, 2]}, pre=losses(5), out=losses(5))
-    said = found(study, Part("worse", "out"))
-    assert said.startswith("*not askable here*: out: failed to train, out in 2 of 5 (")
-    assert "2 diverged" in said
-
-
-def test_a_side_that_fails_where_the_other_trains_is_worse_if_chance_does_not_explain_it(study_of):
-    """scipy's exact test of 5 of 5 against 0 of 5 is 0.008, of 2 of 5 against 0 of 5 is 0.44."""
-    assert (
-        stats.fisher_exact([[5, 0], [0, 5]]).pvalue
-        < 0.05
-        < stats.fisher_exact([[2, 3], [0, 5]]).pvalue
-    )
-    failing = study_of({"out": range(5)}, pre=losses(5), out=losses(5))
-    assert found(failing, Part("worse", "out")).startswith("*seen here*: out: failed to train")
-    assert found(failing, Part("better", "out")).startswith("*other sign here*")
-    base = study_of({"pre": range(5)}, name="base", pre=losses(5), out=losses(5))
-    assert found(base, Part("better", "out")).startswith("*seen here*")
-    assert "Fisher's p 0.008" in found(base, Part("better", "out"))
-    both = study_of({"pre": range(5), "out": range(5)}, name="both", pre=losses(5), out=losses(5))
-    assert found(both, Part("better", "out")).startswith("*not askable here*")
+@pytest.mark.parametrize(
+    ("failed", "says", "said"),
+    [
+        ({"out": range(5)}, "worse", "*seen here*: out: failed to train"),
+        ({"out": range(5)}, "better", "*other sign here*"),
+        ({"pre": range(5)}, "better", "*seen here*"),
+        ({"pre": range(5), "out": range(5)}, "better", "*not askable here*"),
+        ({"out": [0, 2]}, "worse", "*not askable here*: out: failed to train, out in 2 of 5 ("),
+    ],
+)
+def test_a_side_that_fails_where_the_other_trains_is_worse_if_chance_does_not_explain_it(
+    study_of, failed, says, said
+):
+    """By scipy's exact test of so many of 5 against so many."""
+    text = found(study_of(failed, pre=losses(5), out=losses(5)), Part(says, "out"))
+    assert text.startswith(said)
+    counts = [len(failed.get(side, ())) for side in ("pre", "out")]
+    p = stats.fisher_exact([[n, 5 - n] for n in counts]).pvalue
+    assert (p < 0.05) == ("askable" not in said)
+    assert p >= 0.05 or f"Fisher's p {p:.3f}" in text
+    assert f"{max(counts)} diverged" in text
 
 
 def test_studies_with_other_signs_name_each_other(study_of):
@@ -183,20 +173,12 @@ def test_studies_with_other_signs_name_each_other(study_of):
 
 
 def test_a_row_of_the_claims_says_word_regime_and_who_contradicts(study_of, tmp_path):
-    studies = {
-        "low": study_of(name="low", pre=losses(5), post=losses(5, -0.1)),
-        "high": study_of(name="high", pre=losses(5), post=losses(5, 0.1)),
-    }
+    studies = {name: study_of(name=name, pre=losses(5), post=losses(5, above))
+               for name, above in (("low", -0.1), ("high", 0.1))}  # fmt: skip
     file = tmp_path / "claims.yaml"
-    file.write_text(
-        "- claim: Post-norm is better\n  source: Nobody 2020\n  study: low\n"
-        "  parts: [{variant: post, says: better}]\n"
-    )
-    row = (
-        claims.claims_table(claims.judge_claims(file, studies), studies, {})
-        .splitlines()[-1]
-        .split(" | ")
-    )
+    file.write_text(yaml.safe_dump([CLAIM | {"study": "low"}]))
+    table = claims.claims_table(claims.judge_claims(file, studies), studies, {})
+    row = table.splitlines()[-1].split(" | ")
     assert row[2].startswith("*seen here*: post -0.0998 nats")
     assert row[2].endswith("; other sign in [high](high)")
     # 115,072 parameters; 40 steps of 16 sequences of 32 tokens.
@@ -204,15 +186,12 @@ def test_a_row_of_the_claims_says_word_regime_and_who_contradicts(study_of, tmp_
 
 
 def test_the_figure_has_a_line_for_each_difference_that_has_an_interval(study_of, tmp_path):
-    studies = {"low": study_of(name="low", pre=losses(5), post=losses(5, -0.1))}
-    studies["two"] = study_of(name="two", pre=losses(2), post=losses(2, -0.1))
+    studies = {name: study_of(name=name, pre=losses(seeds), post=losses(seeds, -0.1))
+               for name, seeds in (("low", 5), ("two", 2))}  # fmt: skip
+    listed = [CLAIM | {"claim": "A", "study": "two"}, CLAIM | {"claim": "B", "study": "low"}]
+    listed.append({"claim": "C", "source": "Nobody 2020", "study": "low", "found": "nothing"})
     file = tmp_path / "claims.yaml"
-    part = "  parts: [{variant: post, says: better}]\n"
-    file.write_text(
-        f"- claim: A\n  source: Nobody 2020\n  study: two\n{part}"
-        f"- claim: B\n  source: Nobody 2020\n  study: low\n{part}"
-        "- claim: C\n  source: Nobody 2020\n  study: low\n  found: nothing\n"
-    )
+    file.write_text(yaml.safe_dump(listed))
     claimed = claims.judge_claims(file, studies)
     lines = claims_figure.lines_of(claimed)
     assert [text for text, _ in lines] == ["B", "post"]

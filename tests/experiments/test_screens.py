@@ -21,13 +21,9 @@ def plant_screen(losses, lost=(), failed=()):
         for rate, above in {1e-3: 0.1, 3e-3: 0.0, 9e-3: 0.1}.items()
     ]
     trained = [at for at in places if at not in lost]
-    return plant(
-        [(variants[at], every[at]) for at in trained],
-        failed=[trained.index(at) for at in failed],
-        point=lambda variant: [BEST],
-        trials=trials,
-        tuned=[tuned(variants[at], None if at in lost else BEST) for at in places],
-    )
+    losses, failed = [(variants[at], every[at]) for at in trained], map(trained.index, failed)
+    chosen = [tuned(variants[at], None if at in lost else BEST) for at in places]
+    return plant(losses, failed=[*failed], point=lambda _: [BEST], trials=trials, tuned=chosen)
 
 
 def test_a_screen_has_a_line_for_each_placement_the_lowest_with_adamw_first():

@@ -60,11 +60,8 @@ def test_the_share_near_eps_is_that_of_the_tokens_counted_one_by_one(train):
     with torch.no_grad():
         table = training.model.embedding.weight
         table.mul_(torch.linspace(0.1, 3, len(table))[:, None])
-    squares = (
-        training.model.embedding(torch.as_tensor(training.tokens.val[:-1].astype(int)))
-        .square()
-        .mean(-1)
-    )
+    read = torch.as_tensor(training.tokens.val[:-1].astype(int))
+    squares = training.model.embedding(read).square().mean(-1)
     eps = squares.median().item() / asked.NEAR
     share = asked.shares_of(training, eps)
     counted = sum(square < asked.NEAR * eps for square in squares.flatten().tolist())

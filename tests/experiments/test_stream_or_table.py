@@ -16,15 +16,16 @@ import untied
 import yaml
 from own_folder import own_folder  # noqa: F401
 from planted import SEEDS, change_rows, plant
+from reports import study_of
 from run_folders import config_at, edited, folder_name
-
-from transformer_norms.report.gathering import read_study
 
 WEIGHTS, ENTERS = (0.02, 0.056), (0.02, 0.5)
 WIDE_WEIGHTS = 0.0141, 0.0396
 OWN = {"pre": 0.0, "post": 0.1, "sandwich": 0.2, "hybrid": -0.1}  # X - pre at the first corner
 TYPED = ("init=scaled",)
 CONFIGS = Path(results.__file__).parents[1] / "configs" / "sweep"
+STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table, factor on tokens
+CORNERS = [(x, w, rms) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS for rms in ENTERS]
 
 
 def plant_corners(effect, ratio=lambda *at: 1.0, lost=(), wide=False):
@@ -55,12 +56,15 @@ def contrasts_of(sweep):
     return yaml.safe_load(Path(CONFIGS, f"{sweep}.yaml").read_text())["contrasts"]
 
 
+EFFECT = {"pre": 0.0, "post": -0.1, "sandwich": -0.2, "hybrid": 0.1}
+
+
 def of_the_stream(placement, weights, enters):
-    return {"pre": 0.0, "post": -0.1, "sandwich": -0.2, "hybrid": 0.1}[placement] * (enters > 0.1)
+    return EFFECT[placement] * (enters > 0.1)
 
 
 def of_the_weights(placement, weights, enters):
-    return {"pre": 0.0, "post": -0.1, "sandwich": -0.2, "hybrid": 0.1}[placement] * (weights > 0.03)
+    return EFFECT[placement] * (weights > 0.03)
 
 
 def of_both(placement, weights, enters):
@@ -102,7 +106,7 @@ def test_each_contrast_at_width_256_is_put_beside_its_own_at_width_128(counts):
         lambda x, w, e: (-1 if x == "sandwich" else 1) * of_the_stream(x, w, e), wide=True,
         lost=[("hybrid", 0.0141, 0.02)] if counts[-1] else [],
     )  # fmt: skip
-    text = streams_256.study_text(wide, read_study([Path("narrow")]))
+    text = streams_256.study_text(wide, study_of("narrow"))
     words = streams_256.SAME, streams_256.OTHER, streams_256.NOT_APART, streams_256.FAILED
     said = "; ".join(f"{word}: {count}" for word, count in zip(words, counts, strict=True))
     assert text.split("beside width 128: ")[1].startswith(f"{said}.")
@@ -123,9 +127,6 @@ def test_a_best_ratio_is_confirmed_where_it_was_expected_and_predicts(best, nois
         points.append(point(x, weights, enters, difference, own - base, own**2 - base**2))
     text = streams_256.ratio_answer(points)
     assert text.endswith("a best ratio is confirmed.") is confirmed
-
-
-STARTS = {"small": (0.02, 1), "factor": (0.02, 25), "table": (0.5, 1)}  # table, factor on tokens
 
 
 def plant_untied(effects):
@@ -165,18 +166,16 @@ def test_the_words_of_untied_stream_are_those_of_the_planted_truth(effects, said
 def test_what_a_head_of_its_own_changes_is_told_of_both_studies():
     plant_corners(lambda placement, weights, enters: 0.3 * (placement == "post") * (weights < 0.03))
     Path("study").rename("stream_or_table")
-    record = Path("stream_or_table", "sweep-quick.json")
-    with edited(record) as asked:
+    with edited(Path("stream_or_table", "sweep-quick.json")) as asked:
         asked["axes"].append("architecture.tied")  # as the packed study, which was to vary the head
     plant_untied({"factor": (0.1, 1)})
     Path("study").rename("untied_stream")
-    both = [read_study([Path(name)]) for name in ("stream_or_table", "untied_stream")]
-    text = untied.head_text(*both)
+    text = untied.head_text(*map(study_of, ("stream_or_table", "untied_stream")))
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     values = {(row[0].split()[0][1:], row[0].split()[6]): float(row[1]) for row in rows[2:]}
-    expected = {
-        (x, f"embed_scale={f}"): 0.0 for x in ("post", "sandwich", "hybrid") for f in (1, 25)
-    }
+    expected = dict.fromkeys(
+        product(EFFECT.keys() - {"pre"}, ("embed_scale=1", "embed_scale=25")), 0.0
+    )
     expected |= {("post", "embed_scale=1"): -0.3, ("post", "embed_scale=25"): 0.1 - 0.3}
     assert values == pytest.approx(expected, abs=5e-3)
     assert {len(row) for row in rows} == {3}  # described: it was asked afterwards, and has no p
@@ -198,9 +197,6 @@ def point(placement, weights, enters, difference, log_ratio, log_square=0.0):
     return streams.Point(placement, cell, difference, None, log_ratio, log_square)
 
 
-CORNERS = [(x, w, rms) for x in ("post", "sandwich", "hybrid") for w in WEIGHTS for rms in ENTERS]
-
-
 def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():
     found = plant_corners(of_the_stream, lambda p, w, e: 3.0 if p == "pre" else len(p) * w / e)
     points = streams.points_of(found)
@@ -220,15 +216,14 @@ def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():
 def test_a_ratio_that_makes_the_difference_predicts_it():
     random = np.random.default_rng(0)
     ratios = {corner: random.normal() + ("post", "hybrid").count(corner[0]) for corner in CORNERS}
-    points = [
-        point(*c, 0.05 * ratios[c] + 0.01 + random.normal(0, 1e-3), ratios[c]) for c in CORNERS
-    ]
+    points = [point(*at, 0.05 * ratios[at] + 0.01 + random.normal(0, 1e-3), ratios[at])
+              for at in CORNERS]  # fmt: skip
     slope, intercept = streams.fit_line(points)
     assert slope == pytest.approx(0.05, abs=1e-3)
     assert intercept == pytest.approx(0.01, abs=2e-3)
-    for left in streams.leave_placements_out(points):
-        assert left.points == 4
-        assert left.line < 2e-3 < left.mean
+    left_out = streams.leave_placements_out(points)
+    assert {left.placement for left in left_out} == EFFECT.keys() - {"pre"}
+    assert all(left.points == 4 and left.line < 2e-3 < left.mean for left in left_out)
     low, high = streams.slope_interval(points)
     assert low < slope < high
     assert "predicts the difference" in streams.regression_text(points)
@@ -239,24 +234,21 @@ def random_points():
     return [point(*corner, *random.normal(size=2)) for corner in CORNERS]
 
 
-def test_a_ratio_that_is_not_the_reason_does_not_predict():
-    assert "does not predict the difference" in streams.regression_text(random_points())
-
-
-@pytest.mark.parametrize("left", ["post", "sandwich", "hybrid"])
-def test_a_line_is_fitted_without_the_placement_that_it_has_to_predict(left):
-    """By least squares on the rows of the two others."""
+def test_a_line_is_fitted_without_the_placement_that_it_has_to_predict():
+    """By least squares on the rows of the two others. A ratio that is not the reason does not
+    predict."""
     points = random_points()
-    rest = [p for p in points if p.placement != left]
-    design = np.array([[p.log_ratio, 1.0] for p in rest])
-    line, *_ = np.linalg.lstsq(design, np.array([p.difference for p in rest]), rcond=None)
-    own = [p for p in points if p.placement == left]
-    errors = [p.difference - line[0] * p.log_ratio - line[1] for p in own]
-    by_mean = [p.difference - np.mean([q.difference for q in rest]) for p in own]
-    (found,) = [o for o in streams.leave_placements_out(points) if o.placement == left]
-    assert found.slope == pytest.approx(line[0])
-    assert found.line == pytest.approx(np.sqrt(np.mean(np.square(errors))))
-    assert found.mean == pytest.approx(np.sqrt(np.mean(np.square(by_mean))))
+    assert "does not predict the difference" in streams.regression_text(points)
+    for found in streams.leave_placements_out(points):
+        rest = [p for p in points if p.placement != found.placement]
+        own = [p for p in points if p.placement == found.placement]
+        design = np.array([[p.log_ratio, 1.0] for p in rest])
+        line, *_ = np.linalg.lstsq(design, np.array([p.difference for p in rest]), rcond=None)
+        errors = [p.difference - line[0] * p.log_ratio - line[1] for p in own]
+        by_mean = [p.difference - np.mean([q.difference for q in rest]) for p in own]
+        assert found.slope == pytest.approx(line[0]), found.placement
+        assert found.line == pytest.approx(np.sqrt(np.mean(np.square(errors)))), found.placement
+        assert found.mean == pytest.approx(np.sqrt(np.mean(np.square(by_mean)))), found.placement
 
 
 def test_a_best_ratio_is_found_from_differences_in_which_each_cell_has_its_own_level():
@@ -274,9 +266,7 @@ def test_a_best_ratio_is_found_from_differences_in_which_each_cell_has_its_own_l
     b, c = streams.fit_curve(points)
     assert (c, np.exp(-b / (2 * c))) == pytest.approx((0.03, 0.15))
     for x in ("post", "sandwich", "hybrid"):
-        own, rest = (
-            [p for p in points if (p.placement == x) is is_own] for is_own in (True, False)
-        )
+        own, rest = ([p for p in points if (p.placement == x) is one] for one in (True, False))
         curve, mean, zero, best = streams.curve_errors(own, rest)
         assert curve < 1e-12 < mean
         assert zero == pytest.approx(np.sqrt(np.mean([p.difference**2 for p in own])))

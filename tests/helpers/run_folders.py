@@ -188,16 +188,6 @@ def rows(study="study"):
     return list(csv.DictReader(Path(study, "results.csv").read_text().splitlines()))
 
 
-def line_of(table, start):
-    """The words of the first table row that begins with `start`."""
-    line = next(line for line in table.splitlines() if line.startswith(f"| {start} "))
-    return [word.strip() for word in line.strip("|").split("|")]
-
-
-def by_name(table, variant):
-    return dict(zip(line_of(table, "variant"), line_of(table, variant), strict=True))
-
-
 def folder(placement, seed):
     return Path("study", folder_name(config_of([f"placement={placement}"], seed)))
 
@@ -205,6 +195,13 @@ def folder(placement, seed):
 def edit(run, **changed):
     with edited(run / "summary.json") as summary:
         summary |= changed
+
+
+def edit_each(runs, change):
+    """Adds to the summary of each run folder what `change` returns for it."""
+    for run in runs:
+        with edited(run / "summary.json") as summary:
+            summary |= change(summary)
 
 
 def tuning_study(**changed):

@@ -9,6 +9,7 @@ from page_studies import LOSSES, depth_study, skip_files, tuned_study
 from transformer_norms.report.writing import write_report
 
 NAMES = [" ".join(names) for names in LOSSES]
+CHARTS = ("differences", "final-loss", "loss-by-tokens", "tuning", "probe-stream-rms")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,6 @@ def shown(page, chart):
     return {NAMES[int(place)] for place in page.evaluate(told, chart)}
 
 
-CHARTS = ("differences", "final-loss", "loss-by-tokens", "tuning", "probe-stream-rms")
 # The words of charts that lie in part outside of their chart, where they are cut.
 CUT = """() => [...document.querySelectorAll(".chart")].flatMap(chart => {
     const frame = chart.getBoundingClientRect()
@@ -61,23 +61,16 @@ def test_it_is_silent_and_fits(pages, opened, name, how):
     assert page.locator("table.results").is_visible()
 
 
-VIEWS = {
-    f"validation loss by {along}": f"loss-by-{along.partition(' ')[0].lower()}"
-    for along in ("tokens", "FLOPs", "seconds of training")
-}
-
-
 @pytest.mark.parametrize("javascript", [True, False], ids=["scripts", "no scripts"])
 def test_the_curve_that_is_asked_for_is_shown_and_no_other(pages, opened, javascript):
     page = opened(pages["tuned"], javascript=javascript).page
-    for label, name in VIEWS.items():
-        page.get_by_label(label, exact=True).check()
+    for along in ("tokens", "FLOPs", "seconds of training"):
+        page.get_by_label(f"validation loss by {along}", exact=True).check()
+        name = f"loss-by-{along.partition(' ')[0].lower()}"
         views = page.locator(".view").all()
         assert [view.get_attribute("id") for view in views if view.is_visible()] == [name]
         words = page.locator(f"#{name} text").all_text_contents()
-        assert {label.partition(" by ")[2], f"{label.partition(' by ')[0]}, nats per token"} < {
-            *words
-        }
+        assert {along, "validation loss, nats per token"} < {*words}
     seed = page.locator(f"#{name} .seed").first
     assert seed.is_visible()
     page.get_by_label("each seed").uncheck()
@@ -100,7 +93,7 @@ def test_the_legend_takes_variants_out_of_every_chart(pages, opened, javascript)
         assert not any(shown(page, chart) for chart in CHARTS)
 
 
-def test_it_is_used_by_keyboard(pages, opened):
+def test_it_is_used_by_keyboard_and_what_a_reader_chose_outlives_a_reload(pages, opened):
     page = opened(pages["tuned"]).page
     page.locator("#legend input").first.focus()
     page.keyboard.press("Space")
@@ -108,18 +101,12 @@ def test_it_is_used_by_keyboard(pages, opened):
     page.get_by_label("validation loss by tokens", exact=True).focus()
     page.keyboard.press("ArrowDown")
     assert page.locator("#loss-by-flops").is_visible()
+    page.reload()
+    assert page.locator("#loss-by-flops").is_visible()
+    assert "rmsnorm pre" not in shown(page, "loss-by-flops")
     page.locator(".lead").evaluate("lead => lead.closest('section').querySelector('a').focus()")
     page.keyboard.press("Enter")
     assert page.url.endswith("#variant-1")
-
-
-def test_what_a_reader_chose_outlives_a_reload(pages, opened):
-    page = opened(pages["tuned"]).page
-    page.get_by_label("validation loss by FLOPs", exact=True).check()
-    page.get_by_role("checkbox", name="rmsnorm post").uncheck()
-    page.reload()
-    assert page.locator("#loss-by-flops").is_visible()
-    assert "rmsnorm post" not in shown(page, "loss-by-flops")
 
 
 def test_dark_is_dark_and_paper_is_white(pages, opened):
@@ -135,25 +122,16 @@ def test_dark_is_dark_and_paper_is_white(pages, opened):
     assert there.problems == []
 
 
-def test_every_link_inside_leads_somewhere(pages, opened):
+def test_every_link_inside_leads_somewhere_and_every_picture_has_words(pages, opened):
     page = opened(pages["tuned"]).page
     links = page.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
     inside = {link for link in links if link.startswith("#")}
     assert inside > {f"#variant-{place}" for place in range(len(LOSSES))}
     assert all(page.locator(link).count() == 1 for link in inside)
     assert all(link.startswith(("#", "https://doi.org/", "https://arxiv.org/")) for link in links)
-
-
-def test_every_picture_has_words(pages, opened):
-    page = opened(pages["tuned"]).page
-    unnamed = page.evaluate(
-        "[...document.querySelectorAll('[role=img], .scroll')].filter(e => !e.ariaLabel).length"
-    )
-    assert unnamed == 0
-    unlabelled = page.evaluate(
-        "[...document.querySelectorAll('input, select')].filter(e => !e.labels.length).length"
-    )
-    assert unlabelled == 0
+    for every, named in (("[role=img], .scroll", "ariaLabel"), ("input, select", "labels.length")):
+        without = f"[...document.querySelectorAll('{every}')].filter(e => !e.{named}).length"
+        assert page.evaluate(without) == 0, every
 
 
 POINTED = [

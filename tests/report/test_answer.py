@@ -2,25 +2,28 @@
 
 import numpy as np
 import pytest
+from reports import findings_of, study_of
 from run_folders import PRE, SANDWICH, by_placement, edit, make_study, make_sweep, trials_at
 from scipy import stats
 
 from transformer_norms.comparison.sweep_record import Tuned
 from transformer_norms.report.answer import answer, sentence
 from transformer_norms.report.fairness import confounds
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.left_out import left_out_lines
 from transformer_norms.report.table import table
 
+POST = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
+
 
 def test_an_unfinished_study_says_so_first(tmp_path):
-    make_study(tmp_path, {"pre": PRE, "post": PRE})
-    for run in list(tmp_path.glob("post*"))[:2]:
+    make_study(tmp_path / "begun", {"pre": PRE, "post": PRE})
+    for run in list((tmp_path / "begun").glob("post*"))[:2]:
         edit(run, status="running")
-    assert left_out_lines(read_study([tmp_path]), by_name=False) == [
-        "not finished: 2 of 6 runs have no result (2 running)"
-    ]
+    make_sweep(tmp_path / "tuned", trials=trials_at({"pre": {1e-3: 2.5}}))
+    said = [left_out_lines(study_of(tmp_path / name), by_name=False) for name in ("begun", "tuned")]
+    assert said == [["not finished: 2 of 6 runs have no result (2 running)"],
+                    ["not finished: results are not planned yet"]]  # fmt: skip
+    assert answer(findings_of(tmp_path / "tuned")).lead == "1 variant ran; nothing is compared."
 
 
 def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
@@ -29,7 +32,7 @@ def test_what_was_tuned_is_no_unasked_difference_and_inits_are_one(tmp_path):
         tmp_path, [({"placement": p}, 0, 2.3, {"optimizer.lr": rates[p]}) for p in rates],
         tune={"optimizer.lr": [*rates.values()]}, tune_seeds=[9],
     )  # fmt: skip
-    evidence = findings(read_study([tmp_path]))
+    evidence = findings_of(tmp_path)
     deepnorm = evidence.study.variant("deepnorm")
     brought = ["embed_scale", "logit_scale", "final_norm", "init", "lr_factor"]
     assert confounds(evidence.study, deepnorm, evidence.study.variant("pre")) == brought
@@ -54,7 +57,7 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, grou
     results = by_placement({p: PRE for p in placements if p != "post"}, best)
     chosen = [Tuned({"placement": p}, None if p == "post" else best, []) for p in placements]
     make_sweep(tmp_path, results, trials, tuned=chosen)
-    found = findings(read_study([tmp_path]))
+    found = findings_of(tmp_path)
     result = answer(found)
     assert table(found)["verdict"][placements.index("post")] == "failed"
     assert sentence(found, found.study.variant("post")) == (
@@ -65,44 +68,29 @@ def test_what_diverged_at_every_rate_is_in_the_answer(tmp_path, placements, grou
     assert result.lead.endswith(lead)
 
 
-def test_variants_that_were_only_tuned_so_far_have_run(tmp_path):
-    make_sweep(tmp_path, trials=trials_at({"pre": {1e-3: 2.5}}))
-    result = answer(findings(read_study([tmp_path])))
-    assert left_out_lines(read_study([tmp_path]), by_name=False) == [
-        "not finished: results are not planned yet"
-    ]
-    assert result.lead == "1 variant ran; nothing is compared."
-
-
-POST = {seed: loss - 0.02 - seed / 1000 for seed, loss in PRE.items()}
+STARTS = "; post and pre have different starts (init=transformer2017 and init=mup)."
 
 
 @pytest.mark.parametrize(
     ("losses", "end"),
     [
-        ({"pre": PRE, "post": POST}, "; post and pre have different starts "
-         "(init=transformer2017 and init=mup)."),
+        ({"pre": PRE, "post": POST}, STARTS),
         ({"pre": PRE, "peri": POST}, " 3 seeds)."),
         ({"pre": POST, "post": PRE, "peri": PRE, "deepnorm": PRE}, "; 2 of 3 variants have "
          "another start (init) than their baseline."),
-        ({"pre": {0: 2.3}, "post": {0: 2.2}}, "; post and pre have different starts "
-         "(init=transformer2017 and init=mup)."),
-        ({"pre": {0: 2.3, 1: None}, "post": {0: 2.2, 1: 2.3}}, "; post and pre have different "
-         "starts (init=transformer2017 and init=mup)."),
+        ({"pre": {0: 2.3}, "post": {0: 2.2}}, STARTS),
+        ({"pre": {0: 2.3, 1: None}, "post": {0: 2.2, 1: 2.3}}, STARTS),
+        ({"mup": PRE, "gpt2": POST}, " 3 seeds)."),  # it was asked about starts
     ],
 )  # fmt: skip
 def test_the_lead_says_in_its_sentence_that_variants_have_different_starts(tmp_path, losses, end):
-    make_study(tmp_path, losses)
-    lead = answer(findings(read_study([tmp_path]))).lead
+    axis = "init" if "mup" in losses else "placement"
+    results = [({axis: name}, seed, loss)
+               for name, own in losses.items() for seed, loss in own.items()]  # fmt: skip
+    make_sweep(tmp_path, results, baseline={axis: [*losses][0]})
+    lead = answer(findings_of(tmp_path)).lead
     assert lead.endswith(end)
     assert lead.count(".  ") == lead.count(". ") == 0
-
-
-def test_the_lead_says_nothing_of_starts_that_were_asked_about(tmp_path):
-    losses = {"mup": PRE, "gpt2": POST}
-    results = [({"init": one}, seed, losses[one][seed]) for one in losses for seed in PRE]
-    make_sweep(tmp_path, results, baseline={"init": "mup"})
-    assert answer(findings(read_study([tmp_path]))).lead.endswith(" 3 seeds).")
 
 
 def test_a_verdict_that_another_variant_changed_says_so_with_both_words(tmp_path):
@@ -110,7 +98,7 @@ def test_a_verdict_that_another_variant_changed_says_so_with_both_words(tmp_path
     far = {0: 2.3, 1: 2.9, 2: 2.4}
     make_study(tmp_path / "one", {"pre": PRE, "sandwich": SANDWICH})
     make_study(tmp_path / "two", {"pre": PRE, "sandwich": SANDWICH, "post": far})
-    alone, both = (findings(read_study([tmp_path / name])) for name in ("one", "two"))
+    alone, both = (findings_of(tmp_path / name) for name in ("one", "two"))
     x, y = (np.array([one[seed] - PRE[seed] for seed in PRE]) for one in (SANDWICH, far))
     for found, variance, freedom, k in (
         (alone, x.var(ddof=1), 2, 1),
@@ -134,7 +122,7 @@ def test_a_verdict_that_another_variant_changed_says_so_with_both_words(tmp_path
 def test_declared_contrasts_are_the_family_and_all_else_is_described(tmp_path):
     losses = {"pre": PRE, "sandwich": SANDWICH, "peri": PRE, "post": {0: None, 1: None, 2: 2.31}}
     make_study(tmp_path, losses, contrasts=["sandwich - peri"])
-    found = findings(read_study([tmp_path], contrasts=["peri - sandwich"]))
+    found = findings_of(tmp_path, contrasts=["peri - sandwich"])
     declared, typed = (found.contrasts[text] for text in ("sandwich - peri", "peri - sandwich"))
     pairs = found.comparisons
     assert (declared.verdict, typed.verdict, found.compared_together) == ("better", "described", 1)
@@ -145,7 +133,7 @@ def test_declared_contrasts_are_the_family_and_all_else_is_described(tmp_path):
     lead = answer(found).lead
     assert lead.startswith("sandwich is better than peri by 0.0187 nats (95 % interval")
     make_study(tmp_path / "two", losses, contrasts=["sandwich - peri", "pre - sandwich"])
-    assert answer(findings(read_study([tmp_path / "two"]))).lead == (
+    assert answer(findings_of(tmp_path / "two")).lead == (
         "2 contrasts are declared (better 1, worse 1); 2 of 2 variants have "
         "another start (init) than their baseline."
     )

@@ -4,11 +4,13 @@ import csv
 import itertools
 import re
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
 import yaml
 from own_folder import own_folder  # noqa: F401
+from reports import findings_of
 from run_folders import PRE, SANDWICH, make_study, make_sweep, skip_pictures
 
 from transformer_norms import build_model, compare, compose, runs
@@ -18,8 +20,6 @@ from transformer_norms.kinds import plain
 from transformer_norms.report import writing
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.curves import draw_curves
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.measured.effects import effect_table
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.reader import SavedRun
@@ -27,6 +27,8 @@ from transformer_norms.sweep.question import read_question
 
 NORMS, PLACEMENTS, SEEDS = ("layernorm", "rmsnorm", "dyt"), ("pre", "post"), 4
 LOSSES = 2.3 + 0.05 * np.random.default_rng(0).standard_normal((3, 2, SEEDS)).round(4)
+INTERACTION = "(dyt - layernorm) under post - (dyt - layernorm) under pre"
+SHOWN = {"rmsnorm": "RMSNorm", "pre": "Pre-LN", "post": "Post-LN"}
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,6 @@ def no_drawings(monkeypatch):
 
 
 def factorial(study="study", left_out=(), **changed):
-    """Three norms at two placements."""
     results = [
         ({"norm": norm, "placement": placement}, seed, float(LOSSES[a, b, seed]))
         for (a, norm), (b, placement) in itertools.product(enumerate(NORMS), enumerate(PLACEMENTS))
@@ -46,12 +47,9 @@ def factorial(study="study", left_out=(), **changed):
 
 
 def effects(study="study", **options):
-    table = effect_table(findings(read_study([Path(study)], **options)))
+    table = effect_table(findings_of(study, **options))
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
     return {row["contrast"]: row for row in rows}
-
-
-INTERACTION = "(dyt - layernorm) under post - (dyt - layernorm) under pre"
 
 
 def test_two_crossed_axes_show_their_main_effects_and_interactions_and_judge_what_is_declared():
@@ -65,9 +63,8 @@ def test_two_crossed_axes_show_their_main_effects_and_interactions_and_judge_wha
         INTERACTION.replace("dyt", "rmsnorm"): np.diff(rms - ln, axis=0).mean(),
         INTERACTION: np.diff(dyt - ln, axis=0).mean(),
     }
-    assert {name: row["value"] for name, row in found.items()} == {
-        name: f"{value:+.4f}" for name, value in wanted.items()
-    }
+    shown = {name: row["value"] for name, row in found.items()}
+    assert shown == {name: f"{value:+.4f}" for name, value in wanted.items()}
     judged = {name: row["verdict"] for name, row in found.items()}
     assert judged.pop(INTERACTION) == "not told apart"
     assert {*judged.values()} == {"described"}
@@ -99,9 +96,6 @@ def test_what_is_not_crossed_or_must_not_be_compared_has_no_effect(study):
             if "-s2-" in str(folder) or "-s3-" in str(folder):
                 folder.unlink()
     assert effects(study) == {}
-
-
-SHOWN = {"rmsnorm": "RMSNorm", "pre": "Pre-LN", "post": "Post-LN"}
 
 
 def test_names_are_shown_and_identities_contrasts_and_csv_keep_their_words(capsys):
@@ -165,11 +159,8 @@ def test_names_of_a_sweeps_file_are_checked_before_it_runs(names, line):
 
 def test_three_panels_are_written_unless_others_are_typed(monkeypatch, capsys):
     make_study("study", {"pre": PRE, "post": SANDWICH})
-    monkeypatch.setattr(
-        writing,
-        "panel_files",
-        lambda panel, sheet: {f"{panel.name}.{k}": b"" for k in sheet.formats},
-    )
+    files = lambda panel, sheet: {f"{panel.name}.{kind}": b"" for kind in sheet.formats}  # noqa: E731
+    monkeypatch.setattr(writing, "panel_files", files)
 
     def written(*typed):
         assert main(["study", "--figures", folder := "-".join(["drawn", *typed]), *typed]) == 0
@@ -177,9 +168,8 @@ def test_three_panels_are_written_unless_others_are_typed(monkeypatch, capsys):
 
     three = {"differences.pdf", "loss-by-steps.pdf", "final-loss.pdf"}
     assert written() == three
-    assert written("--panels", "differences,loss-by-flops") == {
-        "differences.pdf", "loss-by-flops.pdf"
-    }  # fmt: skip
+    two = {"differences.pdf", "loss-by-flops.pdf"}
+    assert written("--panels", "differences,loss-by-flops") == two
     assert written("--panels", "all") > three
     Path("study/report.html").unlink()
     capsys.readouterr()
@@ -191,9 +181,6 @@ def test_three_panels_are_written_unless_others_are_typed(monkeypatch, capsys):
     )
     assert not Path("none").exists()
     assert not Path("study/report.html").exists()
-
-
-# --------------------------------------------------------------------------------------- in Python
 
 
 def test_compare_has_the_table_and_the_figure_of_the_report(monkeypatch):
@@ -232,10 +219,8 @@ def test_runs_are_a_list_and_have_a_table_of_numbers():
     assert [*frame][:4] == ["study", "name", "placement", "seed"]
     assert frame["val_loss"].dtype == "float64"
     assert frame["model.depth"].dtype == "int64"
-    assert frame.groupby("placement")["val_loss"].mean().to_dict() == {
-        "pre": pytest.approx(np.mean([*PRE.values()])),
-        "post": pytest.approx(np.mean([*SANDWICH.values()])),
-    }
+    means = frame.groupby("placement")["val_loss"].mean().to_dict()
+    assert means == pytest.approx({"pre": fmean(PRE.values()), "post": fmean(SANDWICH.values())})
     Path("empty").mkdir()
     assert runs("empty").frame().empty
 
@@ -244,7 +229,7 @@ def test_a_repr_is_a_line_and_print_shows_all():
     make_study("study", {"pre": PRE, "post": SANDWICH})
     config = compose(["model=nano", "norm=layernorm"])
     model = build_model(config, 64)
-    found = findings(read_study([Path("study")]))
+    found = findings_of("study")
     run = SavedRun(runs("study")[0]["folder"])
     count = sum(p.numel() for p in model.parameters())
     assert repr(config) == "Config(layernorm, pre, pydocs, depth 2, width 64, 2500 steps, seed 0)"

@@ -1,16 +1,14 @@
 """Prices and equal budgets in the report of a study with several horizons."""
 
-import json
 from pathlib import Path
 
 import pytest
-from run_folders import BATCH, CONTEXT, make_sweep, text
+from reports import findings_of, study_of, text
+from run_folders import BATCH, CONTEXT, edit, edit_each, make_sweep
 
 from transformer_norms.comparison.price import CURVE_ERROR
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.answer import answer
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.table import summary_lines
 
 STEPS = (40, 160, 640)
@@ -28,31 +26,21 @@ def loss(placement, tokens, seed):
 @pytest.fixture(params=[STEPS])
 def study(tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
-    results = [
-        ({"trainer.steps": steps, "placement": placement}, seed, loss(placement, tokens, seed))
-        for steps in request.param
-        for placement in ("pre", "sandwich")
-        for seed in range(3)
-        for tokens in [steps * BATCH * CONTEXT]
-    ]
-    make_sweep("study", results, axes=["trainer.steps", "placement"])
+    make_sweep("study", [
+        ({"trainer.steps": steps, "placement": placement}, seed,
+         loss(placement, steps * BATCH * CONTEXT, seed))
+        for steps in request.param for placement in ("pre", "sandwich") for seed in range(3)
+    ], axes=["trainer.steps", "placement"])  # fmt: skip
     return Path("study")
 
 
-def seed_of(summary):
-    return int(summary.parent.name.split("-s")[1][0])
-
-
 def costs(study, placement, **factors):
-    """Multiplies fields of the summaries of a placement."""
-    for file in study.glob(f"{placement}-*/summary.json"):
-        summary = json.loads(file.read_text())
-        file.write_text(json.dumps(summary | {k: summary[k] * f for k, f in factors.items()}))
+    edit_each(study.glob(f"{placement}-*"), lambda s: {k: s[k] * f for k, f in factors.items()})
 
 
 def test_the_price_of_a_variant_is_in_its_sentence_in_tables_and_in_latex(study):
     lines = text()
-    price = findings(read_study([study])).prices[NAME.format(640)]
+    price = findings_of(study).prices[NAME.format(640)]
     assert price.saved == pytest.approx(0.1, abs=1e-4)
     shown = f"10 % ({100 * price.low:.0f} to {100 * price.high:.0f})"
     claim = f"steps=640 sandwich reaches the loss of steps=640 pre with {shown}"
@@ -61,13 +49,13 @@ def test_the_price_of_a_variant_is_in_its_sentence_in_tables_and_in_latex(study)
     assert "steps=40 sandwich reaches" not in lines
     assert "- tokens saved: " in lines
     assert "tokens saved" in Path("study/table.tex").read_text()
-    assert shown in "\n".join(summary_lines(findings(read_study([study]))))
+    assert shown in "\n".join(summary_lines(findings_of(study)))
     assert shown in Path("study/report.html").read_text()
 
 
 @pytest.mark.parametrize("study", [STEPS[:1], STEPS[:2], STEPS], indirect=True)
 def test_a_study_of_too_few_horizons_says_why_it_has_no_price(study):
-    found = findings(read_study([study]))
+    found = findings_of(study)
     horizons = len({variant.horizon[0] for variant in found.study.variants})
     for lines in answer(found).notes, summary_lines(found):
         assert ("three horizons" in " ".join(lines)) == (horizons == 2)
@@ -75,12 +63,12 @@ def test_a_study_of_too_few_horizons_says_why_it_has_no_price(study):
 
 @pytest.mark.parametrize(("at", "field"), [("flops", "FLOPs"), ("seconds", "seconds")])
 def test_at_an_equal_budget_the_dearer_variant_is_read_at_what_the_budget_buys(study, at, field):
-    for file in study.glob("*/summary.json"):  # the load differs from seed to seed by three times
-        summary = json.loads(file.read_text())
-        load = 1 + seed_of(file)
-        file.write_text(json.dumps(summary | {"seconds": summary["steps"] / 16 * load}))
+    for seed in range(3):  # the load differs from seed to seed by three times
+        edit_each(
+            study.glob(f"*-s{seed}-*"), lambda s, n=seed: {"seconds": s["steps"] / 16 * (1 + n)}
+        )
     costs(study, "sandwich", flops=1.25, seconds=1.25)
-    found = findings(read_study([study], at=at))
+    found = findings_of(study, at=at)
     for steps in STEPS[1:]:
         tokens = steps * BATCH * CONTEXT
         # Read at 0.8 of its tokens it lies 1 / 0.9 of these 0.8 along the law of pre.
@@ -103,10 +91,9 @@ def test_at_an_equal_budget_the_dearer_variant_is_read_at_what_the_budget_buys(s
 
 def test_the_quartiles_of_the_ratio_of_seconds_widen_the_bounds_of_the_comparison(study):
     """Each horizon has its ratio, and the pairs of all horizons give one ratio."""
-    for file in study.glob("*/summary.json"):
-        summary, sandwich = json.loads(file.read_text()), file.parent.name.startswith("sandwich")
-        ratio = (1.2, 1.25, 1.35)[STEPS.index(summary["steps"])] if sandwich else 1.0
-        file.write_text(json.dumps(summary | {"seconds": summary["steps"] * ratio}))
+    ratios = dict(zip(STEPS, (1.2, 1.25, 1.35), strict=True))
+    edit_each(study.glob("pre-*"), lambda s: {"seconds": s["steps"]})
+    edit_each(study.glob("sandwich-*"), lambda s: {"seconds": s["steps"] * ratios[s["steps"]]})
 
     def mean(share):
         return 200 * (share * 640 * BATCH * CONTEXT / 0.9) ** -0.5
@@ -115,45 +102,36 @@ def test_the_quartiles_of_the_ratio_of_seconds_widen_the_bounds_of_the_compariso
     part = (first - read) / (first - last)
     slack = CURVE_ERROR * (first - last) * min(part, 1 - part)
     farther = max(mean(1 / 1.35) - read, read - mean(1 / 1.2))
-    found = findings(read_study([study], at="seconds")).comparisons[NAME.format(640)]
+    found = findings_of(study, at="seconds").comparisons[NAME.format(640)]
     assert found.slack == pytest.approx((slack + farther, 0))
 
 
 def test_seconds_of_two_machines_and_costs_without_a_record_are_refused(study):
     with pytest.raises(ConfigError, match="^at=flop: did you mean 'flops'"):
-        read_study([study], at="flop")
-    first = next(study.glob("pre-*/summary.json"))
-    summary = json.loads(first.read_text())
-    first.write_text(json.dumps(summary | {"threads": 2, "flops": None}))
-    found = findings(read_study([study], at="seconds"))
+        study_of(study, at="flop")
+    first = next(study.glob("pre-*"))
+    edit(first, threads=2, flops=None)
+    found = findings_of(study, at="seconds")
     assert not found.comparisons
     shown = " ".join(summary_lines(found))
     assert "no value at equal seconds: the seconds of steps=40 " in shown
     assert "are not comparable (threads)" in shown
     with pytest.raises(
-        ConfigError, match=f"^--at flops: .*{first.parent.name} has no record of its flops"
+        ConfigError, match=f"^--at flops: .*{first.name} has no record of its flops"
     ):
-        findings(read_study([study], at="flops"))
+        findings_of(study, at="flops")
 
 
 def test_at_equal_tokens_variants_may_differ_in_their_batches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    results = [
+    make_sweep("study", [
         ({"trainer.steps": steps, "trainer.batch_size": size}, seed, 1 + 9 / steps + NOISE[seed])
-        for steps in STEPS
-        for size in (BATCH, 2 * BATCH)
-        for seed in range(3)
-    ]
-    baseline = {"trainer.batch_size": BATCH}
-    make_sweep("study", results, axes=["trainer.steps", "trainer.batch_size"], baseline=baseline)
-    for file in Path("study").glob("*/summary.json"):
-        summary = json.loads(file.read_text())
-        size = 1 + ("batch_size: 32" in file.with_name("config.yaml").read_text())
-        changed = {"tokens": summary["tokens"] * size, "batch_chain": f"{size}"}
-        file.write_text(json.dumps(summary | changed))
+        for steps in STEPS for size in (BATCH, 2 * BATCH) for seed in range(3)
+    ], baseline={"trainer.batch_size": BATCH})  # fmt: skip
+    for run in Path("study").glob("*-s*"):
+        size = 1 + ("batch_size: 32" in (run / "config.yaml").read_text())
+        edit_each([run], lambda s, n=size: {"tokens": s["tokens"] * n, "batch_chain": f"{n}"})
     with pytest.raises(ConfigError, match=r"^trainer.batch_size \(horizon\).*, or --at tokens$"):
-        findings(read_study([Path("study")]))
-    found = findings(read_study([Path("study")], at="tokens"))
-    assert found.budgets["steps=640 batch_size=32"].shares == {
-        "steps=640 batch_size=32": 0.5, "steps=640 batch_size=16": 1.0,
-    }  # fmt: skip
+        findings_of("study")
+    shares = findings_of("study", at="tokens").budgets["steps=640 batch_size=32"].shares
+    assert shares == {"steps=640 batch_size=32": 0.5, "steps=640 batch_size=16": 1.0}

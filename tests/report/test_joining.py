@@ -14,7 +14,6 @@ from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.joined_report import write_joined
 
-POST = {seed: loss + 0.1 for seed, loss in PRE.items()}
 NOISE = np.array([0.004, -0.006, 0.001, -0.002, 0.003])
 
 
@@ -44,9 +43,7 @@ def joined(*found):
         ((0.001, -0.001, 0.002, 0.0), "equivalent"),
     ],
 )
-def test_studies_of_one_contrast_have_one_estimate_with_the_scatter_between_them(
-    found, word, capsys
-):
+def test_studies_of_one_contrast_have_one_estimate_and_a_scatter(found, word, capsys):
     folders = [study(f"s{n}", d, 10 * n) for n, d in enumerate(found)]
     assert main([*map(str, folders), "--join"]) == 0
     theta, half, tau, p = joined(*found)
@@ -83,7 +80,7 @@ def test_what_every_study_declares_is_judged_together_and_a_typed_contrast_is_de
 
 def test_pairs_of_one_variant_with_two_baselines_are_not_one_comparison():
     study("one", 0.03, 0)
-    losses = {"sandwich": PRE, "post": POST}
+    losses = {"sandwich": PRE, "post": {seed: loss + 0.1 for seed, loss in PRE.items()}}
     make_study("runs/two", losses, baseline={"placement": "sandwich"})
     with pytest.raises(ConfigError, match="no comparison is in every study; one has post - pre; "):
         write_joined([Path("runs/one"), Path("runs/two")])
@@ -93,10 +90,8 @@ def test_seeds_that_two_studies_share_are_named_and_each_has_its_dot():
     folders = [study("one", 0.03, 0), study("two", 0.031, 0, typed=["model.depth=3"])]
     path, _ = write_joined(folders)
     assert "studies have seeds in common" in path.read_text()
-    drawn = path.with_name("joined.svg").read_text()
-    assert (
-        sum("<use" in line and "opacity: 0.7" in line for line in drawn.splitlines()) == 5 + 5 + 10
-    )
+    drawn = path.with_name("joined.svg").read_text().splitlines()
+    assert sum("<use" in line and "opacity: 0.7" in line for line in drawn) == 5 + 5 + 10
     other, _ = write_joined([study("three", 0.03, 20), study("four", 0.031, 40)])
     assert "in common" not in other.read_text()
 

@@ -1,6 +1,5 @@
 """A report's figures."""
 
-import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -9,13 +8,16 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 from page_studies import skip_charts
+from reports import findings_of, study_of, text
 from run_folders import (
     PRE,
+    config_of,
     edit,
+    edit_each,
     folder,
+    folder_name,
     make_study,
     make_sweep,
-    text,
     tree,
     trials_at,
     tuned,
@@ -33,9 +35,10 @@ from transformer_norms.report.figures import (
     subplots,
     use_log_axis,
 )
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.writing import write_report
+
+NGRAMS = {"val": [3.3, 2.5, 2.3, 2.28, 2.2]}
+TRAINED = {"pre": PRE, "peri": {0: 2.28, 1: 2.29, 2: 2.3}}
 
 
 @pytest.fixture(autouse=True)
@@ -78,13 +81,6 @@ def test_curves_are_drawn_from_whatever_was_measured():
     assert Path("study/curves.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_a_run_that_ends_above_where_they_began_leaves_the_others_inview():
-    tokens = np.array([0.0, 10, 20])
-    ended = [np.array([5.5, 4, 3]), np.array([5.5, 9, 9e5])]
-    low, high = loss_range([Curve(tokens, losses, tokens) for losses in ended])
-    assert low < 3 < 4 < high < 5.5
-
-
 def test_a_long_name_keeps_its_beginning_and_its_end():
     names = [f"{placement} embedding={table} embed_scale={factor}"
              for placement in ("sandwich", "normformer")
@@ -120,13 +116,16 @@ def test_no_two_names_of_a_log_axis_touch(low, high, named):
     assert not axes.xaxis.get_minorticklocs().size
 
 
-def test_the_ring_is_drawn_at_the_rate_that_was_chosen_even_where_one_of_its_seeds_diverged(
-    monkeypatch,
-):
+def test_the_chosen_rate_has_a_ring_even_where_one_of_its_seeds_diverged(monkeypatch):
+    """Before any loss was measured. A mean over the easier seed is no lowest loss of a map."""
     trials = trials_at({"pre": {1e-3: (4.0, 4.2), 1e-2: (2.0, None), 1e-1: (None, None)}})
     make_sweep("study", trials=trials, tuned=[tuned({"placement": "pre"}, {"optimizer.lr": 1e-2})])
+    lost = config_of(["placement=pre"], 101, optimizer__lr=1e-2)
+    edit(Path("study", folder_name(lost)), initial_loss=None)
+    study = study_of("study")
+    assert rates.rate_lines(study)[0].lowest == pytest.approx(4.1)
     drawings = drawn_by(monkeypatch)
-    assert rates.draw_rates(read_study([Path("study")])).keys() == {"rates.svg"}
+    assert rates.draw_rates(study).keys() == {"rates.svg"}
     (axes,) = drawings[0].axes
     drawn = [(line.get_marker(), line.get_xydata().tolist()) for line in axes.lines]
     top = axes.get_ylim()[1]
@@ -147,7 +146,7 @@ def tuned_at(losses):
         best = {"optimizer.lr": min(trained, key=trained.get)} if trained else None
         choices.append(tuned({"placement": name}, best))
     make_sweep("study", trials=trials_at(losses), tuned=choices)
-    return read_study([Path("study")])
+    return study_of("study")
 
 
 def test_more_variants_than_lines_that_differ_are_a_map_of_their_rates(monkeypatch):
@@ -187,32 +186,22 @@ def test_crosses_of_many_variants_leave_the_names_room_and_lie_within_the_axes(m
     assert all(one.y1 <= other.y0 + 1 for one, other in pairwise(boxes))
 
 
-NGRAMS = {"val": [3.3, 2.5, 2.3, 2.28, 2.2]}
-
-
-def give_ngrams(study="study"):
-    for run in Path(study).glob("*/summary.json"):
-        data = json.loads(run.read_text())["data"]
-        edit(run.parent, data=data | {"ngrams": NGRAMS})
-
-
-def limits(drawings):
-    return [(one.get_xlim(), one.get_ylim()) for one in drawings[-1].axes]
+def draw_study(name, losses):
+    """Makes a study whose runs know the losses of n-grams, and draws its curves."""
+    make_study(name, losses)
+    edit_each(Path(name).glob("*-s*"), lambda s: {"data": s["data"] | {"ngrams": NGRAMS}})
+    found = findings_of(name)
+    rows = {run.folder: run.metrics() for run in found.study.results}
+    assert curves.draw_curves(found, rows).keys() == {"curves.svg"}
 
 
 def test_a_variant_that_failed_moves_no_axis_and_is_counted_at_the_edge(monkeypatch):
-    trained = {"pre": PRE, "peri": {0: 2.28, 1: 2.29, 2: 2.3}}
     drawings = drawn_by(monkeypatch)
-    for name, losses in (("few", trained), ("more", trained | {"post": {0: 3.3, 1: 2.6, 2: None}})):
-        make_study(name, losses)
-        give_ngrams(name)
-        found = findings(read_study([Path(name)]))
-        rows = {run.folder: run.metrics() for run in found.study.results}
-        assert curves.draw_curves(found, rows).keys() == {"curves.svg"}
-    few, more = (limits([drawings[k]]) for k in (0, -1))
-    assert few[0] == more[0]
-    assert few[1][0] == more[1][0]  # its other axis has a row for each variant
-    left, right = drawings[-1].axes
+    draw_study("few", TRAINED)
+    draw_study("more", TRAINED | {"post": {0: 3.3, 1: 2.6, 2: None}})
+    few, (left, right) = drawings[0].axes, drawings[-1].axes
+    assert [left.get_xlim(), left.get_ylim()] == [few[0].get_xlim(), few[0].get_ylim()]
+    assert right.get_xlim() == few[1].get_xlim()  # its other axis has a row for each variant
     assert left.get_ylabel().startswith("validation loss")
     assert "3 of 3" in {text.get_text() for text in right.texts}
     crosses = [line for line in right.lines if line.get_marker() == "x"]
@@ -221,31 +210,31 @@ def test_a_variant_that_failed_moves_no_axis_and_is_counted_at_the_edge(monkeypa
     assert {float(y) for cross in marked for y in cross.get_ydata()} == {left.get_ylim()[1]}
 
 
+def test_a_run_that_ends_above_where_they_began_leaves_the_others_in_view():
+    tokens = np.array([0.0, 10, 20])
+    ended = [np.array([5.5, 4, 3]), np.array([5.5, 9, 9e5])]
+    low, high = loss_range([Curve(tokens, losses, tokens) for losses in ended])
+    assert low < 3 < 4 < high < 5.5
+
+
 def test_lines_of_n_grams_are_drawn_where_they_are_in_view(monkeypatch):
     drawings = drawn_by(monkeypatch)
-    make_study("study", {"pre": PRE, "peri": {0: 2.28, 1: 2.29, 2: 2.3}})
-    give_ngrams()
-    found = findings(read_study([Path("study")]))
-    curves.draw_curves(found, {run.folder: run.metrics() for run in found.study.results})
+    draw_study("study", TRAINED)
     left, right = drawings[0].axes
     for axes, ends in ((left, left.get_ylim()), (right, right.get_xlim())):
         lines = zip("unigram bigram 3-gram 4-gram 5-gram".split(), NGRAMS["val"], strict=True)
         inside = {name for name, loss in lines if ends[0] < loss < ends[1]}
-        assert inside >= {"3-gram", "4-gram"}
+        assert {"3-gram", "4-gram"} <= inside
         assert {text.get_text() for text in axes.texts if "gram" in text.get_text()} == inside
     assert "unigram" not in {text.get_text() for text in right.texts}
 
 
 @pytest.mark.parametrize("tuned_too", [False, True])
-def test_beside_a_table_of_validation_loss_no_curve_of_the_training_loss_is_drawn(
-    monkeypatch, tuned_too
-):
+def test_of_one_row_of_each_run_no_curve_is_drawn(monkeypatch, tuned_too):
+    """The training loss has no place in a figure of the validation loss."""
     drawings = drawn_by(monkeypatch)
-    if tuned_too:
-        tuning_study()
-    else:
-        make_study("study", {"pre": PRE, "peri": PRE})
-    found = findings(read_study([Path("study")]))
+    tuning_study() if tuned_too else make_study("study", {"pre": PRE, "peri": PRE})
+    found = findings_of("study")
     once = {run.folder: run.metrics()[-1:] for run in found.study.results}
     curves.draw_curves(found, once)
     labels = [(one.get_xlabel(), one.get_ylabel()) for one in drawings[0].axes]

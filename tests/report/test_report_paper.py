@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
 from page_studies import LOSSES, STEPS, axes_of, depth_study, panels_of, tuned_study, value
-from run_folders import BATCH, CONTEXT, FLOPS, PRE, edit, folder, make_study, text
+from reports import findings_of, text
+from run_folders import BATCH, CONTEXT, FLOPS, PRE, edit, folder, make_study, tree
 
 from transformer_norms.report import writing
 from transformer_norms.report.__main__ import main
 from transformer_norms.report.charts.panels import panel_files
 from transformer_norms.report.figures import drawn_with
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 from transformer_norms.report.paper.citations import publications
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet, read_length
 from transformer_norms.report.table import summary_lines
@@ -26,20 +25,21 @@ from transformer_norms.report.writing import write_figures
 from transformer_norms.text_tables import escape_latex, latex_tabular
 
 TOKENS = STEPS[-1] * CONTEXT * BATCH
+POST = {0: 2.50, 1: 2.53, 2: 2.51}
+NEAR = {0: 2.301, 1: 2.318, 2: 2.315}
+HOSTILE = "50%_a & b # ^ ~ \\input{x} [3] * | <é ï ñ ç ő Å> “q” α Ω ± − → 中 \u202e"
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """The panels of two studies by name, and the rows of a run by its folder."""
-    found = {}
-    for name, make in (("depth", depth_study), ("tuned", tuned_study)):
-        study = tmp_path_factory.mktemp("paper") / name
-        make(study)
-        found[name] = findings(read_study([study]))
+    """The panels of two studies by name, and the findings of the second."""
     every = {}
-    for own in found.values():
-        every |= panels_of(own)
-    return every, found["tuned"]
+    for make in (depth_study, tuned_study):
+        study = tmp_path_factory.mktemp("paper")
+        make(study)
+        found = findings_of(study)
+        every |= panels_of(found)
+    return every, found
 
 
 def test_every_panel_of_the_page_is_there(drawn):
@@ -73,9 +73,7 @@ def test_rows_of_differences_have_the_seeds_their_mean_and_interval(drawn):
     assert [sorted(x) for x in marked["o"]] == [pytest.approx(sorted(own))]
     assert marked["|"] == [[pytest.approx(np.mean(own))]]
     compared, edge = found.comparisons["rmsnorm post"], axes.get_xlim()[0]
-    spans = [
-        line for line in axes.lines if line.get_marker() == "None" and line.get_linewidth() > 0
-    ]
+    spans = [x for x in axes.lines if x.get_marker() == "None" and x.get_linewidth() > 0]
     thin, thick = sorted(spans[1:], key=lambda line: line.get_linewidth())  # the first is zero
     assert [*thick.get_xdata()] == [*compared.interval]
     assert compared.bounds[0] == -np.inf  # what tuning missed is not known
@@ -97,15 +95,10 @@ def test_a_probe_is_drawn_by_block_at_the_step_that_the_page_shows_first(drawn):
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["embedding", "0", "1"]
 
 
-def files_of(panel):
-    sheet = Sheet(font="serif")
-    with drawn_with(TEXT, sheet.settings()):
-        return panel_files(panel, sheet)
-
-
 def test_a_pdf_has_the_width_of_a_column_true_type_fonts_and_letters_that_can_be_read(drawn):
     for name in ("loss-by-tokens", "differences"):
-        (data,) = files_of(drawn[0][name]).values()
+        with drawn_with(TEXT, (sheet := Sheet(font="serif")).settings()):
+            (data,) = panel_files(drawn[0][name], sheet).values()
         box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+)", data)
         assert float(box[1]) == 3.25 * 72
         assert b"/FontFile2" in data
@@ -118,35 +111,35 @@ def test_a_pdf_has_the_width_of_a_column_true_type_fonts_and_letters_that_can_be
         assert 7 <= min(sizes) <= max(sizes) <= 9
 
 
-def test_figures_drawn_anew_are_the_same_bytes_and_unchanged_files_are_not_touched(
-    drawn, tmp_path, monkeypatch
-):
+def test_figures_drawn_again_are_the_same_files(drawn, tmp_path, monkeypatch):
     panel = drawn[0]["tuning"]
     monkeypatch.setattr(writing, "panels", lambda findings, rows: [panel])
     sheet = Sheet(("svg", "pdf"), read_length("10cm"))
     paths = write_figures(drawn[1], tmp_path / "new", sheet)
     assert paths == [str(tmp_path / "new" / f"tuning.{kind}") for kind in ("svg", "pdf")]
-    before = [(Path(path).read_bytes(), Path(path).stat().st_mtime_ns) for path in paths]
+    before = tree(tmp_path)
     write_figures(drawn[1], tmp_path / "new", sheet)
-    assert [(Path(p).read_bytes(), Path(p).stat().st_mtime_ns) for p in paths] == before
-    svg = ElementTree.fromstring(before[0][0])
+    assert tree(tmp_path) == before
+    svg = ElementTree.fromstring(Path(paths[0]).read_bytes())
     assert float(svg.get("width").removesuffix("pt")) == pytest.approx(10 / 2.54 * 72, abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("flag", "typed", "message"),
+    ("typed", "message"),
     [
-        ("width", "3.25", "a length such as 3.25in is wanted, in in, cm, mm, pt"),
-        ("width", "3inch", "a length such as 3.25in is wanted"),
-        ("width", "999in", "is 999 inches; 1 to 40 inches are drawn"),
-        ("format", "jpg", "pdf, svg can be written"),
-        ("font", "serf", "did you mean 'serif'? --font takes serif, sans"),
+        ("--width 3.25", "--width 3.25: a length such as 3.25in is wanted, in in, cm, mm, pt"),
+        ("--width 3inch", "--width 3inch: a length such as 3.25in is wanted"),
+        ("--width 999in", "--width 999in: is 999 inches; 1 to 40 inches are drawn"),
+        ("--format jpg", "--format jpg: pdf, svg can be written"),
+        ("--font serf", "--font serf: did you mean 'serif'? --font takes serif, sans"),
+        ("", "--width: type --figures DIR as well; it is about figures"),
     ],
 )
-def test_what_no_figure_can_be_is_refused_in_one_line(flag, typed, message, capsys):
-    assert main(["nowhere", "--figures", "x", f"--{flag}", typed]) == 2
+def test_what_no_figure_can_be_is_refused_in_one_line(typed, message, capsys):
+    words = ["--figures", "x", *typed.split()] if typed else ["--width", "3in"]
+    assert main(["nowhere", *words]) == 2  # before anything is read
     said = capsys.readouterr().err
-    assert said.startswith(f"--{flag} {typed}: {message}")
+    assert said.startswith(message)
     assert said.count("\n") == 1
 
 
@@ -154,15 +147,6 @@ def test_a_length_is_read_as_tex_reads_it():
     widths = {"3.25in": 3.25, "8.255cm": 3.25, "82.55mm": 3.25, "234.8775pt": 3.25}
     for typed, inches in widths.items():
         assert read_length(typed) == pytest.approx(inches)
-
-
-def test_flags_of_figures_without_figures_are_refused_before_anything_is_read(capsys):
-    assert main(["nowhere", "--width", "3in"]) == 2
-    assert capsys.readouterr().err == "--width: type --figures DIR as well; it is about figures\n"
-
-
-POST = {0: 2.50, 1: 2.53, 2: 2.51}
-NEAR = {0: 2.301, 1: 2.318, 2: 2.315}
 
 
 def tex(name="table"):
@@ -208,7 +192,7 @@ def test_a_mean_has_its_deviation_everywhere_and_no_test_is_told_that_was_not_ma
     every = {"pre": PRE, "post": POST, "peri": NEAR}
     make_study("study", {name: dict(list(own.items())[:seeds]) for name, own in every.items()})
     table = text()
-    terminal = "\n".join(summary_lines(findings(read_study([Path("study")]))))
+    terminal = "\n".join(summary_lines(findings_of("study")))
     places = {"terminal": terminal, "table": table, "short": tex()}
     for own in every.values():
         losses = list(own.values())[:seeds]
@@ -245,19 +229,14 @@ def test_of_more_seeds_than_variants_the_seeds_are_the_rows():
     assert [row[1] for row in rows] == ["$2.3000$", "$2.3100$", "$2.3200$", "$2.3300$"]
 
 
-HOSTILE = "50%_a & b # ^ ~ \\input{x} [3] * | <é ï ñ ç ő Å> “q” α Ω ± − → 中 \u202e"
-
-
 @pytest.mark.goal("X6")
 def test_special_characters_are_escaped_and_no_row_begins_with_an_argument():
     escaped = escape_latex(HOSTILE)
     assert escaped.isascii()
-    assert r"\'{e}" in escaped
+    symbols = r"$\alpha$ \texttt{U+03A9} $\pm$ $-$ $\to$ \texttt{U+4E2D} ?"
+    for part in (r"\'{e}", r"\"{\i}", r"\H{o}", r"\r{A}", symbols):
+        assert part in escaped, part
     assert r"\^{\i}" not in escaped
-    assert r"\"{\i}" in escaped
-    assert r"\H{o}" in escaped
-    assert r"\r{A}" in escaped
-    assert r"$\alpha$ \texttt{U+03A9} $\pm$ $-$ $\to$ \texttt{U+4E2D} ?" in escaped
     plain = re.sub(r"\\[%_&#{}]|\\\w+\{\}", "", escaped)
     assert not set("%&#^~") & set(plain.replace(r"\~{n}", ""))
     rows = latex_tabular([["a"], ["[1] x"], ["* y"]], "l").splitlines()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
+from reports import by_name, study_of, text
 from run_folders import (
     PRE,
-    by_name,
     config_of,
     folder,
     make_record,
@@ -16,13 +16,11 @@ from run_folders import (
     make_study,
     make_sweep,
     planned,
-    text,
     tree,
 )
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.__main__ import main
-from transformer_norms.report.gathering import read_study
 
 OTHER = {
     "data": ({"data__documents": 7}, "data.documents", "12000", "7"),
@@ -135,5 +133,5 @@ def test_a_run_of_another_identity_in_a_planned_folder_counts_as_missing():
                           for one in (here, there))  # fmt: skip
     shutil.rmtree(there)
     shutil.copytree(here, there)
-    assert read_study([Path("study")]).count()["missing"] == 1
+    assert study_of("study").count()["missing"] == 1
     assert f"its identity is {own}, and the sweep planned {planned_there} there" in text()

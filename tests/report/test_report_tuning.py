@@ -1,26 +1,22 @@
 """What a report says of how fairly the variants were tuned."""
 
-import itertools
-import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
+from reports import by_name, findings_of, rows, text
 from run_folders import (
     PRE,
-    by_name,
     config_at,
     config_of,
-    edit,
+    edit_each,
     edited,
     make_record,
     make_run,
     make_sweep,
     planned,
-    rows,
-    text,
     trials_at,
     tuned,
     tuning_study,
@@ -28,17 +24,13 @@ from run_folders import (
 
 from transformer_norms.errors import ConfigError
 from transformer_norms.report.answer import answer, sentence
-from transformer_norms.report.findings import findings
-from transformer_norms.report.gathering import read_study
 
 STUDY = [Path("study")]
 
 
 def add_unigram(loss):
-    """Gives every run a record of the unigram's loss."""
-    for file in Path("study").glob("*/summary.json"):
-        data = json.loads(file.read_text())["data"]
-        edit(file.parent, data=data | {"ngrams": {"val": [loss]}})
+    runs = Path("study").glob("*-s*")
+    edit_each(runs, lambda summary: {"data": summary["data"] | {"ngrams": {"val": [loss]}}})
 
 
 @pytest.mark.goal("Q3")
@@ -123,71 +115,56 @@ def test_comparisons_that_wait_for_a_tuning_count_as_if_they_were_there(tmp_path
     """Also where it is the baseline that waits. What is named before stays named."""
     noise = {0: 0.001, 1: -0.002, 2: 0.0015}
     levels = {"pre": 0.0, "post": -0.012, "peri": 0.02}
+    variants = [{"schedule.warmup": warmup, "placement": placement}
+                for warmup in (5, 20) for placement in levels]  # fmt: skip
 
-    def study(name, waits):
-        variants = [
-            {"schedule.warmup": warmup, "placement": placement}
-            for warmup, placement in itertools.product((5, 20), levels)
+    def study(name, *waits):
+        results = [
+            (one, seed, loss + levels[one["placement"]] * (1 + noise[seed]))
+            for one in variants
+            if one["schedule.warmup"] == 5 or one["placement"] not in waits
+            for seed, loss in PRE.items()
         ]
-        record = make_sweep(
-            name,
-            [
-                (one, seed, loss + levels[one["placement"]] * (1 + noise[seed]))
-                for one in variants
-                if (one["placement"], one["schedule.warmup"]) not in waits
-                for seed, loss in PRE.items()
-            ],
-            tune={"optimizer.lr": [1e-3]}, tune_seeds=[100],
-        )  # fmt: skip
+        record = make_sweep(name, results, tune={"optimizer.lr": [1e-3]}, tune_seeds=[100])
         with edited(record) as values:
             values["runs"] += [asdict(planned(config_at(v, 100), v, "tune")) for v in variants]
-        return findings(read_study([name]))
+        return findings_of(name)
 
-    both = study(tmp_path / "both", ())
+    both = study(tmp_path / "both")
     assert (both.rules.to_come, both.compared_together, len(both.comparisons)) == (0, 4, 4)
-    for waits in ([("pre", 20)], [("post", 20), ("peri", 20)], [("pre", 20), ("post", 20)]):
-        early = study(tmp_path / "-".join(name for name, _ in waits), waits)
+    for waits in (["pre"], ["post", "peri"], ["pre", "post"]):
+        early = study(tmp_path / "-".join(waits), *waits)
         assert (early.rules.to_come, early.compared_together) == (2, 4)
         assert len(early.comparisons) == 2
-        for name, c in early.comparisons.items():
-            assert c.p >= both.comparisons[name].p
+        assert all(c.p >= both.comparisons[name].p for name, c in early.comparisons.items())
         for variant in early.study.variants:
             if variant.results and early.study.awaits(early.study.baseline_of(variant).name):
-                assert sentence(early, variant).endswith(
-                    "has no value: warmup=20 pre without results"
-                )
+                assert sentence(early, variant).endswith("no value: warmup=20 pre without results")
 
 
-def test_without_a_test_part_the_report_says_that_the_rates_were_chosen_on_the_results_data():
+def test_rates_that_were_chosen_on_the_data_of_the_results_are_told_without_a_test_part():
     tuning_study()
     said = "The tuned values (optimizer.lr) were chosen on the data of the results"
-    assert said in text()
-    assert any(note.startswith(said) for note in answer(findings(read_study(STUDY))).notes)
-    for run in Path("study").glob("*-s?-*"):
-        edit(run, test_loss=json.loads((run / "summary.json").read_text())["val_loss"])
-    assert said not in text()
-    assert not any(said in note for note in answer(findings(read_study(STUDY))).notes)
-
-
-def verdict_on(variant, table):
-    return next(line for line in table.splitlines() if line.startswith(f"- {variant} "))
+    for told in (True, False):
+        assert (said in text()) is told
+        assert any(note.startswith(said) for note in answer(findings_of("study")).notes) is told
+        edit_each(Path("study").glob("*-s?-*"), lambda s: {"test_loss": s["val_loss"]})
 
 
 def test_the_verdict_itself_says_what_was_unfair_in_the_tuning():
     path = tuning_study()
-    said = verdict_on("post", text())
-    assert said == (
+    assert (
         "- post is not compared with pre: the best value that post (optimizer.lr=0.001) tried is "
         "the first or the last; more values are needed beyond it; post was tuned at 3 points and "
-        "pre at 4"
-    )
+        "pre at 4\n"
+    ) in text()
     assert by_name(text(), "post")["verdict"] == "best rate not found"
     with edited(path) as record:
         record["tuned"][0]["edge"] = ["optimizer.lr"]
         record["runs"] = [run for run in record["runs"] if run["tuned"] != {"optimizer.lr": 0.1}]
         for run in record["runs"]:
             run["seed"] = 2 if run["stage"] == "tune" else run["seed"]
-    said = verdict_on("post", text())
+    said = next(line for line in text().splitlines() if line.startswith("- post "))
     assert "that post (optimizer.lr=0.001) and pre (optimizer.lr=0.01) tried is" in said
     assert said.endswith("; tuning had seeds of the results: 2")
     assert "points" not in said

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from new_process import run_python
 from own_folder import own_folder  # noqa: F401
 from run_folders import config_of, edit, make_run
 
@@ -52,9 +51,8 @@ def test_conditions_say_which_runs_are_listed_and_a_key_in_which_order(study, ca
     dates = listed(capsys, "main", "--sort", "when")
     assert dates == names("pre", "post", "sandwich", "second")
     assert listed(capsys, "main", "--sort", "when", "--reverse") == dates[::-1]
-    assert listed(capsys, "main", "seed=0", "--sort", "placement") == names(
-        "post", "pre", "sandwich"
-    )
+    sorted_ = listed(capsys, "main", "seed=0", "--sort", "placement")
+    assert sorted_ == names("post", "pre", "sandwich")
 
 
 @pytest.mark.parametrize(
@@ -103,10 +101,9 @@ def test_the_table_fits_a_terminal_and_json_holds_what_it_cuts(study, capsys):
 
 
 def test_the_column_of_a_class_is_headed_by_what_it_is(capsys, tmp_path):
-    for seed, average in enumerate(
-        ("{type: ema, decay: 0.9}", "{type: window, count: 2, every: 5}")
-    ):
-        make_run(tmp_path / "runs", config_of([f"trainer.average={average}"], seed), 2.0)
+    for seed, average in enumerate(("ema, decay: 0.9", "window, count: 2, every: 5")):
+        config = config_of([f"trainer.average={{type: {average}}}"], seed)
+        make_run(tmp_path / "runs", config, 2.0)
     assert main([str(tmp_path / "runs")]) == 0
     assert " average " in capsys.readouterr().out.splitlines()[0]
 
@@ -146,13 +143,8 @@ def test_runs_that_must_not_be_compared_say_why_not(study, capsys):
 
 @pytest.mark.nightly
 def test_a_list_of_runs_imports_no_torch(study):
-    code = (
+    said = run_python(
         "import sys; from transformer_norms.commands.runs import main; main(['main']); "
         "from transformer_norms import runs; runs('main'); print('torch' in sys.modules)"
     )
-    package = Path(__file__).parents[2]
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(package)}, check=True,
-    )  # fmt: skip
-    assert said.stdout.splitlines()[-1] == "False"
+    assert said.splitlines()[-1] == "False"

@@ -13,18 +13,8 @@ from no_files import (
     bounded,  # noqa: F401  what hangs ends its test
 )
 from own_folder import no_pictures, own_folder  # noqa: F401
-from run_folders import (
-    PRE,
-    config_of,
-    edit,
-    folder,
-    make_record,
-    make_run,
-    make_study,
-    planned,
-    rows,
-    text,
-)
+from reports import rows, text
+from run_folders import PRE, config_of, edit, folder, make_record, make_run, make_study, planned
 
 from transformer_norms import ConfigError, compose, load, runs
 from transformer_norms.commands.runs import main as list_runs
@@ -59,6 +49,8 @@ READS = {
     "metrics.jsonl": ["runs", "metrics"],
     "tokenizer.json": ["tokenizer"],
 }
+ATTACKS = [*CONTENTS, *(what for what in NO_FILES if what != "nothing")]
+EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
 
 
 @pytest.fixture
@@ -76,9 +68,6 @@ def attack(file, what):
         file.write_bytes(CONTENTS.get(what, what))
     else:
         NO_FILES[what][0](file)
-
-
-ATTACKS = [*CONTENTS, *(what for what in NO_FILES if what != "nothing")]
 
 
 @pytest.mark.goal("X1", "X7")
@@ -110,10 +99,14 @@ def test_a_sweep_record_of_more_runs_than_sweeps_plan_is_answered(count, bounded
 
 
 def test_a_link_to_a_run_is_named_and_no_link_is_followed(run):
+    """Pipes and sockets are passed over."""
+    os.mkfifo("study/pipe")
+    NO_FILES["a socket"][0](Path("study/socket"))
     Path("outside").mkdir()
     make_run("outside", config_of(seed=7), 2.0)
     (Path("study") / "away").symlink_to(Path("outside").absolute())
     assert len(run_folders(Path("study"))) == 2  # what lies behind it is not even listed
+    assert report(["study"]) == 0
     inside = next(Path("outside").iterdir())
     (Path("study") / inside.name).symlink_to(inside.absolute())
     with pytest.raises(ConfigError, match=f"{inside.name}: is a link"):
@@ -126,16 +119,6 @@ def test_rows_are_appended_to_a_plain_file_alone(bounded, what):  # noqa: F811
     NO_FILES[what][0](Path("metrics.jsonl"))
     with pytest.raises(ConfigError, match="metrics.jsonl: is "):
         MetricsFile(Path("metrics.jsonl"))
-
-
-def test_pipes_and_sockets_among_runs_are_passed_over(run):
-    os.mkfifo("study/pipe")
-    NO_FILES["a socket"][0](Path("study/socket"))
-    assert len(runs("study")) == 2
-    assert report(["study"]) == 0
-
-
-EVIL = '=cmd|"/C calc"!A1\x1b[31m\n<script>x</script> \\input{/etc/passwd} $x$ & # _ ^ ~ % |\u202e'
 
 
 @pytest.mark.goal("X6")
@@ -166,7 +149,7 @@ def test_specials_of_markdown_are_escaped():
     assert escape_markdown("a|b<c>[d](e)`f`*g*") == r"a\|b\<c\>\[d\](e)\`f\`\*g\*"
 
 
-def break_folder(run):
+def link_folder(run):
     shutil.move(run, "elsewhere")
     run.symlink_to(Path("elsewhere").absolute())
 
@@ -175,14 +158,12 @@ def put(name, what):
     return lambda run: attack(run / name, what)
 
 
+TAG = b"a: !!python/object/apply:os.system [touch canary]\n"
 HOSTILE = {
-    "a linked folder": (break_folder, "is a link"),
+    "a linked folder": (link_folder, "is a link"),
     "infinity": (lambda run: edit(run, val_loss=float("inf")), "should be a finite number"),
     "no loss": (lambda run: edit(run, val_loss=None), "val_loss: a finished run has one"),
-    "a tag": (
-        put("config.yaml", b"a: !!python/object/apply:os.system [touch canary]\n"),
-        "holds no tags, and there is",
-    ),
+    "a tag": (put("config.yaml", TAG), "holds no tags, and there is"),
     "no config": (lambda run: (run / "config.yaml").unlink(), "No such file"),
     "no record": (put("../sweep-quick.json", b'{"name": "../../x"}'), "sweep-quick.json: "),
 }

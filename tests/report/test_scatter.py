@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from own_folder import no_pictures, own_folder  # noqa: F401
-from run_folders import config_of, edit, folder_name, make_sweep, text
+from reports import text
+from run_folders import edit_each, make_sweep
 
 from transformer_norms.report.scatter import crossed_parts
 
@@ -32,20 +33,18 @@ def test_a_small_table_has_the_mean_squares_of_its_rows_columns_and_rest():
 
 def test_a_report_of_crossed_seeds_splits_the_scatter_and_gives_no_word():
     """Neither order alone has the scatter of the order in its interval."""
-    differences = {(seed, order): 0.1 + 0.02 * seed + (order - 10) * (0.01 + 0.003 * seed)
-                   for seed in range(3) for order in ORDERS}  # fmt: skip
-    results = []
-    for (seed, order), difference in differences.items():
-        base = {"data.seed": order}
-        results.append(({"placement": "pre"} | base, seed, 2.3))
-        results.append(({"placement": "sandwich"} | base, seed, 2.3 + difference))
-    make_sweep("study", results)
+    x = np.array([[0.1 + 0.02 * seed + n * (0.01 + 0.003 * seed) for n in range(2)]
+                  for seed in range(3)])  # fmt: skip
+    make_sweep("study", [
+        ({"placement": placement, "data.seed": order}, seed, 2.3 + factor * x[seed, n])
+        for placement, factor in (("pre", 0), ("sandwich", 1))
+        for seed in range(3) for n, order in enumerate(ORDERS)
+    ])  # fmt: skip
     blocks = np.array([0.2, 0.05, 0.11])  # less the baseline's
     for placement, more in (("pre", 0 * blocks), ("sandwich", blocks)):
-        for seed, order in differences:
-            config = config_of([f"placement={placement}"], seed, data__seed=order)
-            edit(Path("study", folder_name(config)), val_blocks=[*(2.3 + more)])
-    x = np.array([[differences[seed, order] for order in ORDERS] for seed in range(3)])
+        edit_each(
+            Path("study").glob(f"{placement}-*"), lambda _, b=more: {"val_blocks": [*(2.3 + b)]}
+        )
     parts = crossed_parts(x)
     table = text()
     assert (
@@ -59,11 +58,10 @@ def test_a_report_of_crossed_seeds_splits_the_scatter_and_gives_no_word():
 
 def test_a_pair_with_a_failed_run_has_no_parts():
     """The seeds that are left would be a choice."""
-    results = []
-    for order in ORDERS:
-        for seed in range(3):
-            results.append(({"placement": "pre", "data.seed": order}, seed, 2.3 + 0.01 * seed))
-            loss = None if (seed, order) == (2, 11) else 2.4
-            results.append(({"placement": "sandwich", "data.seed": order}, seed, loss))
-    make_sweep("study", results)
+    make_sweep("study", [
+        ({"placement": placement, "data.seed": order}, seed,
+         None if (placement, seed, order) == ("sandwich", 2, 11) else loss + 0.01 * seed)
+        for order in ORDERS for seed in range(3)
+        for placement, loss in (("pre", 2.3), ("sandwich", 2.4))
+    ])  # fmt: skip
     assert "seeds: weights" not in text()

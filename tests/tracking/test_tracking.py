@@ -28,6 +28,13 @@ from transformer_norms.tracking.wishes import resolve_mode, wishes
 
 SECRET = "5ec2e7" * 7
 CEILING = 120.0  # seconds in which even a busy machine does what is waited for
+NETRC = "machine api.wandb.ai login user password secret\n"
+NO_LOGIN = "there is no login to W&B; type wandb login first"
+NO_PROJECT = (
+    r"a W&B project has up to 128 characters, none of /\#?%:; its owner is tracking.entity=NAME"
+)
+NO_MODE = "W&B takes online, offline, disabled"
+TROUBLE = "run: CommError: no network"
 
 
 def wait_for(event):
@@ -47,8 +54,8 @@ def row(step):
     return values
 
 
-def begin(study, steps):
-    folder = make_run(study, config_of(), status="running", rows=0)
+def begin(study, steps, seed=0):
+    folder = make_run(study, config_of(seed=seed), status="running", rows=0)
     metrics = MetricsFile(folder / "metrics.jsonl")
     for step in steps:
         metrics.append(row(step))
@@ -77,8 +84,7 @@ def history(records):
     """Returns the rows of metrics; pictures have rows of their own."""
     items = [record["history"] for record in records if record["type"] == "history"]
     return [
-        {"step": item["step"]["num"]}
-        | {key: value for key, value in item["item"].items() if not key.startswith("_")}
+        {"step": item["step"]["num"]} | {k: v for k, v in item["item"].items() if k[0] != "_"}
         for item in items
         if not any(key.startswith("view/") for key in item["item"])
     ]
@@ -111,35 +117,28 @@ def test_a_live_mirror_holds_what_metrics_jsonl_holds_and_no_secret(tmp_path, mo
 
     records = offline_records(study)
     assert history(records) == rows_of(folder)
-    hidden = {
-        record["metric"]["name"]
-        for record in records
-        if record["type"] == "metric" and record["metric"]["options"].get("hidden")
-    }
+    metric = [record["metric"] for record in records if record["type"] == "metric"]
+    hidden = {one["name"] for one in metric if one["options"].get("hidden")}
     blocks = [f"probe/gradient_norm/mlp.up/{block}" for block in range(3)]
     assert hidden == {*blocks, "probe/stream_rms/embedding"}
     run = next(record["run"] for record in records if record["type"] == "run")
-    assert run["display_name"] == folder.name
-    assert run["run_group"] == "study"
-    assert run["config"]["update"]["optimizer"]["lr"] == config_of()["optimizer"]["lr"]
-    assert run["config"]["update"]["choices"]["norm"] == "rmsnorm"
+    assert (run["display_name"], run["run_group"]) == (folder.name, "study")
+    config = run["config"]["update"]
+    assert config["optimizer"]["lr"] == config_of()["optimizer"]["lr"]
+    assert config["choices"]["norm"] == "rmsnorm"
     assert "norm=rmsnorm" in run["tags"]
-    check_machine(records, command)
+    # W&B shows the process that trains, its command and its code; not those of the mirror.
+    assert run["git"]["commit"] == "c" * 40
+    shown = next(r["environment"] for r in records if r["type"] == "environment")
+    assert [shown["program"], *shown["args"]] == shlex.split(command)
+    assert shown["host"] == socket.gethostname()
+    used = [r["stats"]["item"]["proc.memory.rssMB"] for r in records if r["type"] == "stats"]
+    assert 0 < min(used) <= max(used) < 10
     lines = "".join(r["output_logger"]["line"] for r in records if r["type"] == "output_logger")
     assert "step 9  loss 2.9100\nstep 10  loss 2.9000  val 3.4000\nstep 11  loss 2.8900\n" in lines
     assert "step 40  loss 2.6000  val 3.1000\nwarning: the rate never peaks\nfinished" in lines
     for path in study.rglob("*"):
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
-
-
-def check_machine(records, command):
-    """W&B shows the process that trains, its command and its code; not those of the mirror."""
-    assert next(r["run"] for r in records if r["type"] == "run")["git"]["commit"] == "c" * 40
-    shown = next(r["environment"] for r in records if r["type"] == "environment")
-    assert [shown["program"], *shown["args"]] == shlex.split(command)
-    assert shown["host"] == socket.gethostname()
-    measured = [r["stats"]["item"] for r in records if r["type"] == "stats"]
-    assert {0 < item["proc.memory.rssMB"] < 10 for item in measured} == {True}
 
 
 AGENT = """
@@ -196,19 +195,16 @@ time.sleep(60)
 
 @pytest.mark.goal("S6")
 def test_when_the_trainer_is_killed_the_mirror_finishes_and_leaves(tmp_path):
-    folder, _ = begin(tmp_path / "study", range(1, 6))
+    folders = [begin(tmp_path / "study", range(1, 6), seed)[0] for seed in (0, 1)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # What W&B leaves where the trainer's process has used it; the mirror has its own service.
     environment["WANDB_SERVICE"] = "3-1-unix-/no/such/service"
-    command = [sys.executable, "-c", PARENT, str(folder)]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    command = [sys.executable, "-c", PARENT, *map(str, folders)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
+        child = int(parent.stdout.readline())
+        parent.kill()
     wait_for(lambda: is_gone(child))
-    assert history(offline_records(tmp_path / "study")) == rows_of(folder)
+    assert history(offline_records(tmp_path / "study")) == 2 * rows_of(folders[0])
 
 
 def is_gone(process):
@@ -226,12 +222,16 @@ def test_a_process_that_cannot_start_or_read_stops_nobody(monkeypatch):
     mirror.close()
 
 
+def test_disabled_starts_nothing(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    mirror = Mirror({"mode": "auto"})
+    mirror.follow(Path("run"))
+    assert mirror._process is None
+
+
 def test_the_trainer_imports_no_wandb():
     code = "import sys, transformer_norms.tracking.mirror; sys.exit('wandb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-NETRC = "machine api.wandb.ai login user password secret\n"
 
 
 @pytest.mark.parametrize(
@@ -260,18 +260,11 @@ NETRC = "machine api.wandb.ai login user password secret\n"
         ("offline", {"WANDB_MODE": "online", "WANDB_API_KEY": SECRET}, NETRC, "offline"),
     ],
 )
-def test_the_mode_is_what_was_typed_then_the_environment_then_the_credentials(
+def test_the_mode_is_typed_or_of_the_environment_or_credentials(
     tmp_path, mode, environment, netrc, resolved
 ):
     (tmp_path / ".netrc").write_text(netrc)
     assert resolve_mode(mode, {"HOME": str(tmp_path), **environment}) == resolved
-
-
-NO_LOGIN = "there is no login to W&B; type wandb login first"
-NO_PROJECT = (
-    r"a W&B project has up to 128 characters, none of /\#?%:; its owner is tracking.entity=NAME"
-)
-NO_MODE = "W&B takes online, offline, disabled"
 
 
 @pytest.mark.parametrize(
@@ -301,9 +294,7 @@ def test_what_wandb_would_not_take_is_refused_before_a_run_begins(
     Mirror({"type": "none"})  # asks W&B for nothing
 
 
-def test_a_refusal_of_wandbs_variables_is_one_line_and_2_and_nothing_is_written(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_refusal_of_wandbs_variables_is_one_line_and_2(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "bogus")
     monkeypatch.setattr("transformer_norms.sweep.drive.Sweep", None)  # which would be called first
@@ -320,9 +311,6 @@ def fake_mirror(script):
     command = ["sh", "-c", f"cat > /dev/null; {script}"]
     pipe = subprocess.PIPE
     return lambda *_: subprocess.Popen(command, stdin=pipe, stdout=pipe)
-
-
-TROUBLE = "run: CommError: no network"
 
 
 @pytest.mark.parametrize(
@@ -370,13 +358,6 @@ def test_the_keys_of_tracking_come_before_wandbs_variables_and_make_no_other_run
     assert shown == of_tracking | {"tags": "a,b", "notes": "variable"}
     with pytest.raises(ConfigError, match="one value for all runs of a sweep"):
         plan_sweep(("tracking.tags=a,b", "model=nano"))
-
-
-def test_disabled_starts_nothing(monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    mirror = Mirror({"mode": "auto"})
-    mirror.follow(Path("run"))
-    assert mirror._process is None
 
 
 def test_a_folder_that_is_no_run_is_one_line_and_2(tmp_path, capsys):

@@ -43,17 +43,14 @@ def test_the_seeds_of_a_variant_share_its_name_and_no_other_run_does(tmp_path):
 
 
 def test_what_a_sweep_planned_has_its_label_its_stage_and_its_question(tmp_path):
-    pre = [config_of(["placement=pre"], seed) for seed in (0, 1, 100)]
-    stages = ("result", "result", "tune")
-    runs = [
-        planned(config, PRE | {"model.depth": 2}, stage)
-        for config, stage in zip(pre, stages, strict=True)
-    ]
-    make_record(tmp_path, runs)
-    shown = [fields(make_run(tmp_path, config, 2.0)) for config in pre]
+    stages = {0: "result", 1: "result", 100: "tune"}
+    pre = {seed: config_of(["placement=pre"], seed) for seed in stages}
+    variant = PRE | {"model.depth": 2}
+    make_record(tmp_path, [planned(pre[seed], variant, stages[seed]) for seed in stages])
+    shown = [fields(make_run(tmp_path, config, 2.0)) for config in pre.values()]
     assert {one["config"]["variant"] for one in shown} == {"pre depth=2"}
-    assert [one["job_type"] for one in shown] == list(stages)
-    assert [one["config"]["stage"] for one in shown] == list(stages)
+    for found in ([one["job_type"] for one in shown], [one["config"]["stage"] for one in shown]):
+        assert found == [*stages.values()]
     assert {one["notes"] for one in shown} == {"Which placement?"}
     beside = fields(typed(tmp_path, ["placement=post"]))
     assert (beside["job_type"], beside["notes"]) == ("train", None)
@@ -98,9 +95,8 @@ def test_a_typed_equation_is_whole_in_the_config_and_a_tag_of_its_own(tmp_path):
 
 
 def test_a_diverged_run_counts_as_a_share_of_its_group(tmp_path):
-    values = [
-        totals(make_run(tmp_path, config_of(seed=seed), loss, status=status))
-        for seed, loss, status in ((0, 2.0, "finished"), (1, None, "diverged"), (2, None, "failed"))
-    ]
+    ended = {"finished": 2.0, "diverged": None, "failed": None}
+    values = [totals(make_run(tmp_path, config_of(seed=seed), loss, status=status))
+              for seed, (status, loss) in enumerate(ended.items())]  # fmt: skip
     assert [value.get("final/diverged") for value in values] == [0, 1, None]
     assert [value.get("val_loss") for value in values] == [2.0, None, None]

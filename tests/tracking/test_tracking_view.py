@@ -84,7 +84,7 @@ def test_without_a_network_one_line_that_tells_no_secret_says_so_and_a_later_syn
     write(metrics, range(1, 11))
     make_run(run.parent, config_of(seed=1), 2.0)
     assert sync([run.parent], "online") == 1
-    assert stand_in.modes == ["online"]  # the second does not wait again
+    assert len(stand_in.started) == 1  # the second does not wait again
     assert stand_in.started[0]["settings"].init_timeout == 20
     first, second = capsys.readouterr().err.splitlines()
     assert "no W&B" in first
@@ -92,7 +92,7 @@ def test_without_a_network_one_line_that_tells_no_secret_says_so_and_a_later_syn
     monkeypatch.setattr(view, "_failures", [])  # another process
     stand_in.reachable = True
     assert sync([run.parent], "online") == 0
-    assert stand_in.modes == ["online"] * 3
+    assert [options["mode"] for options in stand_in.started] == ["online"] * 3
 
 
 def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(run, stand_in, metrics):
@@ -107,9 +107,7 @@ def test_a_run_that_cannot_start_does_not_end_the_runs_that_are_open(run, stand_
     assert [*stand_in.rows()] == [1, 2]
 
 
-def test_what_was_mirrored_offline_is_replaced_by_what_is_written_online(
-    run, stand_in, metrics, capsys
-):
+def test_what_was_mirrored_offline_is_replaced_online(run, stand_in, metrics, capsys):
     write(metrics, range(1, 11))
     assert sync([run], "offline") == 0
     assert capsys.readouterr().err.endswith(
@@ -146,14 +144,6 @@ def test_how_a_run_ended_is_how_it_ends_in_wandb(run, stand_in, metrics, status,
     assert stand_in.exit_codes == [code]
 
 
-def test_an_agent_of_a_sweep_gets_the_run_that_it_asked_for(run, stand_in, metrics, monkeypatch):
-    monkeypatch.setenv("WANDB_RUN_ID", "a1")  # alone it decides nothing
-    sync([run], "offline")
-    monkeypatch.setenv("WANDB_SWEEP_ID", "s7")
-    sync([run], "offline")
-    assert [fields["id"] == "a1" for fields in stand_in.started] == [False, True]
-
-
 def test_what_is_asked_of_wandb_is_shown_for_runs_and_report(study, stand_in, monkeypatch):
     config = config_of()
     config["tracking"] = {"type": "wandb", "project": "norms", "tags": ["x", "y"]}
@@ -173,8 +163,13 @@ def test_what_is_asked_of_wandb_is_shown_for_runs_and_report(study, stand_in, mo
     assert "WANDB_RESUME" not in os.environ
 
 
-def test_an_agent_starts_no_sweep_of_ours(monkeypatch, capsys):
+def test_an_agent_gets_the_run_that_it_asked_for_and_starts_no_sweep(
+    run, stand_in, metrics, monkeypatch, capsys
+):
+    monkeypatch.setenv("WANDB_RUN_ID", "a1")  # alone it decides nothing
+    sync([run], "offline")
     monkeypatch.setenv("WANDB_SWEEP_ID", "s7")
-    monkeypatch.setenv("WANDB_RUN_ID", "a1")
+    sync([run], "offline")
+    assert [fields["id"] == "a1" for fields in stand_in.started] == [False, True]
     assert cli.main(["-m", "seed=0,1"]) == 2
     assert "agent" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from run_folders import config_of, edit, make_run
@@ -19,13 +18,7 @@ class StandIn:
     def __init__(self, study):
         self.study = study
         self.reachable = False
-        self.started: list[dict[str, Any]] = []
-        self.in_use: set[str] = set()
-        self.exit_codes: list[int] = []
-
-    @property
-    def modes(self):
-        return [options["mode"] for options in self.started]
+        self.started, self.in_use, self.exit_codes = [], set(), []
 
     def init(self, **options):
         self.started.append(options)
@@ -38,7 +31,7 @@ class StandIn:
         prefix = "run" if online else "offline-run"
         part = self.study / "wandb" / f"{prefix}-{len(self.started):03d}-{name}"
         part.mkdir(parents=True)
-        rows: dict[int, dict[str, Any]] = {}
+        rows = {}
 
         def log(row, step):
             assert step >= max(rows, default=0), "W&B drops a step that goes back"
