@@ -147,7 +147,7 @@ def of_matrices(before, after, batch):
     for name, weight in before.named_parameters():
         if weight.ndim == 2 and name.endswith("weight"):
             block, _, inside = name.removeprefix("blocks.").removesuffix(".weight").partition(".")
-            end = f"{inside.replace('.f.', '.')}/{block}" if inside else block
+            end = f"{inside.replace('.f.', '.')}/{block}" if block.isdigit() else block
             change = (changed[name] - weight).square().sum().sqrt() / weight.square().sum().sqrt()
             found[f"probe/gradient_norm/{end}"] = weight.grad.square().sum().sqrt().item()
             found[f"probe/update_over_weight/{end}"] = change.item()
