@@ -126,8 +126,8 @@ text that this process or its child has made: hf/tokenizer_json judge/pairs judg
     model/placement norms/stated comparison/sweep_record
 a file to write, or a report to be compared with: storage/files storage/locks run/metrics
     tracking/mirror report/writing
-bytes that a manifest has verified: data/encoding data/token_cache run/checkpoint run/run
-    run/loading storage/manifest
+bytes that a manifest has verified: data/encoding data/token_cache run/beginning run/checkpoint
+    run/run run/loading storage/manifest
 a run, or a module, through load(): analysis/trained/subjects analysis/trained/measuring
     commands/sampling hf/__main__ commands/completion commands/dispatch
 any file: storage/reading
