@@ -106,7 +106,7 @@ def arrays(place):
 def results(place):
     """Each run's losses of every step, the table, and the rows of results.csv less their times."""
     losses = {
-        file.parent.name: re.findall(r'"train/loss": ([^,]+)', file.read_text())
+        file.parent.name: re.findall(r'"train/loss": ([^,}]+)', file.read_text())
         for file in place.glob("runs/main/*-s*/metrics.jsonl")
     }
     with open(place / "runs/main/results.csv") as file:

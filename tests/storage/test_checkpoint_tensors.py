@@ -65,11 +65,12 @@ def test_a_number_that_is_not_finite_in_the_last_tensor_leaves_no_trace(tmp_path
 
 def test_a_bit_that_flips_between_the_write_and_the_seal_is_seen(tmp_path, monkeypatch):
     def flip(descriptor):
-        monkeypatch.undo()
+        once.undo()
         os.pwrite(descriptor, b"\x40", os.fstat(descriptor).st_size - 1)
 
-    monkeypatch.setattr(os, "fsync", flip)
-    saved = save(tmp_path, 1, content={"model": {"weight": torch.zeros(9)}})
+    with monkeypatch.context() as once:
+        once.setattr(os, "fsync", flip)
+        saved = save(tmp_path, 1, content={"model": {"weight": torch.zeros(9)}})
     with pytest.raises(DamagedError, match="model.safetensors: its bytes are not those that were"):
         checkpoint.verify(saved)
 

@@ -122,31 +122,23 @@ def test_a_running_average_that_a_module_replaces_goes_back_as_well():
     assert final.seen == 1
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ["trainer.qk_clip=0.05", "trainer.average={type: window, count: 3, every: 2}"],
-        ["trainer.clip=0.1", "optimizer=muon", EMA],
-    ],
-    ids=str,
-)
-def test_steps_that_overlap_give_the_digits_of_steps_that_wait(typed, monkeypatch):
+HIGH = ["optimizer.lr=0.5", "trainer.steps=60", *SELDOM]  # the loss stays high
+USUAL = [
+    ["trainer.qk_clip=0.05", "trainer.average={type: window, count: 3, every: 2}"],
+    ["trainer.clip=0.1", "optimizer=muon", EMA],
+]
+
+
+@pytest.mark.parametrize("typed", [*USUAL, HIGH], ids=str)
+def test_steps_that_overlap_give_the_digits_of_steps_that_wait_and_stop_as_they(typed, monkeypatch):
+    monkeypatch.setattr(divergence, "PATIENCE", 5)
     waited = go("study=waited", *typed)
     begun = overlap(monkeypatch)
     overlapped = go("study=overlapped", *typed)
     assert same(waited["folder"], overlapped["folder"])
-    assert begun == [*range(1, 25)]
-
-
-def test_steps_that_overlap_stop_as_those_that_wait_where_the_loss_stays_high(monkeypatch):
-    monkeypatch.setattr(divergence, "PATIENCE", 5)
-    typed = ["optimizer.lr=0.5", "trainer.steps=60", *SELDOM]
-    waited = go("study=waited", *typed)
-    overlap(monkeypatch)
-    overlapped = go("study=overlapped", *typed)
     assert waited["diverged"] == overlapped["diverged"]
-    assert "stood above its initial" in waited["diverged"]
-    assert same(waited["folder"], overlapped["folder"])
+    high = "stood above its initial" in str(waited["diverged"])
+    assert high if typed is HIGH else begun == [*range(1, 25)]
 
 
 @pytest.mark.parametrize("above", [0, 99])
@@ -255,21 +247,19 @@ def test_an_infinite_validation_loss_is_null_and_stops_nothing(stop_at, monkeypa
     assert (whole["val_loss"], whole["best_val_loss"]) == (losses[-1], min(losses))
     assert parts[0]["best_val_loss"] is None
     run = SavedRun(Path(whole["folder"]))
-    assert len(run.metrics()) == len(rows(whole["folder"]))
     assert draw_curve(run.folder, run.summary).is_file()
+    (listed,) = runs("runs/whole")
+    assert [row["val/loss"] for row in listed["metrics"] if row["step"] in BAD] == [None] * 3
     assert LOSS_KEYS.keys() <= last_loss(run.folder / "metrics.jsonl").keys()
 
 
 @NIGHTLY
-def test_a_report_and_a_table_are_made_of_a_run_with_infinite_validation_losses(monkeypatch):
-    with monkeypatch.context() as planted:
-        infinite_validations(planted, BAD)
-        run = go("study=whole", *OFTEN)
-    page = write_report([Path("runs/whole")])[0].read_text()
+def test_a_report_is_made_of_a_run_with_infinite_validation_losses(monkeypatch):
+    infinite_validations(monkeypatch, BAD)
+    run = go(*OFTEN)
+    page = write_report([Path("runs/main")])[0].read_text()
     assert Path(run["folder"]).name in page
     assert "NaN" not in page.partition("<main")[2].partition("<script")[0]
-    (listed,) = runs("runs")
-    assert [row["val/loss"] for row in listed["metrics"] if row["step"] in BAD] == [None] * 3
 
 
 def test_an_infinite_validation_loss_at_the_end_is_a_divergence(monkeypatch):
