@@ -1,6 +1,7 @@
 """Disks that are full, or fill while a command writes: nothing is lost, and one line says so."""
 
 import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,7 @@ def test_a_run_on_a_disk_that_fills_keeps_its_checkpoint_and_goes_on_bitwise(
     """The disk has room for one checkpoint and a part, since something else has filled it."""
     _, calm, _ = command("train", *TINY, "study=calm")
     save, ballast = Record.checkpoint, []
-    with small_disk(tmp_path / "disk", 8 << 20) as disk:
-        monkeypatch.chdir(disk)
+    with small_disk(tmp_path / "disk", 8 << 20) as disk, chdir(disk):
 
         def save_and_fill(record, trainer):
             save(record, trainer)
@@ -113,10 +113,10 @@ def test_a_disk_with_what_was_asked_for_is_enough_and_with_less_is_refused_at_on
         assert command("data", *typed)[0] == 0
 
     def attempt(size):
-        with small_disk(tmp_path / "disk", size) as disk, monkeypatch.context() as patch:
+        disk = tmp_path / "disk"
+        with small_disk(disk, size), chdir(disk), monkeypatch.context() as patch:
             if together:
                 patch.setenv("TRANSFORMER_NORMS_CACHE", str(disk / "cache"))
-            patch.chdir(disk)
             ended = command("train", *typed)
             if ended[0]:
                 left = [path for path in disk.rglob("*") if path.suffix != ".lock"]
@@ -136,10 +136,8 @@ def test_a_disk_with_what_was_asked_for_is_enough_and_with_less_is_refused_at_on
 @pytest.mark.goal("D3")
 @NIGHTLY
 def test_a_run_that_goes_on_asks_for_what_it_has_not_written_yet(command, tmp_path, monkeypatch):
-    with small_disk(tmp_path / "disk", 64 << 10) as disk:
-        monkeypatch.chdir(disk)
+    with small_disk(tmp_path / "disk", 64 << 10) as disk, chdir(disk):
         needed = asked(the_line(command("train", *TINY)[2]))
-        monkeypatch.chdir(tmp_path)
     save = Record.checkpoint
 
     def save_and_stop(record, trainer):
@@ -147,8 +145,7 @@ def test_a_run_that_goes_on_asks_for_what_it_has_not_written_yet(command, tmp_pa
         if trainer.step == 10:
             raise KeyboardInterrupt
 
-    with small_disk(tmp_path / "disk", needed) as disk:
-        monkeypatch.chdir(disk)
+    with small_disk(tmp_path / "disk", needed) as disk, chdir(disk):
         with monkeypatch.context() as patch:
             patch.setattr(Record, "checkpoint", save_and_stop)
             assert command("train", *TINY)[0] == 75
@@ -156,16 +153,13 @@ def test_a_run_that_goes_on_asks_for_what_it_has_not_written_yet(command, tmp_pa
         code, answer, err = command("train", *TINY)
         assert (code, answer["steps"]) == (0, 12), err
         assert "goes on from step 10" in err
-        monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.goal("D3")
-def test_a_disk_without_inodes_is_said_to_have_none(command, tmp_path, monkeypatch):
-    with small_disk(tmp_path / "disk", 64 << 20, nr_inodes=2) as disk:
-        (disk / "file").touch()
-        monkeypatch.chdir(disk)
+def test_a_disk_without_inodes_is_said_to_have_none(command, tmp_path):
+    with small_disk(tmp_path / "disk", 64 << 20, nr_inodes=2) as disk, chdir(disk):
+        Path("file").touch()
         full(command("train", *TINY), "no inodes left")
-        monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.goal("D4")

@@ -60,9 +60,7 @@ UNTIED = "preset=gpt2", "architecture.tied=false"
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("norms", [True, False])
 @pytest.mark.parametrize("embeddings", [True, False])
-def test_decay_acts_on_weights_and_on_norms_and_embeddings_only_where_asked(
-    optimizer, norms, embeddings
-):
+def test_decay_acts_on_matrices_and_on_others_where_asked(optimizer, norms, embeddings):
     typed = [f"optimizer.decay_norms={norms}", f"optimizer.decay_embeddings={embeddings}"]
     model, optimizers = built(f"optimizer={optimizer}", *UNTIED, *map(str.lower, typed))
     decayed = {"matrices": True, "head": True, "norms": norms, "embeddings": embeddings}

@@ -216,9 +216,7 @@ SPREADS = [  # the parts that have a spread
 
 
 @pytest.mark.parametrize(("words", "paths", "part"), GAINS, ids=str)
-def test_the_spread_of_gains_is_their_standard_deviation_wherever_the_norm_is_wrapped(
-    words, paths, part
-):
+def test_the_spread_of_gains_is_their_standard_deviation_in_any_wrapping(words, paths, part):
     trainer = trainer_of(**words)
     block = trainer.model.blocks[1]
     gains = torch.cat([block.get_parameter(path).detach() for path in paths.split()])
@@ -262,9 +260,7 @@ def test_under_autocast_logits_are_those_of_the_rounded_queries_and_not_rounded_
 
 
 @pytest.mark.parametrize("typed", [[], ["architecture.attention_cap=2"]])
-def test_of_a_long_context_queries_at_even_distances_are_read_and_all_their_keys(
-    typed, monkeypatch
-):
+def test_of_a_long_context_queries_at_even_distances_are_read_with_all_keys(typed, monkeypatch):
     read, logits_of = {TIME: [], 3: []}, Softmax.logits
 
     def recorded(*given):

@@ -69,9 +69,7 @@ SEEN = {
 
 
 @pytest.mark.parametrize("case", SEEN)
-def test_what_a_query_sees_is_masked_softmax_in_training_in_probes_and_from_a_cache(
-    case, trainer_of
-):
+def test_what_a_query_sees_is_masked_softmax(case, trainer_of):
     """A query that sees no key has context zero in every kernel, and a finite gradient."""
     typed, how = SEEN[case]
     strict = "attention=strict" in typed
@@ -145,9 +143,7 @@ def test_a_probe_of_the_stream_is_one_function(trainer_of):
         (["trainer.precision=bf16"], 2, 0.03),
     ],
 )
-def test_a_z_loss_has_the_gradient_of_its_formula_in_pieces_parts_and_replicas(
-    typed, replicas, tolerance, trainer_of, monkeypatch
-):
+def test_a_z_loss_has_its_formulas_gradient(typed, replicas, tolerance, trainer_of, monkeypatch):
     loss = "loss=z_loss", "init=scaled"
     trainer, batch = trainer_of(*loss, *typed, replicas=replicas), tokens()
     whole = trainer_of(*loss, "trainer.precision=fp64", *typed[1:]).model
