@@ -1,18 +1,21 @@
-"""parallel=fsdp: ranks with a shard of each weight compute what one process computes. Nightly on 2
-and 4 ranks for every placement and every norm but batchnorm."""
+"""parallel=fsdp: ranks with a shard of each weight compute what one process computes."""
 
 import math
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import pytest
 from rank_workers import on_ranks
-from sharded import config_of, cut_short, distance, first_gradients, steps
+from sharded import batch_of, config_of, cut_short, distance, first_gradients, in_shards, steps
 from short_runs import here, rows  # noqa: F401
 from test_ranks_everything import folder_of, go_through, train_calm
+from torch import distributed
 
 from transformer_norms import load
 from transformer_norms.commands.sample import main as sample
 from transformer_norms.names import distinct_norms, options
+from transformer_norms.run import checkpoint
+from transformer_norms.training.parallel.ranks import ALONE
 
 # A difference may be so large, in units of the tensor's largest number (sharded.py has details).
 LIMITS = {"fp64": 1e-12, "fp32": 1e-6}
@@ -28,16 +31,11 @@ VARIANTS += [f"attention={name}" for name in options("attention")]
 VARIANTS += ["architecture.attention_gate=elementwise", "architecture.value_residual=0.5"]
 VARIANTS += ["architecture.value_embedding=3", "architecture.kv_rank=7"]
 VARIANTS += ["architecture.kv_from_block=0", "model.head_dim=2+2*i", "architecture.smear=4"]
-KINDS = [
-    ["architecture.tied=true", "trainer.activation_checkpointing=true"],
-    ["architecture.tied=false"],
-]
-FITTING = {
-    "norm=group_rmsnorm": ["norm.groups=2"],  # the width here is no multiple of 4
-    "architecture.kv_rank=7": [
-        "architecture.q_rank=9", "architecture.rope_dim=4", "architecture.value_dim=5"
-    ],
-}  # fmt: skip
+TIED = ["architecture.tied=true", "trainer.activation_checkpointing=true"]
+KINDS = [TIED, ["architecture.tied=false"]]
+LATENTS = ["architecture.q_rank=9", "architecture.rope_dim=4", "architecture.value_dim=5"]
+# The width here is not a multiple of 4.
+FITTING = {"norm=group_rmsnorm": ["norm.groups=2"], "architecture.kv_rank=7": LATENTS}
 EVERY = [[variant, *FITTING.get(variant, []), *kind] for variant in VARIANTS for kind in KINDS]
 COMPILED = """placement=pre
 placement=residual_dual trainer.activation_checkpointing=true
@@ -140,7 +138,8 @@ ONE, DDP, TWO, FOUR = ("none", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 4)
 @pytest.mark.parametrize("stages", [(TWO, ONE, FOUR), (ONE, TWO, DDP), (FOUR, TWO)], ids=str)
 def test_a_run_goes_on_with_shards_and_without(stages, here):  # noqa: F811
     precise = "trainer.precision=fp64", "optimizer=muon"
-    calm, _ = train_calm(*precise), go_through(stages, *precise)
+    calm = train_calm(*precise)
+    go_through(stages, *precise)
     rough = folder_of("rough")
     for one, other in zip(rows(calm), rows(rough), strict=True):
         assert other == pytest.approx(one, rel=1e-8)
@@ -148,3 +147,50 @@ def test_a_run_goes_on_with_shards_and_without(stages, here):  # noqa: F811
     for name, tensor in load(rough).state_dict().items():
         assert distance(tensor, expected[name]) < 1e-8
     assert sample([str(rough), "--prompt", "a", "--tokens", "3"]) == 0
+
+
+# One format: what any number of ranks saves, any number loads, byte for byte.
+
+NAMES = ("average", "snapshots", "model", "optimizer")
+# Some tensors have fewer rows than ranks: a number at each sub-layer.
+TYPED = ("placement=rezero", "optimizer=muon", "architecture.bias=true")
+TYPED += ("trainer.average={type: window, count: 2, every: 1}",)
+
+
+def trainer_on(ranks, *typed):
+    return in_shards(ranks, config_of(*TYPED, *typed))
+
+
+def save(folder, step, trainer):
+    state = trainer.state()
+    checkpoint.save(folder, "0123456789abcdef", step, trainer.tensors(), state, {}, keep=9)
+
+
+def hand_on(ranks, folder, source, target):
+    """Loads one step and saves it as another, after an evaluation, which gathers weights."""
+    trainer = trainer_on(ranks, "seed=7")
+    saved = checkpoint.verify(folder / f"step-{source:08d}")
+    with ExitStack() as opened:
+        files = {name: opened.enter_context(saved.open(name)) for name in NAMES}
+        trainer.restore(saved.state, files)
+    trainer.evaluate_average([batch_of(3)])
+    if ranks.rank == 0:
+        save(folder, target, trainer)
+    else:
+        checkpoint.follow(trainer.tensors())
+    if ranks.count > 1:
+        distributed.barrier()
+
+
+@pytest.mark.nightly
+def test_one_process_and_2_and_3_ranks_hand_on_one_checkpoint_byte_for_byte(tmp_path):
+    trainer = trainer_on(ALONE)
+    assert [trainer.train_step() for _ in range(2)] == [None, None]
+    save(tmp_path, 1, trainer)
+    hand_on(ALONE, tmp_path, 1, 2)
+    on_ranks(3, hand_on, tmp_path, 2, 3)
+    on_ranks(2, hand_on, tmp_path, 3, 4)
+    hand_on(ALONE, tmp_path, 4, 5)
+    for name in NAMES:
+        files = sorted(tmp_path.glob(f"step-*/{name}.safetensors"))
+        assert (len(files), len({file.read_bytes() for file in files})) == (5, 1), name

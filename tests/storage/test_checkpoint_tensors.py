@@ -158,28 +158,21 @@ import sys
 from pathlib import Path
 import torch
 from checkpoints import save
+from fresh import highest, reset
 from torch import nn
 from transformer_norms.run import checkpoint
 from transformer_norms.training.tensors import load_weights, stored_tensors
 
-def peak():
-    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
-
-def more_memory(act):
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
-    before = peak()
-    act()
-    print(peak() - before)
-
-def load():
-    with checkpoint.verify(path).open("model") as file:
-        load_weights(model, file)
-
 model = nn.ParameterList(torch.ones(5 * 2**20) for _ in range(10))
 path = Path(sys.argv[1], "step-00000001")
 weights = {"model": stored_tensors(model)}
-more_memory(lambda: save(path.parent, 1, content=weights))
-more_memory(load)
+before = reset()
+save(path.parent, 1, content=weights)
+print(highest() - before)
+before = reset()
+with checkpoint.verify(path).open("model") as file:
+    load_weights(model, file)
+print(highest() - before)
 """
 
 
