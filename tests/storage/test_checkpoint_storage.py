@@ -108,19 +108,6 @@ def test_numbers_that_are_not_finite_become_null_and_are_named(tmp_path):
     assert json.loads(metrics.path.read_text()) == row | nulls
 
 
-def test_after_a_rewind_and_the_same_rows_the_file_is_the_same(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    rows, metrics = [{"step": step, "loss": 1 / step} for step in range(1, 10)], MetricsFile(path)
-    for row in rows:
-        metrics.append(row)
-    whole = path.read_bytes()
-    metrics.truncate_after(6)
-    assert read_metrics(path) == rows[:6]
-    for row in rows[6:]:
-        metrics.append(row)
-    assert path.read_bytes() == whole
-
-
 def test_a_bad_line_in_the_middle_is_an_error_with_its_number(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step":\n{"step": 3}\n')

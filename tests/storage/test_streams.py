@@ -122,9 +122,7 @@ def test_files_are_utf_8_whatever_the_locale_is():
 
 
 def _opens_text(call):
-    if not isinstance(call, ast.Call) or any(
-        keyword.arg == "encoding" for keyword in call.keywords
-    ):
+    if not isinstance(call, ast.Call) or "encoding" in [word.arg for word in call.keywords]:
         return False
     if isinstance(call.func, ast.Attribute):
         return call.func.attr in ("read_text", "write_text")
