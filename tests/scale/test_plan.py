@@ -8,8 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose
+from transformer_norms import build_model, compose
 from transformer_norms.plan.__main__ import main
 from transformer_norms.plan.plans import divide_step
 from transformer_norms.plan.rehearsal import Stage

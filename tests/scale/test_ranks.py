@@ -22,8 +22,7 @@ from short_runs import BASE, go, here, rows, same, state  # noqa: F401
 from tiny_models import Instead
 from warm import Command
 
-from transformer_norms import ConfigError, cli, compose
-from transformer_norms.config.building import build_model
+from transformer_norms import ConfigError, build_model, cli, compose
 from transformer_norms.run.beginning import check_ranks
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data

@@ -10,8 +10,7 @@ from plugin_folders import write_plugins
 from refusing import refused
 from trainers import VOCABULARY
 
-from transformer_norms import cli, compose, train
-from transformer_norms.config.building import build_model
+from transformer_norms import build_model, cli, compose, train
 from transformer_norms.training.causality import pass_warnings
 
 SIZES = ["model=nano", "model.context=16", "trainer.batch_size=4", "trainer.threads=1"]

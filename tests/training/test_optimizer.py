@@ -7,8 +7,7 @@ import pytest
 import torch
 from refusing import refused
 
-from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose
+from transformer_norms import build_model, compose
 from transformer_norms.names import options
 from transformer_norms.training.optimizer import OPTIMIZERS, Muon, orthogonal
 from transformer_norms.training.parameter_groups import groups

@@ -14,8 +14,7 @@ from short_runs import go, here, rows, same, state, stop_at  # noqa: F401
 from tiny_models import Instead
 from trainers import SIZES, VOCABULARY
 
-from transformer_norms import ConfigError, compose
-from transformer_norms.config.building import build_model
+from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.optimizer import OPTIMIZERS

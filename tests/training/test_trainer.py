@@ -8,8 +8,7 @@ import torch
 from new_process import run_python
 from trainers import SIZES, losses, trainer_of
 
-from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose
+from transformer_norms import build_model, compose
 from transformer_norms.data.batches import windows
 from transformer_norms.names import options
 
