@@ -181,7 +181,8 @@ def test_a_run_on_mps_has_no_float64_there_and_the_digits_of_a_cpu(stop_at):  # 
 def test_every_norm_placement_and_part_trains_there_in_float32(variant):
     expected = trained("cpu", "fp32", variant)
     with fake_mps():
-        assert_same_digits(trained("mps", "fp32", variant), expected)
+        found = trained("mps", "fp32", variant)
+    assert_same_digits(found, expected)
 
 
 def test_what_mps_cannot_do_and_that_there_is_none_is_refused_in_one_line():
