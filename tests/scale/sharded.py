@@ -37,7 +37,9 @@ def batch_of(step):
     return batches(step, 8, 13, VOCABULARY)
 
 
-def alone(config):
+def alone(config, **keys):
+    """In one process, with other `keys` of the trainer."""
+    config = replace(config, trainer=replace(config.trainer, **keys))
     return build_trainer(config, build_model(config, VOCABULARY), batch_of, lambda: ())
 
 
@@ -72,9 +74,11 @@ def first_gradients(ranks, cases):
 
 
 def _compare_gradients(ranks, config):
-    batch, one, trainer = batch_of(0), alone(config), in_shards(ranks, config)
+    exact = config.trainer.precision == "fp64"
+    one = alone(config, **{"compile": "none"} if exact else {})
+    batch, trainer = batch_of(0), in_shards(ranks, config)
     begun, start = weights(one), weights(trainer)
-    if config.trainer.precision == "fp64":
+    if exact:
         logits = one.model(batch[:, :-1]).flatten(0, 1)
         loss = F.cross_entropy(logits, batch[:, 1:].flatten())
         loss.backward()
@@ -83,7 +87,7 @@ def _compare_gradients(ranks, config):
     total = trainer.micro_batches.backward(batch, 0)
     # Some gradients are zero but for rounding: that of a key's bias, and that of a factor of zero.
     expected, found = gradients(one), gradients(trainer)
-    if config.trainer.precision == "fp64":
+    if exact:
         # Weights of nearly equal streams have gradients that cancel: the order of a sum counts.
         same = _gradients_of_one(config)
         expected |= {name: g for name, g in same.items() if any(c in name for c in CANCELLING)}
@@ -116,8 +120,8 @@ def _roundings(config, found, compiled):
     return {name: error(found[name], name) / unit for name, unit in usual.items() if unit}
 
 
-def _gradients_of_one(config, **trainer):
-    one = alone(replace(config, trainer=replace(config.trainer, **trainer)))
+def _gradients_of_one(config, **keys):
+    one = alone(config, **keys)
     one.micro_batches.backward(batch_of(0), 0)
     return gradients(one)
 
