@@ -112,8 +112,6 @@ def test_a_growing_file_is_read_as_far_as_it_was_asked_for(monkeypatch):
     assert len(read_bytes(Path("rows"), 2)) == 2
 
 
-# ---------------------------------------------------------------- no other module opens such a file
-
 OPENS = {"open", "read_text", "read_bytes", "load", "loads", "safe_load", "fromfile", "memmap"}
 OPENS |= {"safe_open", "loadtxt", "genfromtxt"}
 OF_THE_READER = {"read_text", "read_bytes"}  # called by these names alone

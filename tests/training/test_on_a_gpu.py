@@ -147,9 +147,6 @@ def test_a_captured_step_has_the_digits_of_one_that_is_not(typed, precision):
     assert_same_digits(found, (expected, weights_of(plain)))
 
 
-# --------------------------------------------------------------------------------- Apple's mps
-
-
 def test_the_fake_refuses_what_the_device_refuses():
     with fake_mps():
         x = torch.ones(2, 3).to("mps")

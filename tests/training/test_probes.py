@@ -42,9 +42,6 @@ def stepped(*typed, **words):
     return trainer
 
 
-# Each measure by hand
-
-
 def of_stream(x, end):
     tokens = x.detach().double().flatten(0, 1).numpy()
     cosines = [token.sum() / (token @ token * len(token)) ** 0.5 for token in tokens]
@@ -154,6 +151,10 @@ def of_matrices(before, after, batch):
     return found
 
 
+SCALED, GEMMA2 = {"cap": 0.5, "scale": 3.0}, "architecture.attention_cap=0.5 trainer.accumulation=2"
+GEMMA2 += (
+    " architecture.attention_scale=3 architecture.embed_scale='sqrt(d)' architecture.tied=false"
+)
 CASES = {name: (name, {}, {}) for name in ("pre", "admin", "layerscale", *BLOCKS)} | {
     "post": ("post", {"norm": "layernorm"}, {}),
     "deepnorm": ("deepnorm", {"mlp": "swiglu"}, {}),
@@ -162,14 +163,7 @@ CASES = {name: (name, {}, {}) for name in ("pre", "admin", "layerscale", *BLOCKS
     "learned positions": ("pre", {"position": "learned"}, {"rope": False}),
     "qk_norm": ("pre", {"qk_norm": "head"}, {}),
     "batchnorm": ("pre", {"norm": "batchnorm"}, {}),
-    "gemma2": (
-        "sandwich",
-        {"norm": "rmsnorm_1p", "mlp": "geglu_tanh"},
-        {"cap": 0.5, "scale": 3.0},
-        *("architecture.attention_cap=0.5", "architecture.attention_scale=3"),
-        *("architecture.embed_scale='sqrt(d)'", "architecture.tied=false"),
-        "trainer.accumulation=2",
-    ),
+    "gemma2": ("sandwich", {"norm": "rmsnorm_1p", "mlp": "geglu_tanh"}, SCALED, *GEMMA2.split()),
     "shared keys": ("pre", {}, {}, "model.kv_heads=1"),
 }
 
@@ -293,8 +287,6 @@ def test_every_placement_and_every_norm_is_probed_by_the_measures_that_are_expla
     for measure in MEASURES.keys() - {"gain_spread"}:
         assert {0, 1} <= {place.block for place in places if place.measure == measure}
 
-
-# Measuring leaves the training as it was
 
 QUIET = {
     "dropout": (["model.dropout=0.3"], {}),
