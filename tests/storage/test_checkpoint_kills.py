@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import checkpoints
@@ -34,11 +35,9 @@ def usable(folder):
 
 
 def verifies(path):
-    try:
-        checkpoint.verify(path)
-    except DamagedError:
-        return False
-    return True
+    with suppress(DamagedError):
+        return bool(checkpoint.verify(path))
+    return False
 
 
 def _die_at(event, act, *given):
