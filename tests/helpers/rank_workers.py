@@ -47,8 +47,8 @@ def _run(rank, count, folder, work, arguments):
     distributed.destroy_process_group()
 
 
-def batches(step, rows=16, time=17):
-    return torch.randint(VOCABULARY, (rows, time), generator=torch.Generator().manual_seed(step))
+def batches(step, rows=16, time=17, vocabulary=VOCABULARY):
+    return torch.randint(vocabulary, (rows, time), generator=torch.Generator().manual_seed(step))
 
 
 def trainer_of(ranks, typed, replicas=1):

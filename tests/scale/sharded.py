@@ -1,5 +1,6 @@
 """Models in shards on several ranks, compared with the same models in one process."""
 
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import torch._dynamo  # forked ranks share what is imported here
 import torch.distributed.fsdp
 import torch.distributed.tensor
 import torch.nn.functional as F
+from rank_workers import batches
 
 from transformer_norms.config.building import build_model, build_trainer
 from transformer_norms.config.compose import compose
@@ -32,7 +34,27 @@ def config_of(*typed):
 
 
 def batch_of(step):
-    return torch.randint(VOCABULARY, (8, 13), generator=torch.Generator().manual_seed(step))
+    return batches(step, 8, 13, VOCABULARY)
+
+
+def alone(config, **keys):
+    """In one process, with other `keys` of the trainer."""
+    config = replace(config, trainer=replace(config.trainer, **keys))
+    return build_trainer(config, build_model(config, VOCABULARY), batch_of, lambda: ())
+
+
+def in_shards(ranks, config):
+    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
+    return build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
+
+
+def weights(trainer):
+    return {name: whole(p.detach()).clone() for name, p in trainer.model.named_parameters()}
+
+
+def gradients(trainer):
+    named = trainer.model.named_parameters()
+    return {name: whole(p.grad) for name, p in named if p.grad is not None}
 
 
 def distance(found, expected, least=0.0):
@@ -52,39 +74,33 @@ def first_gradients(ranks, cases):
 
 
 def _compare_gradients(ranks, config):
-    batch = batch_of(0)
-    one = build_model(config, VOCABULARY)
-    if config.trainer.precision == "fp64":
-        logits = one(batch[:, :-1]).flatten(0, 1)
+    exact = config.trainer.precision == "fp64"
+    one = alone(config, **{"compile": "none"} if exact else {})
+    batch, trainer = batch_of(0), in_shards(ranks, config)
+    begun, start = weights(one), weights(trainer)
+    if exact:
+        logits = one.model(batch[:, :-1]).flatten(0, 1)
         loss = F.cross_entropy(logits, batch[:, 1:].flatten())
         loss.backward()
     else:
-        loss, _ = build_trainer(config, one, batch_of, lambda: ()).micro_batches.backward(batch, 0)
-    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
-    start = {name: whole(p.detach()) for name, p in model.named_parameters()}
-    trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
+        loss, _ = one.micro_batches.backward(batch, 0)
     total = trainer.micro_batches.backward(batch, 0)
     # Some gradients are zero but for rounding: that of a key's bias, and that of a factor of zero.
-    expected = {name: p.grad for name, p in one.named_parameters() if p.grad is not None}
-    if config.trainer.precision == "fp64":
+    expected, found = gradients(one), gradients(trainer)
+    if exact:
         # Weights of nearly equal streams have gradients that cancel: the order of a sum counts.
         same = _gradients_of_one(config)
-        expected |= {
-            name: grad for name, grad in same.items() if any(one in name for one in CANCELLING)
-        }
+        expected |= {name: g for name, g in same.items() if any(c in name for c in CANCELLING)}
     least = 1e-4 * max(gradient.abs().max().item() for gradient in expected.values())
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert found.keys() == expected.keys()
-    found = {name: whole(gradient) for name, gradient in found.items()}
-    gradients = {name: distance(found[name], grad, least) for name, grad in expected.items()}
     rounding = (config.trainer.precision, config.trainer.compile) == ("fp32", "block")
     return {
         "roundings": _roundings(config, found, expected) if rounding else {},
-        "sharded": all(sharded(p) for p in model.parameters()),
-        "start": max(distance(start[name], p.detach()) for name, p in one.named_parameters()),
-        "buffers": all(map(torch.equal, model.buffers(), one.buffers())),
+        "sharded": all(sharded(p) for p in trainer.parameters),
+        "start": max(distance(start[name], weight) for name, weight in begun.items()),
+        "buffers": all(map(torch.equal, trainer.model.buffers(), one.model.buffers())),
         "loss": distance(total, loss.detach().expand(2)),
-        "gradients": gradients,
+        "gradients": {n: distance(found[n], grad, least) for n, grad in expected.items()},
     }
 
 
@@ -104,11 +120,10 @@ def _roundings(config, found, compiled):
     return {name: error(found[name], name) / unit for name, unit in usual.items() if unit}
 
 
-def _gradients_of_one(config, **trainer):
-    config = replace(config, trainer=replace(config.trainer, **trainer))
-    model = build_model(config, VOCABULARY)
-    build_trainer(config, model, batch_of, lambda: ()).micro_batches.backward(batch_of(0), 0)
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+def _gradients_of_one(config, **keys):
+    one = alone(config, **keys)
+    one.micro_batches.backward(batch_of(0), 0)
+    return gradients(one)
 
 
 def steps(ranks, cases):
@@ -117,12 +132,9 @@ def steps(ranks, cases):
 
 
 def _compare_steps(ranks, config):
-    one = build_trainer(config, build_model(config, VOCABULARY), batch_of, lambda: ())
-    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
-    trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
     windows = [batch_of(9), batch_of(10)[:5], batch_of(11)[:3]]
     seen = []
-    for each in (one, trainer):
+    for each in (alone(config), in_shards(ranks, config)):
         probed = []
         for _ in range(STEPS):
             assert each.train_step() is None
@@ -155,31 +167,26 @@ def _compare_steps(ranks, config):
 def cut_short(ranks, config):
     """A step in which a signal comes to the last rank in its third micro-batch: how many of them
     each rank computed, whether all raised Interrupted, and whether the weights are as before."""
-    model = build_model(config, VOCABULARY, sharder("fsdp", "cpu", ranks))
-    trainer = build_trainer(config, model, batch_of, lambda: (), ranks=ranks)
-    before = {name: whole(p.detach()).clone() for name, p in model.named_parameters()}
-    batches = trainer.micro_batches
-    batches.stopping = SimpleNamespace(stop_requested=False)
-    backward, computed = batches.loss.backward, []
+    trainer = in_shards(ranks, config)
+    before, parts = weights(trainer), trainer.micro_batches
+    parts.stopping = SimpleNamespace(stop_requested=False)
+    backward, computed = parts.loss.backward, []
 
-    def counted(batch, parts):
+    def counted(batch, count):
         computed.append(len(batch))
-        batches.stopping.stop_requested = len(computed) == 3 and ranks.rank == ranks.count - 1
-        return backward(batch, parts)
+        parts.stopping.stop_requested = len(computed) == 3 and ranks.rank == ranks.count - 1
+        return backward(batch, count)
 
-    batches.loss.backward = counted
-    try:
+    parts.loss.backward = counted
+    with suppress(Interrupted):
         trainer.train_step()
-        interrupted = False
-    except Interrupted:
-        interrupted = True
-    now = {name: whole(p.detach()) for name, p in model.named_parameters()}
+        computed.clear()  # nothing was interrupted
+    now = weights(trainer)
     return {
         "computed": len(computed),
-        "of": batches.share,
-        "interrupted": interrupted,
+        "of": parts.share,
         "as_before": all(torch.equal(now[name], weight) for name, weight in before.items()),
-        "gradients": sum(p.grad is not None for p in model.parameters()),
+        "gradients": sum(p.grad is not None for p in trainer.parameters),
     }
 
 

@@ -1,8 +1,7 @@
 """A real Slurm of one node, on loopback, with its own folders, keys and ports, for one `with`.
 
-It needs Debian's slurm-wlm and munge (`apt-get install --no-install-recommends slurm-wlm munge`),
-and root, since its daemons start processes as other users. Nothing of the system's own Slurm is
-read. The daemons are ended by their process ids.
+It needs root, since its daemons start processes as other users. Nothing of the system's own Slurm
+is read. The daemons are ended by their process ids.
 """
 
 import os
@@ -75,10 +74,8 @@ def slurm_here() -> Iterator[dict[str, str]]:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         config = here / "slurm.conf"
-        controller, node = free_ports(2)
-        config.write_text(
-            CONFIG.format(host=socket.gethostname(), folder=here, controller=controller, node=node)
-        )
+        ports = dict(zip(("controller", "node"), free_ports(2), strict=True))
+        config.write_text(CONFIG.format(host=socket.gethostname(), folder=here, **ports))
         files = {"key-file": key, "socket": here / "munge.sock", "pid-file": here / "munge.pid",
                  "log-file": here / "munge.log", "seed-file": here / "munge.seed"}  # fmt: skip
         options = [f"--{name}={file}" for name, file in files.items()]
@@ -89,9 +86,10 @@ def slurm_here() -> Iterator[dict[str, str]]:
             ["slurmd", "-D", "-N", "here", "-f", str(config)],
         ]
         for command in daemons:
-            stack.enter_context(_daemon(command, environment, here))
-            if command[0] == "munged":
-                wait_until(files["socket"].exists, here)
+            with open(here / f"{command[0]}.out", "w") as out:
+                process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+            stack.callback(_end, process)
+            wait_until(files["socket"].exists, here)  # of munged, which is the first
         wait_until(lambda: "idle" in ask(environment, "sinfo", "--noheader", "-o", "%T"), here)
         stack.callback(_end_jobs, environment, here)  # before the daemons end
         yield environment
@@ -124,19 +122,13 @@ def _path() -> str:
     return f"{os.environ['PATH']}:/usr/sbin"
 
 
-@contextmanager
-def _daemon(command: list[str], environment: dict[str, str], here: Path) -> Iterator[None]:
-    with open(here / f"{command[0]}.out", "w") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
     try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _end_jobs(environment: dict[str, str], here: Path) -> None:

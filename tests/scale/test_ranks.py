@@ -2,10 +2,10 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from rank_workers import (
     SIZES,
     VOCABULARY,
@@ -19,10 +19,10 @@ from rank_workers import (
     trainer_of,
 )
 from short_runs import BASE, go, here, rows, same, state  # noqa: F401
+from tiny_models import Instead
 from warm import Command
 
-from transformer_norms import ConfigError, cli, compose
-from transformer_norms.config.building import build_model
+from transformer_norms import ConfigError, build_model, cli, compose
 from transformer_norms.run.beginning import check_ranks
 from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data
@@ -32,26 +32,9 @@ from transformer_norms.training.parallel.ranks import ALONE, Ranks, add_in_tree
 from transformer_norms.training.parallel.work_division import Division, divide, resume_division
 
 
-def gradients_of(model, part, share):
-    """The gradients of a micro-batch's mean loss times its share, by autograd alone."""
-    logits = model(part[:, :-1]).flatten(0, 1)
-    loss = F.cross_entropy(logits, part[:, 1:].flatten()) * share
-    return torch.autograd.grad(loss, list(model.parameters()))
-
-
-@pytest.mark.parametrize("typed", [["placement=pre"], ["norm=dyt", "architecture.tied=false"]])
-def test_four_micro_batches_are_added_as_two_pairs(typed):
-    trainer = trainer_of(ALONE, [*typed, "trainer.accumulation=4", "trainer.precision=fp64"])
-    a, b, c, d = (gradients_of(trainer.model, part, 0.25) for part in batches(0).split(4))
-    trainer.micro_batches.backward(batches(0), 0)
-    for p, *four in zip(trainer.parameters, a, b, c, d, strict=True):
-        torch.testing.assert_close(p.grad, sum(four), rtol=1e-12, atol=1e-16)
-
-
 def test_the_tree_is_the_same_whoever_holds_its_branches():
     """The rounding of these numbers' sum depends on the order."""
-    parts = [0.58, 0.61, 0.84, 0.49, 0.27, 0.13, 0.63, 0.04]
-    a, b, c, d, e, f, g, h = parts
+    a, b, c, d, e, f, g, h = parts = [0.58, 0.61, 0.84, 0.49, 0.27, 0.13, 0.63, 0.04]
     whole = ((a + b) + (c + d)) + ((e + f) + (g + h))
     assert whole != sum(parts)
     for holders in (1, 2, 4, 8):
@@ -125,28 +108,20 @@ def test_two_ranks_add_and_agree_and_train_to_the_bits_of_one():
 @pytest.mark.goal("A4")
 def test_replicas_give_the_bits_of_one_with_as_many_micro_batches():
     typed = ["placement=pre", "trainer.accumulation=4"]
-    assert train_some(ALONE, typed, 3, replicas=2) == train_some(ALONE, typed, 3)
+    alone = train_some(ALONE, typed, 3)
+    for replicas in (2, 4):
+        assert train_some(ALONE, typed, 3, replicas) == alone
 
 
 def test_what_is_dropped_depends_on_the_step_and_the_sequence():
     """A micro-batch at another place in the step's batch drops other numbers."""
     trainer = trainer_of(ALONE, ["model.dropout=0.5", "trainer.accumulation=2"])
-    same = batches(0)[:8].repeat(2, 1)
-
-    def losses(step):
-        found = []
-        backward = trainer.loss.backward
-        trainer.loss.backward = lambda *given: found.append(backward(*given)) or found[-1]
-        trainer.micro_batches.backward(same, step)
-        del trainer.loss.backward
-        return [loss[0].item() for loss in found]
-
-    first, again, later = losses(3), losses(3), losses(4)
-    assert first == again
-    assert len({*first, *later}) == 4
-
-
-# ------------------------------------------------------------------------- the division
+    found, backward = [], trainer.loss.backward
+    trainer.loss.backward = lambda *given: found.append(backward(*given)) or found[-1]
+    for step in (3, 3, 4):
+        trainer.micro_batches.backward(batches(0)[:8].repeat(2, 1), step)
+    a, b, again, once_more, c, d = (loss[0].item() for loss in found)
+    assert ([a, b], len({a, b, c, d})) == ([again, once_more], 4)
 
 
 def divided(before, ranks, cores, *typed, device="cpu"):
@@ -156,66 +131,49 @@ def divided(before, ranks, cores, *typed, device="cpu"):
     return resume_division(before, config.trainer, model, cores // ranks, ranks)
 
 
-def test_a_run_of_replicas_goes_on_with_one_model_on_a_gpu():
-    after = divided(Division(2, 1, 2, 2), 1, 2, device="cuda")
-    assert (after.micro_batches, after.replicas) == (2, 1)
+RESUMED = [  # before, ranks, cores, after
+    ((2, 1, 2, 2), 2, 2, (2, 2, 1, 1)),
+    ((2, 2, 1, 1), 1, 2, (2, 1, 2, 2)),
+    ((2, 1, 2, 2), 1, 8, (2, 1, 2, 2)),  # as it was
+    ((4, 4, 1, 1), 1, 2, (4, 1, 2, 2)),  # as many as there are cores
+    ((4, 4, 1, 1), 1, 8, (4, 1, 4, 4)),
+    ((2, 1, 2, 4), 4, 16, (4, 4, 1, 2)),  # more micro-batches: other digits
+    ((1, 1, 1, 3), 2, 2, (2, 2, 1, 3)),
+]
 
 
-@pytest.mark.parametrize(
-    ("before", "ranks", "cores", "after"),
-    [
-        ((2, 1, 2, 2), 2, 2, (2, 2, 1, 1)),
-        ((2, 2, 1, 1), 1, 2, (2, 1, 2, 2)),
-        ((2, 1, 2, 2), 1, 8, (2, 1, 2, 2)),  # as it was
-        ((4, 4, 1, 1), 1, 2, (4, 1, 2, 2)),  # as many as there are cores
-        ((4, 4, 1, 1), 1, 8, (4, 1, 4, 4)),
-        ((2, 1, 2, 4), 4, 16, (4, 4, 1, 2)),  # more micro-batches: other digits
-        ((1, 1, 1, 3), 2, 2, (2, 2, 1, 3)),
-    ],
-)
-def test_a_run_goes_on_with_the_micro_batches_and_operators_that_it_had(
-    before, ranks, cores, after
-):
+@pytest.mark.parametrize("case", RESUMED, ids=str)
+def test_a_run_goes_on_with_the_micro_batches_and_operators_that_it_had(case):
+    before, ranks, cores, after = case
     assert divided(Division(*before), ranks, cores) == Division(*after)
-    # Replicas would draw what to drop in another order.
+    # Replicas would draw what to drop in another order, and a GPU has one model.
+    one = Division(*after[:2], 1, after[3] // after[2])
     dropping = divided(Division(*before), ranks, cores, "model.dropout=0.1")
-    same_ranks = before[1] == ranks
-    assert dropping == (
-        Division(*after) if same_ranks else Division(*after[:2], 1, after[3] // after[2])
-    )
+    assert dropping == (Division(*after) if before[1] == ranks else one)
+    on_a_gpu = divided(Division(*before), ranks, cores, device="cuda")
+    assert (on_a_gpu.micro_batches, on_a_gpu.replicas) == (after[0], 1)
 
 
-@pytest.mark.parametrize(
-    ("typed", "ranks", "said"),
-    [
-        (["trainer.batch_size=6", "trainer.accumulation=3"], 4, "as 12 is; .* be 3 processes"),
-        (["norm=batchnorm", "norm.allow_noncausal=true"], 2, "running averages"),
-    ],
-)
-def test_what_ranks_cannot_share_is_refused(typed, ranks, said):
-    keys = {text.partition("=")[0] for text in typed}
-    config = compose([*(text for text in SIZES if text.partition("=")[0] not in keys), *typed])
-    model, optimizer = build_model(config, VOCABULARY), OPTIMIZERS["adamw"]
+SIX = ["trainer.batch_size=6", "trainer.accumulation=3"]
+AVERAGES = ["norm=batchnorm", "norm.allow_noncausal=true"]
+OF_THE_BATCH = Instead(lambda x: x - x.mean(0, keepdim=True))  # rows that know of each other
+REFUSED = [  # what is typed, an mlp's norm, the ranks, and what is said of them
+    (SIX, None, 4, "as 12 is; .* be 3 processes"),
+    (AVERAGES, None, 2, "running averages"),
+    (["trainer.accumulation=1"], OF_THE_BATCH, 2, "trainer.accumulation=2 says so"),
+]
+
+
+@pytest.mark.parametrize(("typed", "mid", "ranks", "said"), REFUSED)
+def test_what_ranks_cannot_share_is_refused(typed, mid, ranks, said):
+    model = trainer_of(ALONE, typed).model
+    if mid is not None:
+        divide(model.config.trainer, model, OPTIMIZERS["adamw"], 2, ranks)
+        model.blocks[1].mlp.f.mid = mid
     with pytest.raises(ConfigError, match=said):
-        divide(config.trainer, model, optimizer, 2, ranks)
-    divide(config.trainer, model, optimizer, 2)
-
-
-def test_rows_that_know_of_each_other_want_the_accumulation_typed():
-    class OfTheBatch(torch.nn.Module):
-        def forward(self, x):
-            return x - x.mean(0, keepdim=True)
-
-    for accumulation, said in ((1, "trainer.accumulation=2 says so"), (2, None)):
-        config = compose([*SIZES, f"trainer.accumulation={accumulation}", "model.dropout=0.1"])
-        model = build_model(config, VOCABULARY)
-        divide(config.trainer, model, OPTIMIZERS["adamw"], 1, 2)
-        model.blocks[1].mlp.f.mid = OfTheBatch()
-        if said is None:
-            divide(config.trainer, model, OPTIMIZERS["adamw"], 1, 2)
-            continue
-        with pytest.raises(ConfigError, match=said):
-            divide(config.trainer, model, OPTIMIZERS["adamw"], 1, 2)
+        divide(model.config.trainer, model, OPTIMIZERS["adamw"], 2, ranks)
+    several = replace(model.config.trainer, accumulation=2) if mid else model.config.trainer
+    divide(several, model, OPTIMIZERS["adamw"], 2, ranks if mid else 1)
 
 
 def test_a_rank_that_was_started_by_another_command_is_refused(here):  # noqa: F811
@@ -233,43 +191,37 @@ def test_a_rank_that_was_started_by_another_command_is_refused(here):  # noqa: F
         check_ranks(plan, Data(fingerprint="0", **facts), Two())
 
 
+def set_environment(monkeypatch, **variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+
+
 def test_all_processes_say_that_there_are_more_of_them_than_gpus(monkeypatch):
     """torchrun shows what the first one prints."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "2")
     for local_rank in ("0", "1"):
-        monkeypatch.setenv("LOCAL_RANK", local_rank)
+        set_environment(monkeypatch, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2, LOCAL_RANK=local_rank)
         with pytest.raises(ConfigError, match="it should be --nproc-per-node 1"):
             ranks_module.join("ddp", "cuda")
 
 
-# ------------------------------------------------------------------------- the command
+SWEPT = "-m norm=rmsnorm,layernorm parallel=ddp"
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (["-m", "norm=rmsnorm,layernorm", "parallel=ddp"], "start it with python"),
-        (["sweep=quick"], "start it with python"),
-        ([], "type parallel=ddp or fsdp"),
-    ],
-)
-def test_torchrun_is_for_one_run_that_is_parallel(typed, said, monkeypatch, capsys, here):  # noqa: F811
-    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("TORCHELASTIC_RUN_ID", "1")):
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize("typed", [SWEPT, "sweep=quick", ""])
+def test_torchrun_is_for_one_run_that_is_parallel(typed, monkeypatch, capsys, here):  # noqa: F811
+    said = "start it with python" if typed else "type parallel=ddp or fsdp"
+    typed = typed.split()
+    if "-m" in typed:
+        assert cli.main(typed) == 2
+        assert "each run of a sweep is one process" in capsys.readouterr().err
+    set_environment(monkeypatch, WORLD_SIZE=2, RANK=0, TORCHELASTIC_RUN_ID=1)
     assert cli.main(typed) == 2
     assert said in capsys.readouterr().err
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("RANK", "1")
+    set_environment(monkeypatch, RANK=1, LOCAL_RANK=1)
     assert cli.main(typed) == 2
     assert capsys.readouterr().err == ""  # one rank says it for all
     assert not os.path.exists("runs")
-
-
-def test_a_sweep_is_not_parallel(capsys, here):  # noqa: F811
-    assert cli.main(["-m", "norm=rmsnorm,layernorm", "parallel=ddp"]) == 2
-    assert "each run of a sweep is one process" in capsys.readouterr().err
 
 
 @pytest.mark.goal("T6", "A4")
@@ -280,10 +232,8 @@ def test_a_run_of_two_ranks_is_the_run_of_one(agent, here):  # noqa: F811
     typed = [*BASE, "study=both", "trainer.accumulation=2", "parallel=ddp"]
     where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     where |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    if agent:
-        jobs = [torchrun(2, *typed)]
-    else:
-        jobs = [Command(typed, where | {"RANK": n, "LOCAL_RANK": n}) for n in "01"]
+    each = [where | {"RANK": n, "LOCAL_RANK": n} for n in "01"]
+    jobs = [torchrun(2, *typed)] if agent else [Command(typed, one) for one in each]
     (out, err), *others = [job.communicate() for job in jobs]
     assert {job.returncode for job in jobs} == {0}, err
     assert (len(out.splitlines()), [silent for silent, _ in others]) == (1, [""] * len(others))
@@ -292,7 +242,7 @@ def test_a_run_of_two_ranks_is_the_run_of_one(agent, here):  # noqa: F811
     assert rows(answer["run"]) == rows(alone["folder"])
     (tensors, saved), (wanted, expected) = state(answer["run"]), state(alone["folder"])
     assert saved["chain"] == expected["chain"]
-    assert all(torch.equal(tensors[name], wanted[name]) for name in wanted)
+    torch.testing.assert_close(tensors, wanted, rtol=0, atol=0)
     summary = json.loads((here / answer["run"] / "summary.json").read_text())
     assert (summary["ranks"], summary["parallel"], summary["micro_batches"]) == (2, "ddp", 2)
     assert summary["identity"] == alone["identity"]
@@ -303,16 +253,10 @@ def test_a_run_of_two_ranks_is_the_run_of_one(agent, here):  # noqa: F811
 def test_a_branch_on_two_ranks_is_the_separate_run(parallel, here):  # noqa: F811
     typed = [*(one for one in BASE if "steps" not in one and "warmup" not in one), "schedule=wsd"]
     typed += [f"parallel={parallel}", "trainer.accumulation=2", "schedule.warmup=4"]
-    both = ["trainer.branches=[10,20]"]
-    jobs = [
-        [*both, "trainer.steps=10"],
-        [*both, "trainer.steps=20"],
-        ["trainer.steps=20", "study=s"],
-    ]
-    answers = []
-    for job in jobs:
-        out, err = torchrun(2, *typed, "data.val_tokens=500", *job).communicate()
-        answers.append(json.loads(out or err))
-    _, branch, separate = (answer["run"] for answer in answers)
+    found, both = [], ["trainer.branches=[10,20]"]
+    for job in ([*both, "trainer.steps=10"], [*both, "trainer.steps=20"], ["trainer.steps=20"]):
+        out, err = torchrun(2, *typed, f"study=s{len(job)}", *job).communicate()
+        found.append(json.loads(out or err)["run"])
+    _, branch, separate = found
     assert json.loads((here / branch / "summary.json").read_text())["branch_step"] == 9
     assert same(branch, separate)

@@ -1,8 +1,8 @@
-"""Nightly: the same bits on 1, 2 and 4 ranks for many variants; signals, kills and resumes under
-torchrun; two agents that meet as two machines do."""
+"""The same bits on 1, 2 and 4 ranks; signals, kills and resumes under torchrun; two machines."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +16,8 @@ from short_runs import BASE, go, here, rows, same, state, stop_at  # noqa: F401
 
 pytestmark = pytest.mark.nightly
 
-VARIANTS = [f"placement={name}" for name in "pre hybrid ngpt mixln residual_dual qk_cap".split()]
-VARIANTS += [
-    f"placement={name}" for name in "mhc siamese laurel gemma3n attention_residuals".split()
-]
+PLACEMENTS = "pre hybrid ngpt mixln residual_dual qk_cap mhc siamese laurel gemma3n"
+VARIANTS = [f"placement={name}" for name in [*PLACEMENTS.split(), "attention_residuals"]]
 VARIANTS += ["norm=dyt", "norm=seednorm", "trainer.qk_clip=0.01", "architecture.kv_rank=6"]
 OTHERS = [[], ["model.dropout=0.1"]], [["trainer.accumulation=4"], ["trainer.accumulation=8"]]
 OPTIMIZERS = [["optimizer=adamw"], ["optimizer=muon"]]
@@ -44,8 +42,6 @@ def test_the_weights_and_every_loss_have_the_bits_of_one_process(count, alone):
         for case, one, other in zip(CASES, alone, found, strict=True):
             assert one == other, case
 
-
-# ------------------------------------------------------------------------- torchrun
 
 MORE = ["trainer.accumulation=4", "trainer.steps=400", "trainer.checkpoint_every=20"]
 MORE += ["trainer.batch_size=8", "parallel=ddp", "trainer.eval_every=100", "trainer.probe_every=0"]
@@ -74,15 +70,10 @@ def saved(study, beyond=0):
 
 def ranks_of(job):
     """The processes that torchrun started, by number."""
-    listed = subprocess.run(
-        ["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True
-    ).stdout.split()
     ranks = {}
-    for pid in map(int, listed):
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        found = [v for v in variables if v.startswith(b"RANK=")]
-        if found:
-            ranks[int(found[0][5:])] = pid
+    for pid in subprocess.check_output(["pgrep", "-P", str(job.pid)], text=True).split():
+        if found := re.search(rb"(?:^|\0)RANK=(\d+)", Path(f"/proc/{pid}/environ").read_bytes()):
+            ranks[int(found[1])] = int(pid)
     return ranks
 
 
@@ -114,12 +105,16 @@ def go_through(stages, *typed):
         beyond = found["step"]
 
 
-@pytest.fixture
-def calm(here):  # noqa: F811
-    job = start(1, "calm")
-    out, err = job.communicate()
+def train_calm(*typed):
+    job = start(1, "calm", *typed)
+    _, err = job.communicate()
     assert job.returncode == 0, err
     return folder_of("calm")
+
+
+@pytest.fixture
+def calm(here):  # noqa: F811
+    return train_calm()
 
 
 @pytest.mark.goal("R6", "R3", "T6")
@@ -211,8 +206,6 @@ def test_a_rank_with_other_code_or_data_is_refused(here):  # noqa: F811
     assert not (here / "other" / "runs").exists()
 
 
-# ------------------------------------------------------------------------- what is not finite
-
 # At step 13 of rank 1 alone, in one number of what $PLANT says: the loss or a gradient of the first
 # of its two micro-batches, or a weight after the update.
 PLANT = """
@@ -254,12 +247,8 @@ DIVERGED = {
     [("ddp", plant) for plant in DIVERGED] + [("fsdp", "loss"), ("fsdp", "update")],
 )
 def test_what_is_not_finite_on_one_rank_is_a_divergence_of_all(
-    parallel,
-    plant,
-    here,  # noqa: F811
-    stop_at,  # noqa: F811
-    measured,
-):
+    parallel, plant, here, stop_at, measured  # noqa: F811
+):  # fmt: skip
     Path("mine").mkdir()
     Path("mine/plant.py").write_text(PLANT)
     typed = ["plugins=mine", f"parallel={parallel}", "trainer.steps=24", "trainer.eval_every=10"]
@@ -267,11 +256,11 @@ def test_what_is_not_finite_on_one_rank_is_a_divergence_of_all(
     stop_at(12)
     calm = go("study=calm", *[text for text in [*MORE, *typed] if "steps=400" not in text])
     job = torchrun(2, *command("rough", *typed), PLANT=plant)
-    out, err = job.communicate()
+    _, err = job.communicate()
     assert job.returncode == 1, err
     found = summary()
-    assert (found["status"], found["step"]) == ("diverged", 12), err
-    assert found["diverged"] == DIVERGED[plant]
+    ended = found["status"], found["step"], found["diverged"]
+    assert ended == ("diverged", 12, DIVERGED[plant]), err
     assert state(folder_of("rough"))[1]["step"] == 12
     if parallel == "ddp":  # whose sums are those of one process
         assert same(calm["folder"], folder_of("rough"))

@@ -3,9 +3,11 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,20 +62,25 @@ def train(place, environment, *arguments):
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-def summaries(place):
-    files = place.glob("runs/main/*/summary.json")
-    return {file.parent.name: json.loads(file.read_text()) for file in files}
+def statuses(place):
+    return {
+        json.loads(file.read_text())["status"] for file in place.glob("runs/main/*/summary.json")
+    }
 
 
 def standing(place):
-    """The runs that have come to the step where they stand still."""
-    return [
-        folder.name
-        for folder in place.glob("runs/main/*")
-        if (rows := folder / "metrics.jsonl").is_file()
-        and rows.read_text().endswith("}\n")
-        and json.loads(rows.read_text().splitlines()[-1])["step"] == 5
-    ]
+    """How many runs have come to the step where they stand still."""
+    rows = [file.read_text() for file in place.glob("runs/main/*/metrics.jsonl")]
+    ends = [json.loads(text.splitlines()[-1])["step"] for text in rows if text.endswith("}\n")]
+    return ends.count(5)
+
+
+def job_of(place):
+    return json.loads((place / "runs/main/slurm/main.json").read_text())["job"]
+
+
+def wait_for_end(slurm, job):
+    wait_until(lambda: not ask(slurm, "squeue", "--noheader", f"--jobs={job}"))
 
 
 def process_of(slurm, job, index):
@@ -82,13 +89,11 @@ def process_of(slurm, job, index):
     own["SLURM_ARRAY_TASK_ID"] = index
     wanted = {f"{key}={value}".encode() for key, value in own.items()}
     for place in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             words = (place / "cmdline").read_bytes().split(b"\0")
-            environment = set((place / "environ").read_bytes().split(b"\0"))
-        except OSError:
-            continue
-        if b"submitit.core._submit" in words and b"python" in words[0] and wanted <= environment:
-            return int(place.name)
+            there = wanted <= set((place / "environ").read_bytes().split(b"\0"))
+            if there and b"submitit.core._submit" in words and b"python" in words[0]:
+                return int(place.name)
     raise AssertionError(f"no process of pilot {index}")
 
 
@@ -101,11 +106,8 @@ def arrays(place):
 def results(place):
     """Each run's losses of every step, the table, and the rows of results.csv less their times."""
     losses = {
-        folder.name: [
-            json.loads(row)["train/loss"] for row in rows.splitlines() if "train/l" in row
-        ]
-        for folder in place.glob("runs/main/*-s*")
-        if (rows := (folder / "metrics.jsonl").read_text())
+        file.parent.name: re.findall(r'"train/loss": ([^,}]+)', file.read_text())
+        for file in place.glob("runs/main/*-s*/metrics.jsonl")
     }
     with open(place / "runs/main/results.csv") as file:
         rows = [
@@ -129,15 +131,15 @@ def local_results(place, environment, *sweep):
 def test_pilots_of_which_one_is_preempted_and_one_killed_end_in_the_local_report(slurm, place):
     code, answer, err = train(place, slurm, *SIX, *SLURM)
     assert (code, answer["missing"], answer["report"]) == (75, 6, None), err
-    job = json.loads((place / "runs/main/slurm/main.json").read_text())["job"]
-    wait_until(lambda: len(standing(place)) == 2)
+    job = job_of(place)
+    wait_until(lambda: standing(place) == 2)
     assert "2 RUNNING; not ended: 2 running, 4 waiting" in train(place, slurm, *SIX, *SLURM)[2]
 
     ask(slurm, "scancel", "--signal=USR1", f"{job}_0")
-    wait_until(lambda: "preempted" in {one["status"] for one in summaries(place).values()})
+    wait_until(lambda: "preempted" in statuses(place))
     os.kill(process_of(slurm, job, 1), signal.SIGKILL)
     (place / "go").touch()
-    wait_until(lambda: not ask(slurm, "squeue", "--noheader", f"--jobs={job}"))
+    wait_for_end(slurm, job)
     logs = place / "runs/main/slurm"
     assert f"Requeued job {job}_0" in (logs / f"{job}_0_0_log.out").read_text()
     assert "Traceback" not in (logs / f"{job}_0_0_log.err").read_text()
@@ -153,11 +155,10 @@ def test_pilots_of_which_one_is_preempted_and_one_killed_end_in_the_local_report
 def test_pilots_share_both_stages_of_a_sweep_that_tunes(slurm, place):
     (place / "go").touch()
     code, answer, err = train(place, slurm, "sweep=tuned", *SLURM, "launcher.wait=true")
-    assert (code, answer["finished"], answer["missing"]) == (0, 10, 0), (
-        err
-    )  # a step more at the edge
+    ended = code, answer["finished"], answer["missing"]
+    assert ended == (0, 10, 0), err  # a step more at the edge
     (job,) = arrays(place)
-    wait_until(lambda: not ask(slurm, "squeue", "--noheader", f"--jobs={job}"))
+    wait_for_end(slurm, job)
     codes = [file.name for file in (place / "runs/main/slurm").glob("*result.pkl")]
     assert sorted(codes) == [f"{job}_0_0_result.pkl", f"{job}_1_0_result.pkl"]
     assert results(place) == local_results(place, slurm, "sweep=tuned")
@@ -168,13 +169,13 @@ def test_a_pilot_at_its_time_limit_goes_on_later_and_a_cancelled_one_does_not(sl
     one += ["launcher.options='--signal=USR1@120'"]
     code, _, err = train(place, slurm, *SIX, *one)
     assert code == 75, err
-    job = json.loads((place / "runs/main/slurm/main.json").read_text())["job"]
+    job = job_of(place)
     log = place / f"runs/main/slurm/{job}_0_log.out"
     wait_until(lambda: log.exists() and f"Requeued job {job} (999 remaining" in log.read_text())
-    assert {one["status"] for one in summaries(place).values()} == {"preempted"}
-    wait_until(lambda: "finished" in {one["status"] for one in summaries(place).values()})
+    assert statuses(place) == {"preempted"}
+    wait_until(lambda: "finished" in statuses(place))
     ask(slurm, "scancel", job)  # while the next run stands still
-    wait_until(lambda: not ask(slurm, "squeue", "--noheader", f"--jobs={job}"))
+    wait_for_end(slurm, job)
     code, answer, err = train(place, slurm, *SIX, *one)
     assert (code, answer["finished"], answer["missing"]) == (75, 1, 5)
     assert f"the pilots of job {job} have ended without 5 runs" in err

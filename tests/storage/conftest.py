@@ -15,8 +15,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def command(capfd):
-    """Returns what runs a command: its exit code, its last line on stdout, or all of it where that
-    is not JSON, and all of stderr."""
+    """command(*typed): the exit code, the JSON of stdout's last line, or all of it, and stderr."""
 
     def run(*typed):
         capfd.readouterr()

@@ -1,9 +1,7 @@
-"""Makes surroundings for a command: small disks, streams that are gone, rights that are missing.
-
-A `prepare` of warm.Command is called in the process of a command before it begins.
-"""
+"""Makes surroundings for a command: small disks, streams that are gone, rights that are missing."""
 
 import ctypes
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -18,6 +16,14 @@ TINY += ["data=stories", "data.documents=150", "data.val_tokens=300", "tokenizer
 TINY += ["tracking=none", "trainer.steps=12", "trainer.batch_size=4", "trainer.threads=1"]
 TINY += ["trainer.checkpoint_every=5", "trainer.log_every=1", "schedule.warmup=3"]
 TINY += ["trainer.device=cpu"]
+
+
+def exit_code(work, *given):
+    """The exit code of a process that is forked for this work."""
+    child = multiprocessing.get_context("fork").Process(target=work, args=given)
+    child.start()
+    child.join()
+    return child.exitcode
 
 
 def tiny(*more):
@@ -74,35 +80,26 @@ def _replace(number, target):
     os.close(target)
 
 
-def close(*numbers):
-    """Closes streams, as Python finds them."""
+def spoil_streams(how, *numbers):
+    """Closes streams, as Python finds them, fills them, or leaves them without a reader, as
+    `| head -0` does."""
     for number in numbers:
-        os.close(number)
-        name = ("stdout", "stderr")[number - 1]
-        setattr(sys, name, None)
-        setattr(sys, f"__{name}__", None)
+        if how == "close":
+            os.close(number)
+            for name in (("stdout", "__stdout__"), ("stderr", "__stderr__"))[number - 1]:
+                setattr(sys, name, None)
+        elif how == "fill":
+            _replace(number, os.open("/dev/full", os.O_WRONLY))
+        else:
+            reader, writer = os.pipe()
+            os.close(reader)
+            _replace(number, writer)
 
 
-def fill_stream(*numbers):
-    for number in numbers:
-        _replace(number, os.open("/dev/full", os.O_WRONLY))
-
-
-def leave(*numbers):
-    """Leaves streams without a reader, as `| head -0` does."""
-    for number in numbers:
-        reader, writer = os.pipe()
-        os.close(reader)
-        _replace(number, writer)
-
-
-STATES = {
-    "leave_both": partial(leave, 1, 2),
-    "close_both": partial(close, 1, 2),
-    "fill_stderr": partial(fill_stream, 2),
-    "fill_stdout": partial(fill_stream, 1),
-    "close_stdout": partial(close, 1),
-    "close_stderr": partial(close, 2),
-    "leave_stdout": partial(leave, 1),
-    "leave_stderr": partial(leave, 2),
+STATES = {"leave_both": partial(spoil_streams, "leave", 1, 2)}
+STATES |= {"close_both": partial(spoil_streams, "close", 1, 2)}
+STATES |= {
+    f"{how}_{name}": partial(spoil_streams, how, number)
+    for how in ("fill", "close", "leave")
+    for number, name in ((1, "stdout"), (2, "stderr"))
 }

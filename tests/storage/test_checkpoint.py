@@ -16,14 +16,12 @@ PAGE = 4096
 
 @pytest.fixture
 def folder(tmp_path):
-    save(tmp_path / "checkpoints", 100)
-    save(tmp_path / "checkpoints", 200)
-    return tmp_path / "checkpoints"
+    return save(tmp_path / "checkpoints", 100).parent
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def last(folder):
-    return folder / "step-00000200"
+    return save(folder, 200)
 
 
 def fallback(folder):
@@ -35,17 +33,17 @@ def fallback(folder):
     return warning
 
 
+def steps(folder):
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+
+
 def test_what_loads_is_what_was_saved_bit_by_bit(folder, last):
     assert newest(folder) == 200
     found = checkpoint.newest(folder, RUN, pytest.fail)
-    assert found.path == last
-    assert found.state == {"step": 200, "best": 1.5}
+    assert (found.path, found.state) == (last, {"step": 200, "best": 1.5})
     assert found.extra == {"data": "c0ffee", "chain": "c8"}
     assert sorted(path.name for path in last.iterdir()) == FILES
-
-
-def test_where_there_never_was_a_checkpoint_there_is_none(tmp_path):
-    assert checkpoint.newest(tmp_path / "checkpoints", RUN, pytest.fail) is None
+    assert checkpoint.newest(folder / "elsewhere", RUN, pytest.fail) is None  # nor was there one
 
 
 @pytest.mark.goal("C1")
@@ -68,12 +66,10 @@ def test_every_truncation_is_seen_and_the_one_before_is_used(folder, last, name,
 def test_every_flipped_bit_and_zeroed_page_is_seen(folder, last, name, flips, pages, measured):
     whole = (last / name).read_bytes()
     draw = random.Random(name)
-    damages = []
-    for _ in range(flips):
-        position, bit = draw.randrange(len(whole)), 1 << draw.randrange(8)
-        damages.append((position, bytes([whole[position] ^ bit])))
-    for start in [0, *(draw.randrange(len(whole) - 9) for _ in range(pages - 1))]:
-        damages.append((start, bytes(len(whole[start : start + PAGE]))))
+    at = [draw.randrange(len(whole)) for _ in range(flips)]
+    damages = [(start, bytes([whole[start] ^ 1 << draw.randrange(8)])) for start in at]
+    at = [0, *(draw.randrange(len(whole) - 9) for _ in range(pages - 1))]
+    damages += [(start, bytes(len(whole[start : start + PAGE]))) for start in at]
     for start, new in damages:
         (last / name).write_bytes(whole[:start] + new + whole[start + len(new) :])
         assert name in fallback(folder)
@@ -91,21 +87,19 @@ def test_a_missing_file_and_a_file_of_another_step_are_named(folder, last, name)
 
 def link_to(path):
     """Puts a link in the place of a file or folder, which lies elsewhere then."""
-    elsewhere = path.parents[2] / "elsewhere"
-    shutil.move(path, elsewhere)
-    path.symlink_to(elsewhere)
+    path.symlink_to(shutil.move(path, path.parents[2] / "elsewhere"))
+
+
+SPOILED = [
+    (lambda last: (last / "model-2.safetensors").write_bytes(b"x"), "model-2.safetensors"),
+    (link_to, "step-00000200 is not a folder"),
+    (lambda last: link_to(last / "model.safetensors"), "model.safetensors"),
+    (lambda last: last.rename(last.with_name("step-00000300")), "its manifest is of step 200"),
+]
 
 
 @pytest.mark.goal("C3")
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda last: (last / "model-2.safetensors").write_bytes(b"x"), "model-2.safetensors"),
-        (link_to, "step-00000200 is not a folder"),
-        (lambda last: link_to(last / "model.safetensors"), "model.safetensors"),
-        (lambda last: last.rename(last.with_name("step-00000300")), "its manifest is of step 200"),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "said"), SPOILED)
 def test_a_file_that_nobody_wrote_a_link_and_a_renamed_step_are_named(folder, last, spoil, said):
     spoil(last)
     assert said in fallback(folder)
@@ -133,27 +127,22 @@ def test_when_all_are_bad_it_says_so_and_deletes_nothing(folder):
 def test_the_newest_are_kept_and_damaged_ones_of_an_abandoned_future_do_not_count(folder):
     (save(folder, 300) / "state.json").write_bytes(b"{}")
     save(folder, 250, keep=2)
-    assert _steps(folder) == [200, 250, 300]
+    assert steps(folder) == [200, 250, 300]
     save(folder, 300, keep=2)
-    assert _steps(folder) == [250, 300]
+    assert steps(folder) == [250, 300]
     assert newest(folder) == 300
-
-
-def _steps(folder):
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
 
 
 @pytest.mark.goal("C5")
 def test_a_kill_while_a_checkpoint_is_removed_leaves_no_half_of_it(folder, monkeypatch):
     def kill(path, **_):
-        for file in path.glob("model*"):
-            file.unlink()
-            raise KeyboardInterrupt
+        (path / "model.safetensors").unlink()
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(shutil, "rmtree", kill)
     with pytest.raises(KeyboardInterrupt):
         save(folder, 300, keep=1)
-    assert _steps(folder) == [100, 300]
+    assert steps(folder) == [100, 300]
     assert [checkpoint.verify(path).step for path in sorted(folder.glob("step-*"))] == [100, 300]
 
 

@@ -1,24 +1,19 @@
 """The next command removes the drafts of killed writers, and leaves those of living ones."""
 
-import multiprocessing
 import os
+import re
 import signal
 from pathlib import Path
 
 import pytest
-from surroundings import TINY
+from run_folders import make_record, tree
+from surroundings import TINY, exit_code
 
 from transformer_norms import compose, train
-from transformer_norms.comparison.sweep_record import SweepRecord
 from transformer_norms.judge import ledger
 from transformer_norms.report.writing import write_files
-from transformer_norms.storage.files import (
-    draft_of,
-    hold_draft,
-    remove_leftovers,
-    write_bytes,
-    write_json,
-)
+from transformer_norms.storage import files
+from transformer_norms.storage.files import draft_of, hold_draft, write_bytes, write_json
 from transformer_norms.storage.manifest import build_folder
 
 
@@ -30,7 +25,6 @@ def leave(folder):
     (folder / ".tmp-8-manifest.json").write_text("{")
     (folder / ".tmp-9-link").symlink_to("/nowhere")
     (folder / ".tmp-mine").write_text("the user's")
-    return {".tmp-7-step-00000300", ".tmp-8-manifest.json", ".tmp-9-link"}
 
 
 def drafts(folder):
@@ -46,7 +40,7 @@ def test_a_writer_removes_what_killed_ones_left_beside_it_and_leaves_a_living_on
         assert drafts(tmp_path) == {draft.folder.name}
         living = tmp_path / ".tmp-1-b"
         with hold_draft(living, living.touch):
-            remove_leftovers(tmp_path)
+            files.remove_leftovers(tmp_path)
             assert drafts(tmp_path) == {draft.folder.name, living.name}
         draft.seal({})
     assert not drafts(tmp_path)
@@ -68,13 +62,6 @@ def test_a_draft_that_is_removed_before_it_is_locked_is_made_again(tmp_path):
     assert not draft.exists()
 
 
-def record():
-    return SweepRecord(
-        name="a", question="", axes=[], baseline={}, tune={}, tune_seeds=[], seeds=[0], margin=0.1,
-        runs=[], tuned=[],
-    )  # fmt: skip
-
-
 def propose(folder):
     parties = (ledger.Party(x, "/code", [x], "c" * 16, None, x * 16) for x in "ab")
     return ledger.enter_proposal(folder / "ledger.json", *parties, 0.1)
@@ -83,7 +70,7 @@ def propose(folder):
 # A command that has nothing to write, as all it would write is there.
 WRITERS = {
     "a report": lambda folder: write_files(folder, {"table.md": b"x"}),
-    "a sweep's record": lambda folder: record().write(folder),
+    "a sweep's record": lambda folder: make_record(folder, []),
     "a ledger": propose,
 }
 
@@ -100,14 +87,12 @@ def test_a_command_that_writes_nothing_new_removes_leftovers(tmp_path, what):
 @pytest.mark.goal("C6", "R7")
 def test_a_finished_run_loses_the_leftovers_and_nothing_else():
     folder = Path(train(compose(TINY))["folder"])
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    leave(folder)
-    leave(folder / "checkpoints")
+    before = tree(folder)
     for place in (folder, folder / "checkpoints"):
+        leave(place)
         (place / ".tmp-mine").unlink()
     assert train(compose(TINY))["status"] == "finished"
-    assert not drafts("runs")
-    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
+    assert tree(folder) == before
 
 
 def _killed_while_writing(folder, name):
@@ -124,15 +109,10 @@ def _killed_while_writing(folder, name):
 
 @pytest.mark.goal("C6")
 def test_the_lock_of_a_draft_ends_with_its_writer(tmp_path):
-    child = multiprocessing.get_context("fork").Process(
-        target=_killed_while_writing, args=(tmp_path, "summary.json")
-    )
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    assert exit_code(_killed_while_writing, tmp_path, "summary.json") == -signal.SIGKILL
     (left,) = drafts(tmp_path)
-    assert left == draft_of(tmp_path / "summary.json").name.replace(
-        f"-{os.getpid()}-", f"-{child.pid}-"
-    )
+    mine = draft_of(tmp_path / "summary.json").name
+    assert re.fullmatch(mine.replace(f"-{os.getpid()}-", r"-\d+-"), left)
+    assert left != mine
     write_json(tmp_path / "other.json", {})
     assert not drafts(tmp_path)

@@ -28,7 +28,6 @@ assert not lock.holds(folder)
 
 
 def test_without_fcntl_a_lock_keeps_others_out_and_ends_with_its_holder(tmp_path):
-    folder = tmp_path / "locked"
-    folder.mkdir()
-    run_python(f"{HOLDER}HOLDER = {HOLDER!r}\n{TEST}", folder)
-    assert [path.name for path in (tmp_path / "moved").iterdir()] == []
+    (tmp_path / "locked").mkdir()
+    run_python(f"{HOLDER}HOLDER = {HOLDER!r}\n{TEST}", tmp_path / "locked")
+    assert not [*(tmp_path / "moved").iterdir()]

@@ -1,8 +1,8 @@
 import re
 import sys
-import threading
 import time
 from io import StringIO
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,29 +12,18 @@ from transformer_norms.progress import Live, track
 WORK = "reading runs {:.0f}/{:.0f}"
 
 
-class Stream(StringIO):
-    """A terminal, or a file that somebody reads."""
-
-    def __init__(self, is_terminal):
-        super().__init__()
-        self.is_terminal = is_terminal
-
-    def isatty(self):
-        return self.is_terminal
-
-
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(progress, "QUIET", 0.0)
-    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.005)
-    monkeypatch.setattr(progress, "_LOOK_EVERY", 0.005)
+    for name, seconds in (("QUIET", 0.0), ("PLAIN_EVERY", 0.005), ("_LOOK_EVERY", 0.005)):
+        monkeypatch.setattr(progress, name, seconds)
 
 
 def replace_stderr(monkeypatch, is_terminal=True):
-    """Called by the test itself, since pytest sets the streams anew before it."""
+    """Called by the test itself, since pytest sets the streams again before it."""
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
-    stream = Stream(is_terminal)
+    stream = StringIO()
+    stream.isatty = lambda: is_terminal
     monkeypatch.setattr(sys, "stderr", stream)
     return stream
 
@@ -105,15 +94,11 @@ def test_work_without_news_is_seen_to_go_on(at_once, monkeypatch):
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_reader_that_has_gone_ends_no_work(at_once, monkeypatch, is_terminal):
-    stream, refused = replace_stderr(monkeypatch, is_terminal), threading.Event()
-
-    def refuse(text):
-        refused.set()
-        raise OSError(5, "Input/output error")
-
+    stream = replace_stderr(monkeypatch, is_terminal)
     with Live(stays=True) as live:
         work(live, stream)
-        monkeypatch.setattr(stream, "write", refuse)
+        stream.write = Mock(side_effect=OSError(5, "Input/output error"))
         work(live)
-        assert refused.wait(60)
+        while not stream.write.called:
+            time.sleep(0.002)
     assert sys.stderr is stream

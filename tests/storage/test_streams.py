@@ -1,12 +1,12 @@
 """Streams that cannot take what is printed, and terminals that lack the letters."""
 
 import ast
-import io
 import os
 import sys
 from pathlib import Path
 
 import pytest
+from surroundings import exit_code
 
 from transformer_norms import streams
 from transformer_norms.__main__ import main
@@ -16,20 +16,19 @@ from transformer_norms.streams import guard_streams, refusal_of
 
 PACKAGE = Path(streams.__file__).parent
 NIGHTLY = pytest.mark.nightly
+DRAWN = ["placement=hybrid", "placement=peri qk_norm=head", "preset=gemma2"]
 
 
 @pytest.fixture
 def real_streams(monkeypatch):
     """Puts files in the place of this process's stdout and stderr, as a shell would."""
 
-    def replace(out, err=os.devnull, encoding="utf-8"):
-        for name, path in (("stdout", out), ("stderr", err)):
+    def replace(out, err, encoding="utf-8"):
+        for number, name, path in ((1, "stdout", out), (2, "stderr", err)):
             target = open(path, "w", encoding=encoding)  # noqa: SIM115
             monkeypatch.setattr(sys, name, target)
             monkeypatch.setattr(sys, f"__{name}__", target)
-            number = {"stdout": 1, "stderr": 2}[name]
-            saved = os.dup(number)
-            kept.append((number, saved))
+            kept.append((number, os.dup(number)))
             os.dup2(target.fileno(), number)
         guard_streams()
 
@@ -68,46 +67,28 @@ def test_the_answer_of_a_command_that_a_full_disk_loses_is_an_error(real_streams
 
 @pytest.mark.goal("D5")
 def test_a_closed_stream_gets_no_file_that_the_process_opens_later(tmp_path):
-    # In a process of its own: pytest needs these numbers.
-    if not (child := os.fork()):
-        code = 1
-        try:
-            for number in range(3):
-                os.close(number)
-            sys.stdin = sys.stdout = sys.stderr = None
-            sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None
-            guard_streams()
-            with open(tmp_path / "checkpoint", "wb") as file:
-                os.write(2, b"a warning of a library")
-                print("a line", file=sys.stderr)
-                print("an answer")
-                code = 0 if file.fileno() > 2 else 3
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    def write():  # in another process: pytest needs these numbers
+        os.closerange(0, 3)
+        sys.stdin = sys.stdout = sys.stderr = None
+        sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = None
+        guard_streams()
+        with open(tmp_path / "checkpoint", "wb") as file:
+            os.write(2, b"a warning of a library")
+            print("a line", file=sys.stderr)
+            print("an answer")
+            os._exit(0 if file.fileno() > 2 else 3)
+
+    assert exit_code(write) == 0
     assert (tmp_path / "checkpoint").read_bytes() == b""
 
 
 @pytest.mark.goal("D5")
-@pytest.mark.parametrize(
-    "typed",
-    [
-        [],
-        pytest.param(["placement=hybrid"], marks=NIGHTLY),
-        pytest.param(["placement=peri", "qk_norm=head"], marks=NIGHTLY),
-        pytest.param(["preset=gemma2"], marks=NIGHTLY),
-    ],
-    ids=lambda typed: " ".join(typed) or "default",
-)
+@pytest.mark.parametrize("typed", ["", *(pytest.param(t, marks=NIGHTLY) for t in DRAWN)])
 def test_a_drawing_in_ascii_has_each_sign_at_its_place(typed, capsys):
-    assert main(["explain", *typed]) == 0
+    assert main(["explain", *typed.split()]) == 0
     drawn = capsys.readouterr().out
     assert not drawn.isascii()
-    file = io.BytesIO()
-    with io.TextIOWrapper(file, encoding="ascii", errors=streams.SPELLING) as stream:
-        stream.write(drawn)
-        stream.flush()
-        plain = file.getvalue().decode("ascii")
+    plain = drawn.encode("ascii", streams.SPELLING).decode("ascii")
     assert "\\" not in plain
     for before, after in zip(drawn.splitlines(), plain.splitlines(), strict=True):
         if not before.isascii():
@@ -136,14 +117,12 @@ def test_files_are_utf_8_whatever_the_locale_is():
     for file in PACKAGE.rglob("*.py"):
         source = file.read_text(encoding="utf-8")
         calls = ast.walk(ast.parse(source)) if "open(" in source or "_text(" in source else ()
-        for call in calls:
-            if isinstance(call, ast.Call) and _opens_text(call):
-                untold += [f"{file}:{call.lineno}"]
+        untold += [f"{file}:{call.lineno}" for call in calls if _opens_text(call)]
     assert untold == []
 
 
 def _opens_text(call):
-    if any(keyword.arg == "encoding" for keyword in call.keywords):
+    if not isinstance(call, ast.Call) or "encoding" in [word.arg for word in call.keywords]:
         return False
     if isinstance(call.func, ast.Attribute):
         return call.func.attr in ("read_text", "write_text")

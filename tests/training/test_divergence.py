@@ -11,12 +11,9 @@ from transformer_norms.training.divergence import Divergence
 def verdict(losses, *, warmup=20, gradients=None, final=None):
     rule = Divergence(warmup)
     for step, loss in enumerate(losses, 1):
-        reason = rule.step(step, loss, 1.0 if gradients is None else gradients[step - 1])
-        if reason is not None:
+        if rule.step(step, loss, 1.0 if gradients is None else gradients[step - 1]) is not None:
             return step
-    if final is not None and rule.end(final, min(losses)):
-        return "end"
-    return None
+    return "end" if final is not None and rule.end(final, min(losses)) else None
 
 
 def healthy(seed, steps=400):
@@ -27,15 +24,11 @@ def healthy(seed, steps=400):
 @pytest.mark.goal("N3")
 def test_forty_planted_divergences_are_all_found_where_they_are(measured):
     for seed in range(10):
-        at = 30 + 30 * seed
-        curve = healthy(seed)
+        at, curve = 30 + 30 * seed, healthy(seed)
         for bad in (math.nan, math.inf):
             assert verdict([*curve[:at], bad, *curve[at:]]) == at + 1
-        gradients = [1.0] * 400
-        gradients[at] = math.nan
-        assert verdict(curve, gradients=gradients) == at + 1
-        blown = [*curve[:at], *[curve[0] + 0.5] * 370]
-        assert verdict(blown) == at + 100
+        assert verdict(curve, gradients=[1.0] * at + [math.nan] * 400) == at + 1
+        assert verdict([*curve[:at], *[curve[0] + 0.5] * 370]) == at + 100
         assert verdict(curve, final=min(curve) + 1.01) == "end"
     measured("50 of 50 planted divergences found at their step")
 
@@ -44,8 +37,7 @@ def test_forty_planted_divergences_are_all_found_where_they_are(measured):
 def test_two_hundred_healthy_curves_are_left_alone(measured):
     flagged = 0
     for seed in range(200):
-        curve = healthy(seed)
-        spikes = random.Random(seed)
+        curve, spikes = healthy(seed), random.Random(seed)
         for _ in range(3):  # single spikes are no divergence
             curve[spikes.randrange(50, 400)] = 12.0
         flagged += verdict(curve, final=curve[-1]) is not None

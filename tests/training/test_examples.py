@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import chdir
 from importlib import import_module
 from pathlib import Path
 
@@ -19,43 +20,28 @@ LAUNCH = "-m accelerate.commands.launch --cpu --num_machines 1 --num_processes 2
 PLAIN = "--mixed_precision no --dynamo_backend no".split()
 
 
+def nodes_of(program, kind):
+    return [node for node in ast.walk(ast.parse(program.read_text())) if isinstance(node, kind)]
+
+
 def config_of(program):
     """What a program passes to compose."""
-    calls = [
-        node for node in ast.walk(ast.parse(program.read_text())) if isinstance(node, ast.Call)
-    ]
-    (call,) = [one for one in calls if ast.unparse(one.func) == "compose"]
+    (call,) = [c for c in nodes_of(program, ast.Call) if ast.unparse(c.func) == "compose"]
     return ast.literal_eval(call.args[0])
 
 
-def run(arguments, folder):
-    """Returns what a Python program prints."""
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def test_every_example_says_what_it_shows_and_compiles():
-    assert {program.stem for program in PROGRAMS} == {
-        "plain_loop",
-        "with_accelerate",
-        "with_lightning",
-    }
-    for program in PROGRAMS:
-        assert f"python examples/{program.name}" in ast.get_docstring(
-            ast.parse(program.read_text())
-        )
-        assert compose(config_of(program)) == compose(config_of(PROGRAMS[0]))
+def test_there_are_three_examples_and_a_small_notebook():
+    assert [p.stem for p in PROGRAMS] == ["plain_loop", "with_accelerate", "with_lightning"]
     assert NOTEBOOK.stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
-def test_what_an_example_imports_of_ours_is_there(program):
-    nodes = [n for n in ast.walk(ast.parse(program.read_text())) if isinstance(n, ast.ImportFrom)]
-    ours = [node for node in nodes if node.module.startswith("transformer_norms")]
-    assert ours
+def test_an_example_says_what_it_shows_and_imports_what_is_there(program):
+    (module,) = nodes_of(program, ast.Module)
+    assert f"python examples/{program.name}" in ast.get_docstring(module)
+    assert compose(config_of(program)) == compose(config_of(PROGRAMS[0]))
+    nodes = nodes_of(program, ast.ImportFrom)
+    assert (ours := [node for node in nodes if node.module.startswith("transformer_norms")])
     for node in ours:
         assert {name.name for name in node.names} <= {*dir(import_module(node.module))}, node.module
 
@@ -63,12 +49,8 @@ def test_what_an_example_imports_of_ours_is_there(program):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The validation loss of the run that all programs train."""
-    before = Path.cwd()
-    os.chdir(tmp_path_factory.mktemp("trained"))
-    try:
+    with chdir(tmp_path_factory.mktemp("trained")):
         return train(compose([*config_of(PROGRAMS[0]), "tracking=none"], device="cpu"))["val_loss"]
-    finally:
-        os.chdir(before)
 
 
 @pytest.mark.nightly
@@ -78,7 +60,11 @@ def trained(tmp_path_factory):
     ids=[*(program.stem for program in PROGRAMS), "two processes"],
 )
 def test_a_loop_of_ones_own_reaches_the_loss_of_train(arguments, trained, tmp_path):
-    printed = re.search(r"validation loss (\S+)", run(arguments, tmp_path))
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = re.search(r"validation loss (\S+)", done.stdout)
     assert float(printed[1]) == pytest.approx(trained, abs=2e-3)
 
 

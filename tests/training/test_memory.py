@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from trainers import losses, trainer_of
 
 from transformer_norms.training import loss as loss_module
@@ -25,9 +26,8 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple) else (out,):
-            if isinstance(tensor, torch.Tensor):
-                self.numbers = max(self.numbers, tensor.numel())
+        sizes = [x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        self.numbers = max(self.numbers, *sizes, 0)
         return out
 
 
@@ -51,8 +51,8 @@ def test_the_loss_and_its_gradients_are_those_of_all_logits_at_once(typed, piece
     assert trainer.loss.sum(batch).item() == pytest.approx(TOKENS * whole.item(), rel=1e-13)
     total = sum(trainer.loss.backward(part, parts)[0].item() for part in batch.chunk(parts))
     assert total == pytest.approx(whole.item(), rel=1e-13)
-    for parameter, gradient in zip(trainer.parameters, wanted, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-10, atol=1e-14)
+    found = [parameter.grad for parameter in trainer.parameters]
+    torch.testing.assert_close(found, [*wanted], rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
@@ -67,8 +67,8 @@ def test_a_head_whose_rows_are_filled_up_has_the_same_gradients(typed, precision
         total = trainer.loss.backward(batch, 1)
         found.append([total, trainer.loss.sum(batch), *(p.grad for p in trainer.parameters)])
         trainer.model.zero_grad(set_to_none=True)
-    for plain, filled_up in zip(*found, strict=True):  # on most processors they have the same bits
-        torch.testing.assert_close(plain, filled_up, rtol=100 * near, atol=near)
+    # On most processors they have the same bits.
+    torch.testing.assert_close(*found, rtol=100 * near, atol=near)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -79,34 +79,27 @@ def test_nats_are_torchs_to_the_digit_and_their_gradient_to_rounding(dtype):
     wanted = F.cross_entropy(logits.requires_grad_(), targets, reduction="sum")
     share = torch.tensor(1.0) / 3 / TOKENS
     (wanted * share).backward()
-    memory = torch.full_like(logits, float("nan"))
-    loss, nats, gradient = loss_module.CrossEntropy().gradient(
-        logits.to(dtype), targets, share, memory
-    )
+    given = logits.to(dtype), targets, share, torch.full_like(logits, float("nan"))
+    loss, nats, gradient = loss_module.CrossEntropy().gradient(*given)
     assert torch.equal(loss, wanted)
     assert torch.equal(nats, wanted)
     torch.testing.assert_close(gradient, logits.grad, rtol=0, atol=2e-7 * share.item())
 
 
 def test_a_batchs_logits_never_exist_at_once(monkeypatch):
-    sizes = {}
-    for tokens in (TOKENS, 5):
-        trainer = trainer_of(
-            "model.width=4", "model.heads=1", "model.mlp_width=4", "optimizer=adamw"
-        )
+    for tokens, numbers in ((TOKENS, TOKENS * VOCABULARY), (5, TOKENS * 4)):  # 4: the stream's
+        trainer = trainer_of("model.width=4", "model.heads=1", "model.mlp_width=4")
         in_pieces_of(tokens, monkeypatch)
         with Largest() as largest:
             losses(trainer, 1)
             trainer.evaluate([trainer.batches(0)])
-        sizes[tokens] = largest.numbers
-    assert sizes[TOKENS] == TOKENS * VOCABULARY
-    assert sizes[5] == TOKENS * 4  # the stream
+        assert largest.numbers == numbers
 
 
 @pytest.mark.parametrize("share", [0.9, 1.05, 1.2])
 def test_gradients_are_clipped_where_torch_would_change_them(share):
     """Down to clips that are not far from what torch adds to the norm it divides by."""
-    trainer = trainer_of("trainer.precision=fp64", "optimizer.lr=1e-3")
+    trainer = trainer_of("trainer.precision=fp64")
     backward, norm, found = trainer.loss.backward, 1e-5, []
 
     def copy_gradients(*_):
@@ -115,8 +108,7 @@ def test_gradients_are_clipped_where_torch_would_change_them(share):
     def small(batch, parts):
         total = backward(batch, parts)
         scale = norm / torch.nn.utils.get_total_norm([p.grad for p in trainer.parameters])
-        for parameter in trainer.parameters:
-            parameter.grad *= scale
+        torch._foreach_mul_([p.grad for p in trainer.parameters], scale)
         copy_gradients()
         return total
 
@@ -124,11 +116,12 @@ def test_gradients_are_clipped_where_torch_would_change_them(share):
     trainer.settings = replace(trainer.settings, clip=share * norm)
     trainer.optimizers[0].register_step_pre_hook(copy_gradients)
     losses(trainer, 1)
-    for whole, clipped in zip(*found, strict=True):
-        wanted = whole * min(1.0, share * norm / (norm + 1e-6))
-        torch.testing.assert_close(clipped, wanted, rtol=1e-9, atol=0)
+    whole, clipped = found
+    wanted = [gradient * min(1.0, share * norm / (norm + 1e-6)) for gradient in whole]
+    torch.testing.assert_close(clipped, wanted, rtol=1e-9, atol=0)
 
 
+RECOMPUTE = "trainer.activation_checkpointing"
 RECOMPUTED = [
     ["norm=layernorm", "placement=post"],
     ["norm=batchnorm", "norm.allow_noncausal=true"],
@@ -142,31 +135,23 @@ RECOMPUTED = [
 @pytest.mark.goal("A4")
 @pytest.mark.parametrize("typed", RECOMPUTED)
 def test_activation_checkpointing_changes_no_digit(typed):
-    plain, checkpointed = (
-        trainer_of(f"trainer.activation_checkpointing={on}", *typed) for on in ("false", "true")
-    )
-    assert losses(plain, 4) == losses(checkpointed, 4)
-    kept, again = plain.tensors(), checkpointed.tensors()
-    for part in kept:
-        for name, tensor in kept[part].items():
-            assert torch.equal(tensor, again[part][name]), name
+    plain, again = (trainer_of(f"{RECOMPUTE}={on}", *typed) for on in ("false", "true"))
+    assert losses(plain, 4) == losses(again, 4)
+    torch.testing.assert_close(plain.tensors(), again.tensors(), rtol=0, atol=0)
 
 
 def test_activation_checkpointing_keeps_for_each_further_block_its_input_alone():
     def kept(depth, on):
-        trainer = trainer_of(f"model.depth={depth}", f"trainer.activation_checkpointing={on}")
-        found, sizes = {p.data_ptr() for p in trainer.parameters}, []
+        trainer, sizes = trainer_of(f"model.depth={depth}", f"{RECOMPUTE}={on}"), {}
 
         def keep(tensor):
-            if tensor.data_ptr() not in found:
-                found.add(tensor.data_ptr())
-                sizes.append(tensor.numel())
+            sizes.setdefault(tensor.data_ptr(), tensor.numel())
             return tensor
 
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = trainer.loss(trainer.batches(0))
         assert loss.grad_fn is not None
-        return sum(sizes)
+        return sum(sizes.values()) - sum(sizes.get(p.data_ptr(), 0) for p in trainer.parameters)
 
     width = trainer_of().model.embedding.weight.shape[1]
     assert kept(6, "true") - kept(5, "true") <= TOKENS * width

@@ -9,7 +9,7 @@ from combinations import combined
 from new_process import run_python
 from no_float64 import fake_mps
 from short_runs import go, here, same, stop_at  # noqa: F401
-from trainers import SIZES, trainer_from, trainer_of
+from trainers import SIZES, losses, trainer_from, trainer_of
 
 from transformer_norms import ConfigError, compose
 from transformer_norms.names import distinct_norms, options
@@ -26,14 +26,20 @@ MUON = {"optimizer": "muon", "attention": "sinks"}  # on a GPU it iterates in bf
 def trained(device, precision, variant, steps=3):
     """The losses of a few steps, and the weights after them. A rate on a GPU is a float32, and so
     this one is a power of two."""
-    typed = [text for text in SIZES if not text.startswith(("schedule.", "optimizer.lr="))]
+    typed = [text for text in SIZES if not text.startswith("schedule.")]
     typed += ["model.depth=4", f"trainer.device={device}", f"trainer.precision={precision}"]
     typed += [f"optimizer.lr={2**-10}", "schedule=constant", "schedule.warmup=0"]
     trainer = trainer_from(combined(*typed, **variant))
     with machine.deterministic(device):
-        for _ in range(steps):
-            assert trainer.train_step() is None
-    return trainer.losses, [p.detach().cpu() for p in trainer.model.parameters()]
+        return losses(trainer, steps), weights_of(trainer)
+
+
+def weights_of(trainer):
+    return [parameter.detach().cpu() for parameter in trainer.model.parameters()]
+
+
+def assert_same_digits(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 def name_of(variant):
@@ -46,9 +52,7 @@ def name_of(variant):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", [*VARIANTS, MUON], ids=name_of)
 def test_twice_the_same_steps_on_a_gpu_give_the_same_digits(variant, precision):
-    (losses, weights), (again, others) = (trained("cuda", precision, variant) for _ in range(2))
-    assert losses == again
-    assert all(map(torch.equal, weights, others))
+    assert_same_digits(*(trained("cuda", precision, variant) for _ in range(2)))
 
 
 @pytest.mark.nightly
@@ -56,11 +60,9 @@ def test_twice_the_same_steps_on_a_gpu_give_the_same_digits(variant, precision):
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 def test_a_gpu_takes_the_steps_of_a_cpu(variant):
     """In float64, which leaves rounding far below any error of a kernel's arithmetic."""
-    losses, weights = trained("cuda", "fp64", variant)
-    expected, others = trained("cpu", "fp64", variant)
-    assert losses == pytest.approx(expected, rel=1e-10)
-    for mine, other in zip(weights, others, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-9)
+    (found, weights), (expected, others) = (trained(x, "fp64", variant) for x in ("cuda", "cpu"))
+    assert found == pytest.approx(expected, rel=1e-10)
+    torch.testing.assert_close(weights, others, rtol=0, atol=1e-9)
 
 
 @pytest.mark.goal("R4")
@@ -110,20 +112,18 @@ def ahead_of(trainer, steps, sync="default"):
         assert trainer.train_step() is None
     torch.cuda.set_sync_debug_mode("default")
     assert ahead.end() is None
-    return trainer.losses, [p.detach().cpu() for p in trainer.model.parameters()]
+    return trainer.losses, weights_of(trainer)
+
+
+EMA = "trainer.average={type: ema, decay: 0.9}"
 
 
 @pytest.mark.nightly
 @on_a_gpu
-@pytest.mark.parametrize(
-    "typed",
-    [[], ["optimizer=muon"], ["trainer.qk_clip=1"], ["trainer.average={type: ema, decay: 0.9}"]],
-    ids=str,
-)
+@pytest.mark.parametrize("typed", [[], ["optimizer=muon"], ["trainer.qk_clip=1"], [EMA]], ids=str)
 def test_a_step_on_a_gpu_waits_for_no_number(typed):
-    trainer = trainer_of(
-        "trainer.device=cuda", "trainer.log_every=1000", "model.dropout=0.1", *typed
-    )
+    on_device = "trainer.device=cuda", "trainer.log_every=1000", "model.dropout=0.1"
+    trainer = trainer_of(*on_device, *typed)
     ahead_of(trainer, 8, "error")
     assert trainer.step == 8
 
@@ -141,15 +141,10 @@ def test_a_captured_step_has_the_digits_of_one_that_is_not(typed, precision):
     typed = ["trainer.device=cuda", f"trainer.precision={precision}", *typed.split()]
     captured, plain = trainer_of(*typed), trainer_of(*typed)
     with machine.deterministic("cuda"):
-        losses, weights = ahead_of(captured, 12)
-        for _ in range(12):
-            assert plain.train_step() is None
+        found = ahead_of(captured, 12)
+        expected = losses(plain, 12)
     assert captured.loss.compilation.captured
-    assert losses == plain.losses
-    assert all(map(torch.equal, weights, [p.detach().cpu() for p in plain.model.parameters()]))
-
-
-# --------------------------------------------------------------------------------- Apple's mps
+    assert_same_digits(found, (expected, weights_of(plain)))
 
 
 def test_the_fake_refuses_what_the_device_refuses():
@@ -166,7 +161,7 @@ def test_the_fake_refuses_what_the_device_refuses():
 
 def test_a_run_on_mps_has_no_float64_there_and_the_digits_of_a_cpu(stop_at):  # noqa: F811
     """A whole run: data, probes, dropout, evaluation, average, checkpoints, and going on."""
-    typed = ["trainer.average={type: ema, decay: 0.9}", "trainer.qk_clip=1", "trainer.steps=12"]
+    typed = [EMA, "trainer.qk_clip=1", "trainer.steps=12"]
     usual = go("study=cpu", "trainer.device=cpu", *typed)
     with fake_mps() as seeds:
         stop_at(9)
@@ -181,28 +176,16 @@ def test_a_run_on_mps_has_no_float64_there_and_the_digits_of_a_cpu(stop_at):  # 
 @pytest.mark.nightly
 @pytest.mark.parametrize("variant", [*VARIANTS, {"optimizer": "muon"}], ids=name_of)
 def test_every_norm_placement_and_part_trains_there_in_float32(variant):
-    losses, weights = trained("cpu", "fp32", variant)
+    expected = trained("cpu", "fp32", variant)
     with fake_mps():
-        again, moved = trained("mps", "fp32", variant)
-    assert losses == again
-    assert all(map(torch.equal, weights, moved))
+        found = trained("mps", "fp32", variant)
+    assert_same_digits(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("typed", "line"),
-    [
-        (
-            "trainer.precision=fp64",
-            "trainer.precision: fp64 is not allowed with trainer.device=mps",
-        ),
-        ("parallel=ddp", "parallel: ddp is not allowed with trainer.device=mps"),
-    ],
-)
-def test_what_mps_cannot_do_is_refused_in_one_line(typed, line):
-    with fake_mps(), pytest.raises(ConfigError, match=line):
-        compose(["trainer.device=mps", typed])
-
-
-def test_a_machine_without_mps_says_which_devices_it_has():
+def test_what_mps_cannot_do_and_that_there_is_none_is_refused_in_one_line():
+    for typed in ("trainer.precision=fp64", "parallel=ddp"):
+        line = typed.replace("=", ": ") + " is not allowed with trainer.device=mps"
+        with fake_mps(), pytest.raises(ConfigError, match=line):
+            compose(["trainer.device=mps", typed])
     with pytest.raises(ConfigError, match="^trainer.device: mps is not available here; allowed"):
         compose(["trainer.device=mps"])

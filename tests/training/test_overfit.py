@@ -8,16 +8,10 @@ from transformer_norms.names import options
 
 STEPS, VOCAB = 300, 11
 SIZES = ["model=nano", "model.width=32", "model.heads=2", "model.context=8", "trainer.clip=1"]
-SIZES += [
-    "trainer.batch_size=2",
-    "schedule.warmup=20",
-    f"trainer.steps={STEPS}",
-    "trainer.probe_every=0",
-]
-# Of their own, where the usual one is not it: streams of length 1 make small logits.
-RATES = {"l2norm": 3e-2, "ngpt": 3e-2}
-USUAL = 1e-2
-# With a head of its own DyT saturates before its attention tells two contexts of a token apart.
+SIZES += ["trainer.batch_size=2", "schedule.warmup=20", f"trainer.steps={STEPS}"]
+SIZES += ["trainer.probe_every=0"]
+USUAL, RATES = 1e-2, {"l2norm": 3e-2, "ngpt": 3e-2}  # streams of length 1 make small logits
+# With a separate head DyT saturates before its attention tells two contexts of a token apart.
 TYPED = {"dyt": ["architecture.tied=true"]}
 
 EVERY = [(placement, "rmsnorm") for placement in options("placement")]
@@ -33,8 +27,7 @@ SAMPLE = [("post", "rmsnorm"), ("sandwich", "rmsnorm"), ("ngpt", "rmsnorm"), ("p
 def test_one_batch_is_learned_by_heart(placement, norm):
     rate = RATES.get(placement, RATES.get(norm, USUAL))
     typed = [*SIZES, f"optimizer.lr={rate}", *TYPED.get(norm, [])]
-    config = combined(*typed, placement=placement, norm=norm)
-    trainer = trainer_from(config, vocabulary=VOCAB)
+    trainer = trainer_from(combined(*typed, placement=placement, norm=norm), vocabulary=VOCAB)
     while trainer.step < STEPS and not trainer.last_loss < 0.05:
         assert trainer.train_step() is None
     assert trainer.last_loss < 0.05

@@ -1,28 +1,17 @@
-"""Under bf16 the sums are float32 or float64: each against a float64 oracle of the same numbers.
-
-tests/model/test_norms.py does the same for the norms.
-"""
+"""Under bf16 the sums are float32 or float64: each against a float64 oracle of the same numbers."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny_models import drawn
 from trainers import trainer_of
 
 from transformer_norms.model.attention import Softmax
-from transformer_norms.model.attentions.kernels import capped_attention
 
 HALF = 2**-8  # the rounding of a bfloat16, relative
 BF16 = "trainer.precision=bf16"
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-
-
-def nats(logits, targets):
-    return F.cross_entropy(logits.double(), targets, reduction="sum").item()
 
 
 @pytest.mark.goal("N4")
@@ -35,17 +24,13 @@ def test_a_softmax_over_a_thousand_keys_is_that_of_float64_to_one_rounding(cap, 
     attend = Softmax(scale=0.05, cap=cap, dropout=0.0)
     with torch.autocast("cpu", torch.bfloat16):
         found = attend(q, k, v, torch.empty(1, time, 1)).double()
-    wide = (x.double() for x in (q, k, v))
-    if cap is None:
-        expected = F.scaled_dot_product_attention(*wide, is_causal=True, scale=0.05)
-    else:
-        causal = {"attn_mask": None, "dropout_p": 0.0, "is_causal": True}
-        expected = capped_attention(*wide, cap=cap, scale=0.05, **causal)
+    logits = 0.05 * q.double() @ k.double().mT
+    logits = logits if cap is None else cap * (logits / cap).tanh()
+    expected = logits.exp().tril()
+    expected = expected / expected.sum(-1, keepdim=True) @ v.double()
     worst = ((found - expected).abs() / expected).max().item()
     assert worst < 3 * HALF  # of the products' operands, and of the result
-    measured(
-        f"softmax, cap {cap}: {worst:.1e} of float64's, in bfloat16 {HALF:.1e} is one rounding"
-    )
+    measured(f"softmax, cap {cap}: {worst:.1e} of float64's; {HALF:.1e} is bfloat16's rounding")
 
 
 @pytest.mark.goal("N4")
@@ -56,13 +41,12 @@ def test_losses_and_sums_of_evaluations_are_those_of_float64(measured):
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         logits = trainer.model(batch[:, :-1]).flatten(0, 1)
     assert logits.dtype == torch.bfloat16
-    exact = nats(logits, batch[:, 1:].flatten())
+    exact = F.cross_entropy(logits.double(), batch[:, 1:].flatten(), reduction="sum").item()
     with torch.no_grad():
         window = trainer.loss.sum(batch)
     many, tokens, _ = trainer.evaluate([batch] * 64)
-    assert window.dtype == torch.float32
+    assert (window.dtype, tokens) == (torch.float32, 64 * batch[:, 1:].numel())
     assert many == 64 * window.item()  # no digit is lost: the sum is in float64
-    assert tokens == 64 * batch[:, 1:].numel()
     step = trainer.micro_batches.backward(batch, 0)[0].item() * batch[:, 1:].numel()
     off = [abs(found / exact - 1) for found in (window.item(), step)]
     assert max(off) < 1e-6

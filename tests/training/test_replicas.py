@@ -1,19 +1,20 @@
 """Replicas that share a batch: the same loss and gradients, and none where they would differ."""
 
+import copy
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 import trainers
 import variants
-from combinations import changed
 from short_runs import go, here, rows, same, state, stop_at  # noqa: F401
+from tiny_models import Instead
 from trainers import SIZES, VOCABULARY
 
-from transformer_norms import ConfigError, compose
-from transformer_norms.config.building import build_model
+from transformer_norms import ConfigError, build_model, compose
 from transformer_norms.training import loss as loss_module
 from transformer_norms.training.causality import examine_rows
 from transformer_norms.training.optimizer import OPTIMIZERS
@@ -25,7 +26,6 @@ from transformer_norms.training.parallel.work_division import divide, thread_cou
 TELLING = ["placement=residual_dual", "placement=ngpt", "placement=rezero", "norm=seednorm"]
 TELLING += ["placement=qk_cap", "placement=hybrid_star", "norm=derf", "placement=keel"]
 
-
 trainer_of = partial(trainers.trainer_of, replicas=2)
 
 
@@ -34,13 +34,12 @@ def losses_of(trainer):
 
 
 def check_gradients(*typed, **tolerance):
-    one, two = (trainer_of(*typed, replicas=count) for count in (1, 2))
-    batch = one.batches(0)
-    losses = [trainer.micro_batches.backward(batch, 0) for trainer in (one, two)]
+    two, one = trainers = [trainer_of(*typed, replicas=count) for count in (2, 1)]
+    losses = [trainer.micro_batches.backward(one.batches(0), 0) for trainer in trainers]
     torch.testing.assert_close(*losses, **tolerance)
     assert all(p.grad is None for p in two.micro_batches.replicas.parameters[1])
-    for wanted, found in zip(one.parameters, two.parameters, strict=True):
-        torch.testing.assert_close(found.grad, wanted.grad, **tolerance)
+    gradients = ([p.grad for p in trainer.parameters] for trainer in trainers)
+    torch.testing.assert_close(*gradients, **tolerance)
 
 
 NEAR = {"fp64": (1e-11, 1e-15), "fp32": (1e-5, 1e-7), "bf16": (0.02, 2e-4)}  # relative, absolute
@@ -70,24 +69,12 @@ def test_a_replica_has_the_models_weights_and_adds_the_gradients_of_its_share_to
     assert all(p.data_ptr() == q.data_ptr() and p is not q for p, q in shared)
 
 
-def test_training_is_that_of_one_model_to_rounding_and_the_same_each_time():
-    trainers = [trainer_of("trainer.precision=fp64", replicas=count) for count in (1, 2, 2, 4)]
-    for trainer in trainers:
-        for _ in range(8):
-            assert trainer.train_step() is None
-    one, *shared = (torch.tensor(trainer.losses, dtype=torch.float64) for trainer in trainers)
-    for losses in shared:
-        torch.testing.assert_close(losses, one, rtol=1e-9, atol=0)
-    assert trainers[1].losses == trainers[2].losses
-    pairs = zip(trainers[1].parameters, trainers[2].parameters, strict=True)
-    assert all(torch.equal(p, q) for p, q in pairs)
-
-
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 def test_an_evaluation_computes_each_window_whole(rows):
-    one, two = trainer_of(replicas=1), trainer_of()
-    windows = [one.batches(0), one.batches(0)[:rows], one.batches(0)[:1, :5]]
-    one, two = (trainer.evaluate(windows) for trainer in (one, two))
+    trainers = trainer_of(replicas=1), trainer_of()
+    batch = trainers[0].batches(0)
+    windows = [batch, batch[:rows], batch[:1, :5]]
+    one, two = (trainer.evaluate(windows) for trainer in trainers)
     assert one.tokens == two.tokens == sum(window[:, 1:].numel() for window in windows)
     assert two.nats == pytest.approx(one.nats, rel=1e-6)
 
@@ -113,10 +100,9 @@ def test_all_replicas_together_hold_as_many_logits_as_one(monkeypatch):
     for count in (1, 2, 4):
         trainer = trainer_of(replicas=count)
         shares = zip(losses_of(trainer), trainer.batches(0).chunk(count), strict=True)
-        pieces = [loss._pieces(*loss._states(share)) for loss, share in shares]
-        assert [[len(targets) for _, targets in each] for each in pieces] == [
-            [16 // count] * 4
-        ] * count
+        for loss, share in shares:
+            pieces = loss._pieces(*loss._states(share))
+            assert [len(targets) for _, targets in pieces] == [16 // count] * 4
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -135,55 +121,48 @@ def test_a_replica_that_fails_fails_the_step_and_leaves_no_replica_at_work(faili
 
 
 def enough(*typed):
-    """A config, and its model, of as little as is worth sharing: 64 sequences of 16 tokens."""
+    """replicas_of(threads, number): of a config of as little as is worth sharing: 64 sequences of
+    16 tokens."""
     words = dict(text.split("=") for text in [*SIZES, "trainer.batch_size=64", *typed])
     config = compose([f"{key}={value}" for key, value in words.items()])
-    return config, build_model(config, VOCABULARY)
+    model, optimizer = build_model(config, VOCABULARY), OPTIMIZERS[config.optimizer.type]
+
+    def replicas_of(threads, number="auto", device="cpu"):
+        settings = replace(config.trainer, replicas=number, device=device)
+        return divide(settings, model, optimizer, threads).replicas
+
+    return replicas_of
 
 
-def replicas_of(config, model, threads, typed="auto"):
-    settings = changed(config, "trainer.replicas", typed).trainer
-    return divide(settings, model, OPTIMIZERS[config.optimizer.type], threads).replicas
-
-
-def apart(model):
-    rows = examine_rows(model)
-    return rows.rows_are_independent and not rows.drawn and not rows.counted
-
-
-ALLOWED = ["norm.allow_noncausal=true"]
 WHOLE = [
-    ([], 3, "3 threads"),
-    ([], 1, "1 threads"),
-    (["trainer.batch_size=65"], 2, "65 sequences"),
-    (["trainer.batch_size=65", "trainer.accumulation=5"], 2, "65 sequences"),
-    (["trainer.compile=block"], 2, "compile"),
-    (["model.dropout=0.1"], 2, "draws"),
-    (["norm=batchnorm", *ALLOWED], 2, "independent"),
+    ("", 3, "3 threads"),
+    ("", 1, "1 threads"),
+    ("trainer.batch_size=65", 2, "65 sequences"),
+    ("trainer.batch_size=65 trainer.accumulation=5", 2, "65 sequences"),
+    ("trainer.compile=block", 2, "compile"),
+    ("model.dropout=0.1", 2, "draws"),
+    ("norm=batchnorm norm.allow_noncausal=true", 2, "independent"),
 ]
 
 
 @pytest.mark.parametrize(("typed", "threads", "said"), WHOLE)
 def test_there_is_one_where_more_would_differ_or_bring_nothing(typed, threads, said):
-    config, model = enough(*typed)
-    assert replicas_of(config, model, threads) == replicas_of(config, model, threads, 1) == 1
+    replicas_of = enough(*typed.split())
+    assert replicas_of(threads) == replicas_of(threads, 1) == 1
     with pytest.raises(ConfigError, match=rf"^trainer.replicas=2: .*{said}"):
-        replicas_of(config, model, threads, 2)
+        replicas_of(threads, 2)
+
+
+SLOWER = ["optimizer=muon", "trainer.activation_checkpointing=true", "model.context=15"]
 
 
 def test_two_share_a_batch_on_a_cpu_unless_another_number_is_typed():
-    config, model = enough()
-    assert [replicas_of(config, model, threads) for threads in (2, 4, 8)] == [2, 2, 2]
-    assert replicas_of(config, model, 8, 4) == 4
-    assert replicas_of(changed(config, "trainer.device", "cuda"), model, 8) == 1
-
-
-@pytest.mark.parametrize(
-    "typed", [["optimizer=muon"], ["trainer.activation_checkpointing=true"], ["model.context=15"]]
-)
-def test_there_is_one_where_two_would_be_slower_unless_typed(typed):
-    config, model = enough(*typed)
-    assert (replicas_of(config, model, 2), replicas_of(config, model, 2, 2)) == (1, 2)
+    replicas_of = enough()
+    assert [replicas_of(threads) for threads in (2, 4, 8)] == [2, 2, 2]
+    assert (replicas_of(8, 4), replicas_of(8, device="cuda")) == (4, 1)
+    for typed in SLOWER:
+        replicas_of = enough(typed)
+        assert (replicas_of(2), replicas_of(2, 2)) == (1, 2), typed
 
 
 SMALL = ["model=nano", "trainer.batch_size=16"]  # 512 tokens of width 64
@@ -207,11 +186,6 @@ def test_a_small_step_has_one_thread_and_others_have_one_for_each_core(typed, vo
     assert thread_count(config.trainer, config.model, vocabulary, cores=8) == threads
 
 
-class Draws(torch.nn.Module):
-    def forward(self, x):
-        return x + 1e-9 * torch.randn_like(x)
-
-
 class Counts(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -222,23 +196,29 @@ class Counts(torch.nn.Module):
         return x
 
 
-class OfTheBatch(torch.nn.Module):
-    def forward(self, x):
-        return x - x.mean(0, keepdim=True)
+KINDS = {
+    "draws": lambda: Instead(lambda x: x + 1e-9 * torch.randn_like(x)),
+    "counts": Counts,
+    "of the batch": lambda: Instead(lambda x: x - x.mean(0, keepdim=True)),
+}
 
 
-@pytest.mark.parametrize("kind", [Draws, Counts, OfTheBatch])
+def apart(model):
+    rows = examine_rows(model)
+    return rows.rows_are_independent and not rows.drawn and not rows.counted
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("typed", ["init=zero_out", "placement=rezero", "placement=layerscale"])
 def test_a_module_that_draws_counts_or_reads_other_rows_is_seen_and_left_as_it_was(kind, typed):
     """Also where blocks begin as nothing."""
     model = build_model(compose([*SIZES, typed]), VOCABULARY)
     assert apart(model)
-    model.blocks[1].mlp.f.mid = kind()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    drawn = torch.get_rng_state()
+    model.blocks[1].mlp.f.mid = KINDS[kind]()
+    before, drawn = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     assert not apart(model)
     assert torch.equal(drawn, torch.get_rng_state())
-    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     assert model.training
 
 
@@ -268,8 +248,6 @@ def test_a_run_says_how_many_it_had_and_goes_on_with_as_many(stop_at):  # noqa: 
 
 def test_replicas_work_side_by_side():
     """Each waits for the other inside its share: one after the other would wait for ever."""
-    trainer = trainer_of()
-    both = threading.Barrier(2, timeout=600)
-    replicas = trainer.micro_batches.replicas
+    replicas, both = trainer_of().micro_batches.replicas, threading.Barrier(2, timeout=600)
     arrived = replicas.run(lambda loss, i: torch.tensor(both.wait()), 2)
     assert sorted(map(int, arrived)) == [0, 1]

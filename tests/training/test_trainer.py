@@ -1,15 +1,20 @@
 """The training step and an evaluation, plain and compiled."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 from new_process import run_python
 from trainers import SIZES, losses, trainer_of
 
-from transformer_norms.config.building import build_model
-from transformer_norms.config.compose import compose
+from transformer_norms import build_model, compose
 from transformer_norms.data.batches import windows
 from transformer_norms.names import options
+
+
+def cross_entropy(model, batch):
+    return -model(batch[:, :-1]).log_softmax(-1).gather(-1, batch[:, 1:, None]).flatten()
 
 
 def test_a_step_is_autograds_gradient_clipped_and_torchs_adamw():
@@ -20,18 +25,17 @@ def test_a_step_is_autograds_gradient_clipped_and_torchs_adamw():
     batch = trainer.batches(0)
     for step in range(4):
         reference.param_groups[0]["lr"] = 3e-3 * (step + 1) / 6
-        logits = model(batch[:, :-1]).log_softmax(-1)
-        loss = -logits.gather(-1, batch[:, 1:, None]).mean()
+        loss = cross_entropy(model, batch).mean()
         reference.zero_grad()
         loss.backward()
         norm = sum(p.grad.square().sum() for p in model.parameters()).sqrt()
-        for parameter in model.parameters():
-            parameter.grad *= min(1.0, 0.5 / (norm.item() + 1e-6))
+        factor = min(1.0, 0.5 / (norm.item() + 1e-6))
+        torch._foreach_mul_([p.grad for p in model.parameters()], factor)
         reference.step()
         assert losses(trainer, 1)[-1] == pytest.approx(loss.item(), rel=1e-12)
         assert trainer.grad_norm == pytest.approx(norm.item(), rel=1e-12)
-    for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    both = ([*m.parameters()] for m in (trainer.model, model))
+    torch.testing.assert_close(*both, rtol=0, atol=1e-12)
 
 
 @pytest.mark.goal("T8")
@@ -56,9 +60,8 @@ def test_the_losses_by_blocks_are_those_of_the_model_on_each_part_of_the_text(co
     nats, _, blocks = trainer.evaluate(windows(tokens, 16, 10**6, 1))
     size = -(-count // 64)
     assert len(blocks) == count // size <= 64
-    starts = [16 * size * block for block in range(len(blocks))]
-    ends = [*starts[1:], len(tokens) - 1]  # what is left belongs to the last block
-    parts = [*zip(starts, ends, strict=True)]
+    ends = [16 * size * block for block in range(1, len(blocks))]
+    parts = [*pairwise([0, *ends, len(tokens) - 1])]  # what is left belongs to the last block
     assert blocks == pytest.approx([_loss(trainer, tokens[a : b + 1]) for a, b in parts])
     assert np.dot(blocks, [b - a for a, b in parts]) == pytest.approx(nats, abs=1e-3)
 
@@ -67,9 +70,7 @@ def _loss(trainer, tokens):
     """The mean cross-entropy of tokens that are read in windows of 16."""
     parts = [torch.as_tensor(tokens[n : n + 17])[None] for n in range(0, len(tokens) - 1, 16)]
     with torch.no_grad():
-        found = [trainer.model(part[:, :-1]).log_softmax(-1) for part in parts]
-    values = [-a.gather(-1, b[:, 1:, None]) for a, b in zip(found, parts, strict=True)]
-    return torch.cat([value.flatten() for value in values]).mean().item()
+        return torch.cat([cross_entropy(trainer.model, part) for part in parts]).mean().item()
 
 
 COMPILED = """
@@ -100,11 +101,9 @@ def test_compiled_by_region_the_losses_are_those_of_eager_to_rounding():
 
 LATENTS = ["architecture.q_rank=14", "architecture.kv_rank=10", "architecture.value_dim=20"]
 LATENTS += ["architecture.rope_dim=4", "architecture.sliding_window=5"]
+MORE = ["attention=sinks", "placement=mhc", "trainer.activation_checkpointing=true"]
 COMPILED_CASES = [[f"placement={placement}"] for placement in options("placement")]
-COMPILED_CASES += [
-    [*LATENTS, more]
-    for more in ("attention=sinks", "placement=mhc", "trainer.activation_checkpointing=true")
-]
+COMPILED_CASES += [[*LATENTS, more] for more in MORE]
 
 
 @pytest.mark.goal("A4")
