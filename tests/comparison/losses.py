@@ -21,7 +21,6 @@ def outcomes(losses, failed=(), **more):
 
 
 def compare_pairs(pairs, **rules):
-    """compare() of pairs: {name: (outcomes, the baseline's)}."""
     rules = Rules(**{"margin": MARGIN, **rules})
     return compare({name: pair(*sides) for name, sides in pairs.items()}, rules)
 

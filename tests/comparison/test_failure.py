@@ -34,9 +34,12 @@ def reason(of, bigrams=(), loss="val_loss"):
 def test_the_unigram_always_counts_and_the_bigram_where_a_baseline_passes_it():
     bar, worse = {horizon(summary(1.0))}, "no better than the unigram (3.300)"
     for loss, alone, beside in (
-        (2.4, None, None), (2.496, None, SHORT), (3.2949, None, SHORT),
-        (3.2951, worse, worse), (9.0, worse, worse),
-    ):  # fmt: skip
+        (2.4, None, None),
+        (2.496, None, SHORT),
+        (3.2949, None, SHORT),
+        (3.2951, worse, worse),
+        (9.0, worse, worse),
+    ):
         assert reason(summary(loss)) == alone
         assert reason(summary(loss), bar) == beside
         assert reason(summary(loss, tokens=2000), bar) == alone  # another horizon
@@ -51,9 +54,12 @@ def test_the_unigram_always_counts_and_the_bigram_where_a_baseline_passes_it():
 def test_more_than_half_of_a_baselines_runs_have_to_pass_the_bigram():
     # A baseline that is stuck does not lower the bar that another one sets.
     for baselines, pass_ in (
-        ([[2.4, 2.4, 3.3]], True), ([[2.4, 3.3]], False), ([[2.4, None, None]], False),
-        ([[2.498, 2.499]], False), ([[2.4], [3.3]], True),
-    ):  # fmt: skip
+        ([[2.4, 2.4, 3.3]], True),
+        ([[2.4, 3.3]], False),
+        ([[2.4, None, None]], False),
+        ([[2.498, 2.499]], False),
+        ([[2.4], [3.3]], True),
+    ):
         found = bigram_horizons([[*map(summary, one)] for one in baselines], "val_loss")
         assert found == ({("f", 1000)} if pass_ else set()), baselines
 
@@ -78,9 +84,6 @@ def test_a_stuck_variant_is_counted_and_no_difference_of_it_is_named(tmp_path):
     assert post.failed == dict.fromkeys((0, 1), SHORT)
     assert (post.failure, post.median) == (Share(2, 3), math.inf)
     assert (compared.verdict, compared.difference) == ("failed", None)
-    lead = answer(found).lead
-    assert lead.startswith("post failed to train in 2 of 3 runs (9 to 99 %; 2 no better than the")
-    assert "pre in 0 of 3 (at most 63 %); Fisher's p 0.40; post and pre have" in lead
     assert summary_lines(found)[2].endswith("failed in 2")
     assert "failed to train: post (2 no better than the bigram)" in summary_lines(found)
     assert (found.passed("pre"), found.passed("post")) == ("bigram", "bigram")

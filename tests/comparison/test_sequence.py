@@ -80,24 +80,3 @@ def test_looking_after_every_seed_rejects_a_true_mean_in_at_most_5_percent(looks
         students += bool((np.abs(means / errors) > stats.t.isf(0.025, counts - 1)).any())
     assert rejected <= 60
     assert students > 100
-
-
-@pytest.mark.parametrize("scatter", [1, 3])
-@pytest.mark.parametrize("count", [2, 7])
-def test_at_most_5_percent_of_studies_with_a_look_at_each_seed_name_a_difference(count, scatter):
-    """With the usual variance of the study, measured again at each look from 3 to 10 seeds."""
-    draw, studies = np.random.default_rng(count), 4000
-    deviations = np.array([1.0] * count + [scatter])[:, None]
-    losses = draw.normal(size=(studies, count + 1, 10)) * deviations
-    x, weight = losses[:, 1:] - losses[:, :1], min(4, count - 1)
-    own = {n: x[..., :n].var(-1, ddof=1) for n in range(2, 11)}
-    named = np.zeros((studies, count), bool)
-    for look in range(3, 11):
-        usual = own[look].mean(1, keepdims=True)
-        for n in range(2, look + 1):
-            freedom, growth = weight + n - 1, 1 + n * G
-            shrunk = np.maximum(own[n], (weight * usual + (n - 1) * own[n]) / freedom)
-            base, squared = freedom * shrunk, n * x[..., :n].mean(-1) ** 2
-            evidence = ((base + squared) / (base + squared / growth)) ** ((freedom + 1) / 2)
-            named |= evidence / growth**0.5 > count / 0.05
-    assert named.any(1).sum() <= stats.binom.ppf(0.999, studies, 0.05)

@@ -13,9 +13,9 @@ from scipy import stats
 
 from transformer_norms.comparison.outcomes import Outcomes, Share
 from transformer_norms.comparison.sequence import always_valid_p, confidence_sequence
-from transformer_norms.comparison.shrinkage import Spread
+from transformer_norms.comparison.shrinkage import Spread, shrink, usual_spread
 from transformer_norms.comparison.statistics import detectable_difference
-from transformer_norms.comparison.verdict import Rules, compare, pair, usual_variance
+from transformer_norms.comparison.verdict import Rules, Side, compare, pair, usual_variance
 from transformer_norms.report.tuning_audit import sensitivity
 
 NUMBERS = "difference sd interval bounds p detectable".split()
@@ -45,7 +45,7 @@ def test_a_study_is_judged_as_scipy_judges_it(count, slack):
 
 
 def test_sums_do_not_depend_on_the_order_of_their_seeds():
-    pairs = np.random.default_rng(6).normal(3, 1, (6, 2)).tolist()
+    pairs = np.random.default_rng(7).normal(3, 1, (6, 2)).tolist()
     orders = itertools.islice(itertools.permutations(pairs), 0, 720, 7)
     made = [comparison_of(*zip(*order, strict=True)) for order in orders]
     assert len({tuple(getattr(c, name) for name in NUMBERS) for c in made}) == 1
@@ -144,10 +144,12 @@ def test_a_run_that_failed_is_infinity_in_the_median_and_in_no_mean():
     ran = Outcomes({0: 3.0, 1: 3.2}, {2: "diverged"}, missing)
     assert (ran.failure, ran.ended, ran.planned) == (Share(1, 3), 3, 4)
     for one, *numbers in (
-        (ran, 3.2, pytest.approx(3.1), sd), (Outcomes({}, missing=missing), None, None, None),
+        (ran, 3.2, pytest.approx(3.1), sd),
+        (Outcomes({}, missing=missing), None, None, None),
         (Outcomes({0: 3.0}, {1: "diverged", 2: "diverged"}), math.inf, 3.0, None),
-        (Outcomes({}, {0: "diverged"}), math.inf, None, None), (Outcomes({7: 3.0}), 3.0, 3.0, None),
-    ):  # fmt: skip
+        (Outcomes({}, {0: "diverged"}), math.inf, None, None),
+        (Outcomes({7: 3.0}), 3.0, 3.0, None),
+    ):
         assert [one.median, one.mean, one.sd] == numbers
 
 
@@ -269,3 +271,29 @@ def test_the_power_is_the_noncentral_t_of_the_textbook():
         assert power == pytest.approx(0.9, abs=1e-5)
     # Half a standard deviation takes 44 pairs: R's power.t.test(delta=.5, power=.9, type="paired")
     assert found_with(44, 1) < 0.5 < found_with(43, 1)
+
+
+def test_the_usual_variance_is_the_mean_and_weighs_up_to_four_seeds():
+    for count in range(2, 9):
+        variances = [0.1 * k for k in range(1, count + 1)]
+        expected = pytest.approx(sum(variances) / count), min(4, count - 1)
+        assert usual_spread([*variances, 0.0]) == expected
+    assert usual_spread([]) is usual_spread([0.04]) is usual_spread([0.04, 0.0]) is None
+
+
+def test_a_variance_is_the_weighted_mean_unless_its_own_is_larger():
+    usual = Spread(0.04, 4)
+    assert shrink(Spread(0.01, 2), usual) == Spread(pytest.approx((4 * 0.04 + 2 * 0.01) / 6), 6)
+    assert shrink(Spread(0.05, 2), usual) == Spread(0.05, 6)
+    assert shrink(Spread(0.01, 2), None) == Spread(0.01, 2)
+
+
+def test_only_pairs_that_trained_tell_the_usual_variance_and_equal_ones_count_once():
+    rows = {"a": [2.1, 2.3, 2.2], "b": [2.3, 2.2, 2.0], "two": [2.9, 2.0], "c": [2.1, 2.1, 2.9]}
+    base = outcomes([2.0, 2.1, 2.1])
+    asked = {name: pair(outcomes(row), base) for name, row in rows.items()}
+    asked["again"] = asked["a"]
+    asked["failed"] = pair(outcomes([2.0, 2.4, 2.9], failed={1}), base)
+    asked["sum"] = [Side(c, outcomes(rows[name])) for name, c in (("a", 2), ("b", -1), ("c", -1))]
+    variances = [np.var(np.subtract(rows[x], [2.0, 2.1, 2.1]), ddof=1) for x in "abc"]
+    assert usual_variance(asked) == (pytest.approx(np.mean(variances)), 2)
