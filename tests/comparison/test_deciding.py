@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from losses import MARGIN, outcomes
-from scipy import stats
+from scipy import optimize, stats
 
 from transformer_norms.comparison.deciding import HOPELESS, decide, is_hopeless, more_seeds
 from transformer_norms.comparison.sequence import EFFECT_VARIANCE
@@ -97,18 +97,14 @@ def test_a_study_that_would_not_allow_looks_is_a_mistake():
 
 
 def half_width(freedom, variance, count, level):
-    """Where M_n(mean + u), written out, falls to 1 / level: found by bisection."""
+    """Where M_n(mean + u), written out, is 1 / level."""
     base, growth = freedom * variance, 1 + count * EFFECT_VARIANCE
 
     def evidence(u):
         ratio = (base + count * u**2) / (base + count * u**2 / growth)
         return ratio ** ((freedom + 1) / 2) / growth**0.5
 
-    low, high = 0.0, 100.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if evidence(middle) < 1 / level else (low, middle)
-    return low
+    return optimize.brentq(lambda u: evidence(u) - 1 / level, 0, 100, xtol=1e-14)
 
 
 @pytest.mark.parametrize("slack", [(0.0, 0.0), (0.002, 0.009), (0.0, np.inf)])

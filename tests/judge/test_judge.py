@@ -27,6 +27,7 @@ from transformer_norms.judge.decision import decide
 from transformer_norms.judge.ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
+REFUSALS = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 COMMON = (
     "model=nano model.depth=1 model.width=16 model.context=16 data=text data.paths=corpus.txt "
     "tracking=none data.val_tokens=300 trainer.threads=1 trainer.steps=24 trainer.batch_size=8 "
@@ -149,18 +150,7 @@ def test_a_run_folder_is_judged_with_all_of_its_settings(run_here, here_in):
         assert (before["seed"], config["seed"]) == (7, 0)
 
 
-@pytest.mark.parametrize(("typed", "message"), [
-    (["", "norm=layernrm"], "did you mean 'layernorm'"),
-    (["", "norm=rmsnorm"], "'norm=rmsnorm': is the same run as ''; nothing to judge"),
-    (["", "norm=layernorm seed=3"], "seed=3: does not go with judge; the judge trains one seed"),
-    (["", "trainer.precision=bf16"], "trainer.precision: fp32 of the baseline and bf16 of"),
-    (["", "norm=layernorm model=nano 'x"], "cannot be read: no closing quotation"),
-    ([".", "norm=layernorm"], ".: is neither a run folder"),
-    (["nowhere", "norm=layernorm"], "no run below ./runs; and it is not a KEY=VALUE"),
-    (["", "norm=layernorm", "--most", "1001"], "--most 1001: a whole number from 1 to 1000 is"),
-    (["", "norm=layernorm", "--effect", "nan"], "nan: a number from 0 is wanted"),
-    (["", "norm=layernorm", "--ledger", "corpus.txt"], "corpus.txt: invalid json"),
-])  # fmt: skip
+@pytest.mark.parametrize(("typed", "message"), REFUSALS)
 def test_a_wrong_command_is_one_line_and_writes_nothing(typed, message, run_here, here_in):
     before = list(Path().iterdir())
     code, answer, err = run_here(*typed, "--with", COMMON)
