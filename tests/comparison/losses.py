@@ -1,8 +1,5 @@
 """Losses by seed, as the statistics take them, and their verdicts by scipy alone."""
 
-import csv
-from pathlib import Path
-
 import numpy as np
 from scipy import stats
 
@@ -24,7 +21,6 @@ def outcomes(losses, failed=(), **more):
 
 
 def compare_pairs(pairs, **rules):
-    """compare() of pairs: {name: (outcomes, the baseline's)}."""
     rules = Rules(**{"margin": MARGIN, **rules})
     return compare({name: pair(*sides) for name, sides in pairs.items()}, rules)
 
@@ -68,14 +64,3 @@ def simulate(deviations, seeds, studies):
     freedom, usual = seeds - 1 + weight, own.mean(1, keepdims=True)
     shrunk = np.maximum(own, (weight * usual + (seeds - 1) * own) / freedom)
     return differences.mean(-1), np.sqrt(shrunk / seeds), freedom
-
-
-def packed_losses(study):
-    """The losses of a study in experiments/, variant -> seed -> loss."""
-    losses = {}
-    with open(Path(__file__).parents[2] / "experiments" / study / "results.csv") as file:
-        for row in csv.DictReader(file):
-            if row["stage"] == "result":
-                loss = float(row["test_loss"] or row["val_loss"])
-                losses.setdefault(row["variant"], {})[int(row["seed"])] = loss
-    return losses

@@ -1,8 +1,5 @@
 """How often reports claim a difference where there is none, and find one where there is."""
 
-import random
-from statistics import mean
-
 import jaxtyping
 import numpy as np
 import pytest
@@ -22,9 +19,6 @@ def nightly(*values):
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
-THREE = nightly(3, 1, 0.01)
-
-
 @pytest.fixture
 def unchecked():
     """Types checked on every call would take most of ten thousand reports' time."""
@@ -33,9 +27,7 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def reports(
-    count, *, variants=1, seeds, sd=PUBLISHED, base=None, rho=0.0, margin=1e-9, better=0.0, df=None
-):
+def reports(count, *, variants=1, seeds, sd=PUBLISHED, base=None, rho=0.0, better=0.0, df=None):
     """`count` reports of `variants` and their baseline. Losses vary with `sd`, the baseline's with
     `base`, pairs correlate with `rho`; the first variant is truly `better`; with `df` noise is
     Student's, whose tails are heavy. Yields {name: comparison} and the losses, baseline first."""
@@ -47,13 +39,9 @@ def reports(
     losses[:, 1] -= better
     for report in losses.tolist():
         base, *others = map(outcomes, report)
-        yield compare_variants(base, others, margin), report
-
-
-def compare_variants(base, others, margin=1e-9):
-    pairs = {str(number): (other, base) for number, other in enumerate(others)}
-    usual = usual_variance({name: pair(*sides) for name, sides in pairs.items()})
-    return compare_pairs(pairs, margin=margin, usual=usual)
+        pairs = {str(number): (other, base) for number, other in enumerate(others)}
+        usual = usual_variance({name: pair(*sides) for name, sides in pairs.items()})
+        yield compare_pairs(pairs, margin=1e-9, usual=usual), report
 
 
 def bound(count):
@@ -72,17 +60,10 @@ def claim_share(count, **settings):
 def test_of_10_000_reports_on_equals_at_most_5_5_percent_claim_a_difference(
     unchecked, seeds, measured
 ):
-    # One comparison has no usual variance: Student's test, and no less, or it would be blunt.
-    # Of 10,000 the share has a standard error of 0.22 %.
+    # Student's test, and no less, or it would be blunt. The share has a standard error of 0.22 %.
     share = claim_share(10_000, seeds=seeds)
     assert 0.045 <= share <= 0.055
     measured(f"{share:.1%} of 10,000 reports of {seeds} seeds claim a difference")
-
-
-@pytest.mark.parametrize("seeds", [3, nightly(5), nightly(10)])
-def test_five_variants_together_claim_no_more(unchecked, seeds):
-    # Ten thousand of these, held to 5.5 %, are the nightly study's.
-    assert 0.01 <= claim_share(1_000, variants=5, seeds=seeds) <= bound(1_000)
 
 
 @pytest.mark.goal("Q2")
@@ -101,7 +82,7 @@ def test_rules_that_are_too_bold_fail_the_same_study(unchecked):
     bars_apart = uncorrected = 0
     for _, (base, *others) in reports(600, variants=5, seeds=3):
         bars = np.std([base, *others], axis=1, ddof=1) / 3**0.5
-        bars_apart += abs(mean(others[0]) - mean(base)) > bars[0] + bars[1]
+        bars_apart += abs(np.mean(others[0]) - np.mean(base)) > bars[0] + bars[1]
         uncorrected += (stats.ttest_rel(others, [base] * 5, axis=1).pvalue < 0.05).any()
     assert bars_apart / 600 > 2 * bound(600)  # "the error bars do not overlap"
     assert uncorrected / 600 > 2 * bound(600)  # Student's test of each by itself
@@ -110,28 +91,6 @@ def test_rules_that_are_too_bold_fail_the_same_study(unchecked):
 def test_heavy_tails_make_no_more_claims(unchecked):
     assert claim_share(1_000, seeds=5, df=3) <= bound(1_000)
     assert claim_share(300, variants=5, seeds=5, df=2) <= bound(300)
-
-
-def test_a_run_lost_at_random_makes_no_claim(unchecked):
-    draws = random.Random(3)
-    for _, (base, *others) in reports(100, variants=3, seeds=5):
-        number, seed = draws.randrange(3), draws.randrange(5)
-        others[number][seed] = 10.8
-        sides = [outcomes(losses, {seed} if losses is others[number] else ()) for losses in others]
-        assert compare_variants(outcomes(base), sides)[str(number)].verdict == "failed"
-
-
-@pytest.mark.nightly
-def test_runs_that_are_lost_because_their_loss_is_high_leave_no_choice_of_false_claims(unchecked):
-    false = 0
-    for _, (base, *others) in reports(500, variants=10, seeds=5, sd=1.0):
-        sides = [
-            outcomes(losses, failed={s for s, loss in enumerate(losses) if loss > 3.5})
-            for losses in others
-        ]
-        compared = compare_variants(outcomes(base), sides)
-        false += any(c.verdict in CLAIMS for c in compared.values())
-    assert false / 500 <= 0.05  # a family of those that are left claims more
 
 
 @pytest.mark.goal("Q2")
@@ -143,7 +102,9 @@ def test_a_hundredth_of_a_nat_is_found_with_five_seeds_in_nine_of_ten_reports(un
 
 
 @pytest.mark.goal("Q2")
-@pytest.mark.parametrize(("seeds", "variants", "sd"), [(5, 1, 0.00185), THREE, (5, 3, 0.01)])
+@pytest.mark.parametrize(
+    ("seeds", "variants", "sd"), [(5, 1, PUBLISHED), nightly(3, 1, 0.01), (5, 3, 0.01)]
+)
 def test_what_is_called_detectable_is_found_in_nine_of_ten_reports(unchecked, seeds, variants, sd):
     noise = Spread(2 * sd**2, weight_of(variants))
     better = smallest_difference(noise, seeds, variants, in_sequence=False)

@@ -18,19 +18,14 @@ def one_sided_martingale(x, mu, sign):
     """The ratio of the likelihoods of means on one side of mu and of mu itself, by integration:
     the mean is half-normal with variance g sigma^2, and sigma has the right Haar prior."""
     x = np.asarray(x)
-    n, mean = len(x), x.mean()
-    squares = ((x - mean) ** 2).sum()
+    half, scale = stats.halfnorm(scale=math.sqrt(EFFECT_VARIANCE)), x.std(ddof=1)
 
     def density(sigma, at):
-        exponent = -(squares + n * (mean - at) ** 2) / (2 * sigma**2)
-        return math.exp(exponent) * sigma ** (-n - 1)
+        return math.exp(-((x - at) ** 2).sum() / (2 * sigma**2)) * sigma ** (-len(x) - 1)
 
     def mixed(effect, sigma):
-        weight = 2 * math.exp(-(effect**2) / (2 * EFFECT_VARIANCE))
-        weight /= math.sqrt(2 * math.pi * EFFECT_VARIANCE)
-        return weight * density(sigma, mu + sign * effect * sigma)
+        return half.pdf(effect) * density(sigma, mu + sign * effect * sigma)
 
-    scale = x.std(ddof=1)
     above = integrate.dblquad(mixed, scale / 30, scale * 30, 0, 40, epsabs=0, epsrel=1e-6)[0]
     return above / integrate.quad(density, scale / 30, scale * 30, args=(mu,), limit=400)[0]
 
@@ -50,28 +45,24 @@ def test_where_the_upper_end_lies_the_evidence_of_lower_means_is_one_over_the_le
 def test_the_ends_of_the_interval_mirror_each_other():
     x = [0.3, -0.2, 0.4, 0.1, 0.25, 0.0]
     mean, low, high = interval(x, MISSED)
-    mirrored = interval([-value for value in x], MISSED)
-    assert mirrored == pytest.approx((-mean, -high, -low))
+    assert interval([-value for value in x], MISSED) == pytest.approx((-mean, -high, -low))
     assert interval(x, MISSED / 10)[2] > high
     assert interval(x, MISSED / 10)[1] == low  # a gain that is missed is no false `better`
 
 
-@pytest.mark.parametrize(
-    ("differences", "word", "over"),
-    [
-        ([], "undecided", False),
-        ([-0.5, -0.5001], "undecided", False),
-        ([-0.1 - 1e-4 * (k % 3) for k in range(9)], "better", True),
-        ([-0.004 - 1e-5 * (k % 3) for k in range(12)], "not better", True),  # less than the effect
-        ([0.1 + 1e-4 * (k % 3) for k in range(9)], "not better", True),
-        ([0.0, 0.0, 0.0], "not better", True),  # the change changes nothing
-        ([-0.1, -0.1, -0.1], "undecided", False),  # no noise is measured
-        ([-0.02, -0.01, -0.03], "undecided", False),
-        ([0.02, 0.03, 0.025], "undecided", True),  # hopeless
-        ([-0.003, -0.0035, -0.0025], "undecided", True),  # a gain, but hardly one of 0.005
-        ([0.02, -0.03, 0.01, -0.015] * 5, "undecided", True),  # the budget is spent
-    ],
-)
+@pytest.mark.parametrize(("differences", "word", "over"), [
+    ([], "undecided", False),
+    ([-0.5, -0.5001], "undecided", False),
+    ([-0.1 - 1e-4 * (k % 3) for k in range(9)], "better", True),
+    ([-0.004 - 1e-5 * (k % 3) for k in range(12)], "not better", True),  # less than the effect
+    ([0.1 + 1e-4 * (k % 3) for k in range(9)], "not better", True),
+    ([0.0, 0.0, 0.0], "not better", True),  # the change changes nothing
+    ([-0.1, -0.1, -0.1], "undecided", False),  # no noise is measured
+    ([-0.02, -0.01, -0.03], "undecided", False),
+    ([0.02, 0.03, 0.025], "undecided", True),  # hopeless
+    ([-0.003, -0.0035, -0.0025], "undecided", True),  # a gain, but hardly one of 0.005
+    ([0.02, -0.03, 0.01, -0.015] * 5, "undecided", True),  # the budget is spent
+])  # fmt: skip
 def test_what_differences_decide(differences, word, over):
     decided = decide(differences, LEVEL, EFFECT, MOST)
     assert (decided.word, decided.over) == (word, over)
@@ -95,34 +86,30 @@ def test_a_candidate_that_is_no_better_is_called_better_no_more_often_than_the_l
     assert student_calls_better(differences, range(3, 13), level).sum() > allowed
 
 
+def series_of(draw, count, *sizes, **truth):
+    return summarize([simulate_series(draw, *sizes, **truth) for _ in range(count)])
+
+
 def test_a_gain_is_found_in_half_the_pairs_and_a_hopeless_candidate_costs_less():
     draw = np.random.default_rng(1)
-    found, null = (
-        summarize([simulate_series(draw, 20, gain=gain, fresh=True) for _ in range(4)])
-        for gain in (0.02, 0.0)
-    )
+    found, null = (series_of(draw, 4, 20, gain=gain, fresh=True) for gain in (0.02, 0.0))
     assert found["better"] >= 0.95
-    assert found["pairs"] < 12
-    assert null["pairs"] < 9
+    assert (found["pairs"] < 12, null["pairs"] < 9) == (True, True)
     assert found["saved"] == pytest.approx(1 - found["pairs"] / 20)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"sd": 0.003},
-        {"sd": 0.01},
-        {"sd": 0.01, "effect": 0.0, "most": 40},
-        {"sd": 0.02, "noise": skewed},
-        {"sd": 0.02, "likeness": 0.9, "fresh": True},
-    ],
-    ids=lambda truth: " ".join(f"{key}={getattr(x, '__name__', x)}" for key, x in truth.items()),
-)
+@pytest.mark.parametrize("settings", [
+    {"sd": 0.003},
+    {"sd": 0.01},
+    {"sd": 0.01, "effect": 0.0, "most": 40},
+    {"sd": 0.02, "noise": skewed},
+    {"sd": 0.02, "likeness": 0.9, "fresh": True},
+], ids=str)  # fmt: skip
 def test_of_series_of_100_null_proposals_at_most_5_percent_hold_a_false_better(settings):
     """Student's test of each proposal at 5 %, with the same looks, finds more: it can fail."""
     draw = np.random.default_rng(2)
-    null = summarize([simulate_series(draw, **settings) for _ in range(200)])
+    null = series_of(draw, 200, **settings)
     assert null["any better"] <= 0.05
     assert null["pairs"] < settings.get("most", 20) / 2
     differences = draw.normal(0, settings["sd"], (40, 100, 20))
@@ -133,34 +120,29 @@ def test_of_series_of_100_null_proposals_at_most_5_percent_hold_a_false_better(s
 @pytest.mark.nightly
 def test_candidates_made_from_a_lucky_one_need_seeds_of_their_own():
     """With shared seeds the luck of one candidate is inherited: why they are not the default."""
-    draw = np.random.default_rng(3)
-    alike = [simulate_series(draw, sd=0.02, likeness=0.9) for _ in range(200)]
-    assert summarize(alike)["any better"] > 0.05
+    alike = series_of(np.random.default_rng(3), 200, sd=0.02, likeness=0.9)
+    assert alike["any better"] > 0.05
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("gain", [0.0075, 0.01, 0.015])
 def test_giving_up_hopeless_candidates_costs_hardly_a_gain(gain, monkeypatch):
     def run_series():
-        draw = np.random.default_rng(5)
-        series = [simulate_series(draw, 20, gain=gain, fresh=True) for _ in range(20)]
-        return summarize(series)
+        return series_of(np.random.default_rng(5), 20, 20, gain=gain, fresh=True)
 
     giving_up = run_series()
     monkeypatch.setattr(decision, "is_hopeless", lambda *_: False)
-    assert giving_up["better"] > run_series()["better"] - 0.02
-    assert giving_up["pairs"] < run_series()["pairs"]
+    going_on = run_series()
+    assert giving_up["better"] > going_on["better"] - 0.02
+    assert giving_up["pairs"] < going_on["pairs"]
 
 
 @pytest.mark.nightly
 def test_gains_are_found_with_half_the_runs():
-    draw = np.random.default_rng(4)
-    found = [
-        summarize([simulate_series(draw, gain=gain) for _ in range(20)])
-        for gain in (0.01, 0.02, 0.03, 0.05)
-    ]
-    for numbers, least in zip(found, (0.15, 0.97, 0.99, 0.99), strict=True):
-        assert numbers["better"] > least
-    saved = [numbers["saved"] for numbers in found]
+    draw, saved = np.random.default_rng(4), []
+    for gain, least in ((0.01, 0.15), (0.02, 0.97), (0.03, 0.99), (0.05, 0.99)):
+        found = series_of(draw, 20, gain=gain)
+        assert found["better"] > least
+        saved.append(found["saved"])
     assert saved == sorted(saved)
     assert saved[1] > 0.3

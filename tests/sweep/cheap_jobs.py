@@ -36,5 +36,4 @@ def end_process_of_first_seed(jobs):
 
 
 def tries(folder):
-    """Returns how often each job was begun in a folder."""
     return Counter(path.name.split("-")[0] for path in folder.iterdir())

@@ -5,9 +5,11 @@ import math
 from collections import Counter
 from functools import cache, partial
 from pathlib import Path
+from textwrap import indent
 
 import numpy as np
 import pytest
+import yaml
 from run_folders import skip_pictures
 from warm import TEXT
 
@@ -26,46 +28,45 @@ SHORT = ["model=nano", "model.depth=1", "data=text", "data.paths=corpus.txt", "t
 SHORT += "data.val_tokens=300 trainer.threads=1 trainer.steps=4 trainer.batch_size=2".split()
 SHORT += ["schedule.warmup=1", "trainer.probe_every=0"]
 
-PLUGIN = """
+NORM = """
 import os, signal, sys
+import torch
 from torch import nn
 from transformer_norms.norms import NORMS
 
-@NORMS("bad")
-class Bad(nn.Module):
-    '''x, until the fifth call; then it ends its run in the way that `factor` says'''
+@NORMS("NAME")
+class Norm(nn.Module):
+    '''x, or what `factor` says'''
     def __init__(self, width: int, *, factor: float) -> None:
         super().__init__()
         self.factor, self.calls = factor, 0
         if factor == 7:
             raise RuntimeError("no room")
     def forward(self, x):
-        self.calls += self.training
-        if self.calls <= 4:
-            return x
-        if self.factor == 0:
-            raise RuntimeError("no more")
-        if self.factor == 2:
-            sys.exit(7)
-        if self.factor == 3:
-            raise KeyboardInterrupt
-        if self.factor == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.factor == 5:
-            os._exit(0)
-        if self.factor == 6:
-            raise GeneratorExit("enough")
-        return x * (float("nan") if self.factor < 0 else 1.0)
 """
+# At its fifth call it ends its run in the way that `factor` says.
+BAD = """
+self.calls += self.training
+if self.calls <= 4:
+    return x
+if self.factor == 0:
+    raise RuntimeError("no more")
+if self.factor in (3, 6):
+    raise (KeyboardInterrupt if self.factor == 3 else GeneratorExit("enough"))
+{2: lambda: sys.exit(7), 4: lambda: os.kill(os.getpid(), signal.SIGKILL),
+ 5: lambda: os._exit(0)}.get(self.factor, int)()
+return x * (float("nan") if self.factor < 0 else 1.0)
+"""
+
+REFUSALS = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
+COUNTS = "runs finished diverged failed missing".split()
 
 
 class BasicLauncher(Launcher):
     """Runs jobs here, one at a time, and counts what was asked of it."""
 
-    at_once = 1
-
-    def __init__(self):
-        self.asked = []
+    def __init__(self, at_once=1):
+        self.asked, self.at_once = [], at_once
 
     def run(self, stacks, stopping):
         jobs = [job for stack in stacks for job in stack]
@@ -94,7 +95,6 @@ def compose_once(monkeypatch, composed=None):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """How often each run was trained, by folder."""
     counts = Counter()
     whole = running.Run.train
 
@@ -162,6 +162,13 @@ class Trainings:
             raise Killed
         return launching.run_jobs(jobs)
 
+    def killed_after(self, left, command):
+        """Runs a command that is killed after `left` runs."""
+        self.left = left
+        with pytest.raises(Killed):
+            command()
+        self.left = math.inf
+
     def loss(self, config):
         norm = config.choices["norm"]
         common, own = np.random.default_rng([config.seed, *norm.encode()]).normal(size=2)
@@ -187,19 +194,20 @@ def trainings(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------- what a test writes
 
 
-def write_sweep(content):
+def write_sweep(content, question="question: Which?\n"):
     folder = Path("mine/configs/sweep")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "mine.yaml").write_text("question: Which?\n" + content)
+    (folder / "mine.yaml").write_text(question + content)
     return ["sweep=mine", "plugins=mine"]
 
 
-def write_norm(name, code, settings=""):
-    """A norm of the plugins in `mine`."""
-    folder = Path("mine/configs/norm")
+def write_norm(name, forward):
+    """A norm of the plugins in `mine`. Returns its file."""
+    folder, file = Path("mine/configs/norm"), Path("mine", f"{name}.py")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.yaml").write_text(f"type: {name}\n{settings}")
-    Path("mine", f"{name}.py").write_text(code)
+    (folder / f"{name}.yaml").write_text(f"type: {name}\nfactor: 1.0\n")
+    file.write_text(NORM.replace("NAME", name) + indent(forward, " " * 8))
+    return file.resolve()
 
 
 def begin_elsewhere(job, **process):

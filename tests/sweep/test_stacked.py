@@ -25,8 +25,7 @@ def trainers_of(*typed, stack=None, runs=RUNS, **words):
     """A trainer of each run, whose batches are drawn from its seed."""
     made = []
     for place, (seed, rate) in enumerate(runs):
-        given = {"seed": str(seed), "optimizer.lr": str(rate)}
-        config = combined(*TINY, *typed, *(f"{k}={v}" for k, v in given.items()), **words)
+        config = combined(*TINY, *typed, f"seed={seed}", f"optimizer.lr={rate}", **words)
         size = STEPS, 4, config.model.context + 1
         data = torch.randint(VOCABULARY, size, generator=torch.Generator().manual_seed(seed))
         loss = partial(StackedLoss, stack=stack, place=place) if stack else ModelLoss
@@ -43,11 +42,8 @@ def train(trainer, steps=STEPS):
     return None
 
 
-short = partial(train, steps=FEWER)
-
-
-def train_stacked(stack, trainers, work=train):
-    return [run.result() for run in stack.run([partial(work, one) for one in trainers])]
+def train_stacked(stack, trainers, steps):
+    return [run.result() for run in stack.run([partial(train, one, steps) for one in trainers])]
 
 
 def check_equal(alone, together, rtol=1e-12):
@@ -64,28 +60,26 @@ def check(*typed, steps=STEPS, **words):
     for trainer in alone:
         assert train(trainer, steps) is None
     together = trainers_of(*typed, stack=stack, **words)
-    assert train_stacked(stack, together, partial(train, steps=steps)) == [None] * 4
+    assert train_stacked(stack, together, steps) == [None] * 4
     assert stack.failures == 0, stack.reason
     check_equal(alone, together)
 
 
-@pytest.mark.parametrize(
-    ("norm", "placement", "typed"),
-    [
-        ("rmsnorm", "pre", []),
-        ("rmsnorm", "sandwich", ["optimizer=muon"]),
-        ("dyt", "qk_cap", ["trainer.accumulation=2"]),
-        ("seednorm", "ngpt", ["mlp.activation=relu2"]),
-        ("derf", "residual_dual", ["architecture.sliding_window=4", "position=alibi"]),
-        ("l2norm", "rezero", []),
-        *(
-            pytest.param(norm, placement, [f"optimizer={optimizer}"], marks=pytest.mark.nightly)
-            for norm, placement, optimizer in product(NORMS, PLACEMENTS, ("adamw", "muon"))
-        ),
-    ],
-)
+def nightly(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("norm", "placement", "typed"), [
+    ("rmsnorm", "pre", []),
+    ("rmsnorm", "sandwich", ["optimizer=muon"]),
+    ("dyt", "qk_cap", ["trainer.accumulation=2"]),
+    ("seednorm", "ngpt", ["mlp.activation=relu2"]),
+    ("derf", "residual_dual", ["architecture.sliding_window=4", "position=alibi"]),
+    ("l2norm", "rezero", []),
+    *(nightly(norm, placement, [f"optimizer={optimizer}"])
+      for norm, placement, optimizer in product(NORMS, PLACEMENTS, ("adamw", "muon"))),
+])  # fmt: skip
 def test_20_steps_of_2_seeds_and_2_rates_are_those_of_4_lone_runs(norm, placement, typed):
-    """Nightly for ten norms and ten placements."""
     check(*typed, norm=norm, placement=placement)
 
 
@@ -101,17 +95,11 @@ def compiler_of(kind, compiled):
     return None if kind == "free" else compiler
 
 
-@pytest.mark.parametrize(
-    ("kind", "placement"),
-    [
-        ("free", "pre"),
-        ("fixed", "pre"),
-        *(
-            pytest.param("compiled", placement, marks=pytest.mark.nightly)
-            for placement in ("pre", "qk_cap", "hyper_connections")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "placement"), [
+    ("free", "pre"),
+    ("fixed", "pre"),
+    *(nightly("compiled", placement) for placement in ("pre", "qk_cap", "hyper_connections")),
+])  # fmt: skip
 def test_a_run_that_diverges_raises_or_ends_leaves_the_others_as_if_it_had_not(
     kind, placement, monkeypatch
 ):
@@ -141,17 +129,6 @@ def test_a_run_that_diverges_raises_or_ends_leaves_the_others_as_if_it_had_not(
     assert len(compiled) == (kind != "free")
 
 
-def test_runs_of_a_stack_need_not_be_at_the_same_step():
-    alone, stack = trainers_of(), Stack()
-    together = trainers_of(stack=stack)
-    for one in alone:
-        train(one, FEWER)
-    for one, steps in zip(together, (0, 3, 5, FEWER), strict=True):
-        stack.run([partial(train, one, steps)])
-    assert train_stacked(stack, together, short) == [None] * 4
-    check_equal(alone, together)
-
-
 class Counts(torch.nn.Module):
     """x times a number that grows with each call in training, which no buffer holds."""
 
@@ -168,7 +145,7 @@ def test_what_cannot_be_computed_together_is_computed_run_by_run():
     together = trainers_of(stack=stack)
     for one in together:
         one.model.final = Counts()
-    train_stacked(stack, together, short)
+    train_stacked(stack, together, FEWER)
     assert stack.failures >= MOST_FAILURES
     assert "other gradients" in stack.reason
 
@@ -178,9 +155,8 @@ def test_a_criterion_of_a_plugin_is_what_a_stack_trains_on(monkeypatch):
         """(1 - a) * cross-entropy + a * its mean over the vocabulary"""
 
         def __call__(self, logits, targets):
-            return torch.nn.functional.cross_entropy(
-                logits, targets, reduction="sum", label_smoothing=0.1
-            )
+            own = {"reduction": "sum", "label_smoothing": 0.1}
+            return torch.nn.functional.cross_entropy(logits, targets, **own)
 
     monkeypatch.setattr(LOSSES, "maker", lambda values: Softened)
     check(steps=FEWER)

@@ -4,6 +4,7 @@ import json
 import sys
 from io import StringIO
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -17,7 +18,6 @@ from transformer_norms.sweep.planning import Job
 
 
 def job_in(folder, variant=None, run=None):
-    """A job that has not begun."""
     run = run or PlannedRun("a", "0" * 16, "result", variant or {}, {}, 0)
     return Job(run, (), SimpleNamespace(folder=folder, config=composed(())))
 
@@ -25,9 +25,9 @@ def job_in(folder, variant=None, run=None):
 def test_the_table_shows_the_last_loss_behind_rows_of_probes(tmp_path):
     probes = {f"probe/gradient_norm/mlp.up/{i}": 0.12345 for i in range(1000)}
     rows = [{"step": 48, "train/loss": 3.5}, {"step": 49, "train/loss": 3.25, **probes}]
-    text = "".join(json.dumps(row) + "\n" for row in [*rows, {"step": 50, **probes}])
-    (tmp_path / "metrics.jsonl").write_text(text)
-    last = board.last_loss(tmp_path / "metrics.jsonl")
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"step": 50, **probes}]))
+    last = board.last_loss(file)
     assert (last["step"], last["train/loss"]) == (49, 3.25)
 
 
@@ -71,14 +71,9 @@ def test_what_another_run_has_left_in_the_folder_of_a_job_is_no_result_of_it(tmp
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_reader_that_has_gone_ends_no_sweep(monkeypatch, is_terminal):
-    class Gone(StringIO):
-        def isatty(self):
-            return is_terminal
-
-        def write(self, text):
-            raise OSError(5, "Input/output error")
-
-    stderr = Gone()
+    stderr = StringIO()
+    stderr.isatty = lambda: is_terminal
+    stderr.write = Mock(side_effect=OSError(5, "Input/output error"))
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys, "stderr", stderr)
     with board.Board("name", lambda folder: None) as shown:

@@ -15,8 +15,8 @@ import pytest
 from cheap_jobs import end_process_of_first_seed
 from pausing import PAUSE
 from run_folders import draw_nothing
-from sweeps import PLUGIN, BasicLauncher, sweep, write_norm
-from warm import CEILING, TEXT, Command
+from sweeps import BAD, COUNTS, BasicLauncher, sweep, write_norm, write_sweep
+from warm import CEILING, TEXT, Command, run_in_this_process
 
 from transformer_norms import cli, compose, train
 from transformer_norms.processes import cores
@@ -27,23 +27,9 @@ ROOT = Path(__file__).parents[2]
 SHORT = ["model=nano", "data=text", "data.paths=corpus.txt", "data.val_tokens=300"]
 SHORT += ["tracking=none", "schedule.warmup=3", "trainer.checkpoint_every=50"]
 SHORT += ["trainer.probe_every=0", "model.depth=1"]
-MINE = """
-question: Which norm?
-baseline: {norm: rmsnorm}
-vary: {norm: [rmsnorm, layernorm]}
-tune: {optimizer.lr: [1e-3, 2e-3], seed: [9], refine: 0}
-seeds: [0, 1]
-fixed: {trainer.steps: 240}
-"""
-SMALL = """
-question: Which norm?
-baseline: {norm: rmsnorm}
-vary: {norm: [rmsnorm, layernorm]}
-seeds: [0]
-fixed: {trainer.steps: 12, trainer.log_every: 1}
-"""
-
-
+TWO = "question: Which?\nbaseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
+MINE = TWO + "tune: {optimizer.lr: [1e-3, 2e-3], seed: [9], refine: 0}\nseeds: [0, 1]\n"
+SMALL = TWO + "seeds: [0]\nfixed: {trainer.steps: 12, trainer.log_every: 1}\n"
 WAIT = """
 import os, time
 from pathlib import Path
@@ -52,37 +38,28 @@ while not Path("go").exists():
     time.sleep(0.001)
 """
 
+# Each use in training leaves a word.
 COUNTED = """
-import torch
-from torch import nn
-from transformer_norms.norms import NORMS
-
-@NORMS("NAME")
-class Counted(nn.Module):
-    '''x; each use in training leaves a word'''
-    def __init__(self, width: int, *, number: int) -> None:
-        super().__init__()
-        self.number = number
-    def forward(self, x):
-        if self.training and torch.is_grad_enabled():
-            with open("used.txt", "a") as file:
-                file.write(f"{self.number}\\n")
-        return x
+if self.training and torch.is_grad_enabled():
+    with open("used.txt", "a") as file:
+        file.write(f"{self.factor}\\n")
+return x
 """
+
+
+def nightly(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text(TEXT)
-    folder = Path("mine/configs/sweep")
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text(MINE)
-    (folder / "small.yaml").write_text(SMALL)
+    write_sweep(MINE, "")
+    Path("mine/configs/sweep/small.yaml").write_text(SMALL)
 
 
 def start(*arguments, prepare=None, **environment):
-    """Starts train.py in a separate process group, as a terminal would."""
     typed = {text.partition("=")[0] for text in arguments}
     short = [text for text in SHORT if text.partition("=")[0] not in typed]
     return Command([*arguments, *short], environment, prepare=prepare)
@@ -91,10 +68,8 @@ def start(*arguments, prepare=None, **environment):
 def summaries(study):
     runs = {}
     for file in Path("runs", study).glob("*/summary.json"):
-        try:
+        with suppress(OSError, ValueError):
             runs[file.parent.name] = json.loads(file.read_text())
-        except (OSError, ValueError):
-            continue
     return runs
 
 
@@ -112,15 +87,13 @@ def results(study):
     """The weights and the rows of a study's finished runs, in which each step is there once."""
     runs = {}
     for name, summary in summaries(study).items():
-        if summary["status"] != "finished":
-            continue
-        run = Path("runs", study, name)
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        steps = [row["step"] for row in rows]
-        assert steps == sorted(set(steps))
-        weights = max((run / "checkpoints").glob("step-*")) / "model.safetensors"
-        untimed = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-        runs[run.name] = (weights.read_bytes(), untimed)
+        if summary["status"] == "finished":
+            run = Path("runs", study, name)
+            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+            untimed = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+            assert [row["step"] for row in rows] == sorted({row["step"] for row in rows})
+            weights = max(run.glob("checkpoints/step-*/model.safetensors"))
+            runs[name] = weights.read_bytes(), untimed
     return runs
 
 
@@ -144,22 +117,22 @@ def test_a_pool_that_is_stopped_saves_its_runs_which_end_as_runs_one_by_one_do(c
     answer, code, err = sweep(capsys, *small, short=SHORT)
     assert (code, answer["finished"], answer["runs"]) == (0, 2, 2), err
     # A run that a worker of two began goes on with its share of the cores.
-    assert {one["threads"] for one in summaries("rough").values()} == {max(1, cores() // 2)}
+    threads = max(1, cores() // 2)
+    assert {one["threads"] for one in summaries("rough").values()} == {threads}
     for norm in ("rmsnorm", "layernorm"):
-        train(compose([*SHORT, f"norm={norm}", "trainer.steps=12", "trainer.log_every=1",
-                       "trainer.replicas=1", "study=calm",
-                       f"trainer.threads={max(1, cores() // 2)}"]))  # fmt: skip
+        own = [f"norm={norm}", f"trainer.threads={threads}", "trainer.steps=12", "study=calm"]
+        train(compose([*SHORT, *own, "trainer.log_every=1", "trainer.replicas=1"]))
     assert results("rough") == results("calm")
 
 
 @pytest.mark.goal("S4")
-@pytest.mark.parametrize("jobs", [2, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("jobs", [2, nightly(20)])
 def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
     name = f"counted_{jobs}"  # a name is registered once
-    write_norm(name, COUNTED.replace("NAME", name), "number: 0\n")
+    write_norm(name, COUNTED)
     Path("mine/pause.py").write_text(PAUSE)
-    numbers = [str(number) for number in range(jobs)]
-    arguments = ["plugins=mine", f"norm={name}", f"norm.number={','.join(numbers)}"]
+    numbers = [f"{number}.0" for number in range(10, 10 + jobs)]
+    arguments = ["plugins=mine", f"norm={name}", f"norm.factor={','.join(numbers)}"]
     arguments += ["trainer.steps=20", "trainer.threads=1", "trainer.log_every=2"]
     first = start("-m", *arguments, PAUSE="2")
     first.wait_for(lambda: workers_at_work("main"))
@@ -184,7 +157,7 @@ def test_two_drivers_on_one_study_do_each_job_once(jobs, capsys, measured):
 
 
 @pytest.mark.goal("S3")
-@pytest.mark.parametrize("runs", [2, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("runs", [2, nightly(20)])
 def test_runs_that_begin_at_one_moment_have_a_folder_each(runs, measured):
     """Each command waits for all others before it trains."""
     Path("mine/wait.py").write_text(WAIT)
@@ -205,12 +178,10 @@ def test_runs_that_begin_at_one_moment_have_a_folder_each(runs, measured):
 
 
 def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monkeypatch):
-    write_norm("calm", COUNTED.replace("NAME", "calm"), "number: 0\n")
-    monkeypatch.setattr(sys, "argv", ["train.py"])
+    write_norm("calm", COUNTED)
     typed = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "norm=rmsnorm,calm"]
-    code = cli.main([*typed, "plugins=mine", "trainer.steps=5", "trainer.threads=1", *SHORT])
-    out, err = capsys.readouterr()
-    answer = json.loads(out.splitlines()[-1])
+    typed += ["plugins=mine", "trainer.steps=5", "trainer.threads=1", *SHORT]
+    code, answer, err = run_in_this_process(typed, capsys, monkeypatch)
     assert (code, answer["finished"], answer["failed"]) == (0, 2, 0), err
     assert Path("used.txt").is_file()
     assert not list(Path("runs").rglob("multirun.yaml"))  # which hydra.multirun writes
@@ -218,12 +189,11 @@ def test_hydras_joblib_launcher_runs_our_jobs_with_a_users_own_norm(capsys, monk
 
 @pytest.mark.goal("S2")
 def test_by_default_a_run_that_ends_its_process_fails_alone(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setattr(pool, "_run_in_worker", end_process_of_first_seed)
     monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
-    assert cli.main(["-m", "seed=0,1", "trainer.steps=4", *SHORT]) == 1
-    out, err = capsys.readouterr()
-    assert json.loads(out.splitlines()[-1])["failed"] == 1
+    typed = ["-m", "seed=0,1", "trainer.steps=4", *SHORT]
+    code, answer, err = run_in_this_process(typed, capsys, monkeypatch)
+    assert (code, answer["failed"]) == (1, 1)
     assert err.splitlines()[-1] == "failed: the variant s0: its worker ended with code 9"
     begun = Counter(path.name.split("-")[0] for path in tmp_path.glob("seed*"))
     assert begun == {"seed0": pool.ATTEMPTS, "seed1": 1}
@@ -247,15 +217,12 @@ def test_hydras_basic_launcher_trains_in_the_process_of_the_command(monkeypatch)
 def test_a_sweeper_that_is_not_ours_runs_our_jobs_and_gets_a_report_with_short_names():
     drawn = "optimizer.lr=0.0036370446707501072,0.00759"
     process = start("-m", "hydra/sweeper=basic", drawn, "trainer.steps=5", "study=other")
-    out, err = process.communicate(timeout=CEILING)
-    assert process.returncode == 0, err
-    answer = json.loads(out.splitlines()[-1])
-    assert (answer["study"], answer["finished"]) == ("other", 2)
+    code, answer, err = process.end()
+    assert (code, answer["study"], answer["finished"]) == (0, "other", 2), err
     table = csv.DictReader(Path("runs/other/results.csv").read_text().splitlines())
     assert {row["optimizer.lr"] for row in table} == {"0.003637", "0.00759"}
     assert Path(answer["report"]).is_file()
     assert {path.name for path in Path().iterdir()} == {"runs", "mine", "corpus.txt"}
-    assert {summary["status"] for summary in summaries("other").values()} == {"finished"}
 
 
 def ended_runs(study):
@@ -271,8 +238,7 @@ def ended_runs(study):
 def end_through_kills(study, most, arguments, chance, rows):
     """Starts a sweep over and over, and kills its driver, `most` times at most, and at times one of
     its workers, until it has ended: soon after any number of its `rows` of metrics, and so before
-    the first, in a save and in the report too. Returns the number of kills. What has ended is not
-    touched again."""
+    the first, in a save and in the report too. Returns the number of kills."""
     kills, before = 0, {}
     while True:
         driver = start(*arguments, f"study={study}", prepare=draw_nothing)
@@ -303,19 +269,13 @@ def end_through_kills(study, most, arguments, chance, rows):
 
 
 def rows_of(study):
-    """How many rows of metrics there are in a study."""
     files = Path("runs", study).glob("*/metrics.jsonl")
     return sum(file.read_bytes().count(b"\n") for file in files)
 
 
 @pytest.mark.goal("S1")
 @pytest.mark.parametrize(
-    ("points", "launcher"),
-    [
-        (1, "basic"),
-        pytest.param(50, "basic", marks=pytest.mark.nightly),
-        pytest.param(25, "pool", marks=pytest.mark.nightly),
-    ],
+    ("points", "launcher"), [(1, "basic"), nightly(50, "basic"), nightly(25, "pool")]
 )
 def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, launcher, measured):
     """Two stages, or a quick one. KILLS in the environment says how many kills there are."""
@@ -343,7 +303,7 @@ def test_a_sweep_whose_driver_is_killed_at_any_point_ends_as_a_calm_one(points, 
 def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher, measured):
     """An error, a loss that is not a number, sys.exit, its own KeyboardInterrupt, kill -9 as by
     the kernel where memory is short, and an end without a word."""
-    write_norm("bad", PLUGIN, "factor: 1.0\n")
+    write_norm("bad", BAD)
     ends = {0: "RuntimeError: no more", 2: "SystemExit: 7", 3: "KeyboardInterrupt"}
     dies = {4: "killed by SIGKILL", 5: "ended with code 0"}
     if "joblib" in launcher:
@@ -356,12 +316,10 @@ def test_of_twenty_jobs_those_that_fail_are_named_and_the_others_finish(launcher
     )
     code, answer, err = start("sweep=twenty", "plugins=mine", launcher).end()
     assert code == 1, err
-    counts = [answer[key] for key in ("runs", "finished", "diverged", "failed", "missing")]
-    assert counts == [20, 14, 1, 5, 0], err
+    assert [answer[key] for key in COUNTS] == [20, 14, 1, 5, 0], err
     for end, cause in {**ends, **dies}.items():
-        lines = [line for line in err.splitlines() if line.startswith(f"failed: bad factor={end}")]
-        assert len(lines) == 1, err
-        assert cause in lines[0]
+        (line,) = (x for x in err.splitlines() if x.startswith(f"failed: bad factor={end}"))
+        assert cause in line
     status = Counter(summary["status"] for summary in summaries("twenty").values())
     assert status == {"finished": 14, "diverged": 1, "failed": 5}
     measured(f"14 of 20 jobs finish, 5 fail and 1 diverges, each with its cause ({launcher})")

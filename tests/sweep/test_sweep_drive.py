@@ -3,11 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from run_folders import tree
-from sweeps import PLUGIN, SHORT, BasicLauncher, here, sweep, trained, write_norm, write_sweep
+from sweeps import BAD, COUNTS, SHORT, BasicLauncher, here, sweep, trained, write_norm, write_sweep
 
 from transformer_norms import ConfigError, compose, train
 from transformer_norms import cli as command
@@ -18,6 +18,8 @@ from transformer_norms.run.plan import Plan
 from transformer_norms.run.summary import Data, Summary
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import drive
+
+TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n"
 
 
 def test_each_job_is_run_once_and_the_same_command_again_rewrites_nothing(capsys, trained):
@@ -34,21 +36,25 @@ def test_each_job_is_run_once_and_the_same_command_again_rewrites_nothing(capsys
 
 @pytest.mark.goal("S5")
 def test_a_changed_grid_adds_what_is_missing_and_keeps_what_was_planned(capsys, trained, measured):
-    named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
+    named = write_sweep(TWO)
     sweep(capsys, *named)
     answer, _, err = sweep(capsys, *named, "norm=rmsnorm,dyt", "seed=0,1")
     assert len(trained) == 5
     assert answer["runs"] == 4  # which this command asks for
     assert "more in runs/mine/report.html, of 5 runs, 1 of them of earlier commands" in err
     assert set(trained.values()) == {1}
-    record = read_record(Path("runs/mine/sweep-mine.json"))
-    assert {run.folder for run in record.runs} == set(trained)
+    path = Path("runs/mine/sweep-mine.json")
+    assert {run.folder for run in read_record(path).runs} == set(trained)
+    # A sweep without a file in the same study leaves the record as it is.
+    before = tree("runs")[str(path)]
+    sweep(capsys, "study=mine", "norm=rmsnorm,dyt")
+    assert tree("runs")[str(path)] == before
     measured("3 runs that were missing are trained, 2 that had ended are not")
 
 
 @pytest.mark.goal("S5")
 def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, trained):
-    named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
+    named = write_sweep(TWO)
     sweep(capsys, *named)
     answer, code, err = sweep(capsys, *named, "trainer.precision=bf16")
     assert len(trained) == 4
@@ -61,28 +67,27 @@ def test_a_changed_base_makes_other_runs_and_the_report_names_the_field(capsys, 
 def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained, measured):
     """All that may end a job: an error, a loss that is not a number, sys.exit, its own
     KeyboardInterrupt, any other BaseException. No signal came: the sweep was not asked to stop."""
-    write_norm("bad", PLUGIN, "factor: 1.0\n")
+    bad = write_norm("bad", BAD)
     ends = [f"{{norm: bad, norm.factor: {end}, optimizer.lr: 1e-3}}" for end in (0, -1, 6, 2, 3, 7)]
     named = write_sweep(
         "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm]}\n"
         f"together: [{', '.join(ends)}, {ends[-2].replace('1e-3', '2e-3')}]\n"
     )
     answer, code, err = sweep(capsys, *named)
-    counts = [answer[key] for key in ("runs", "finished", "diverged", "failed", "missing")]
+    counts = [answer[key] for key in COUNTS]
     assert (counts, code) == ([8, 1, 1, 6, 0], 1)
     # Once for each cause that is not an error of the plugin, which is a line that names its place.
     assert err.count("Traceback (most recent call last)") == 3
-    bad = Path("mine/bad.py").resolve()
-    lines = {text.strip(): i for i, text in enumerate(PLUGIN.splitlines(), 1)}
+    lines = {text.strip(): i for i, text in enumerate(bad.read_text().splitlines(), 1)}
     more, room = (lines[f'raise RuntimeError("no {what}")'] for what in ("more", "room"))
     causes = {
-        "bad factor=0 lr=0.001 s0": f"Bad.forward ({bad}:{more}): RuntimeError: no more",
+        "bad factor=0 lr=0.001 s0": f"Norm.forward ({bad}:{more}): RuntimeError: no more",
         "bad factor=6 lr=0.001 s0": "GeneratorExit: enough",
         "bad factor=2 lr=0.001 s0": "SystemExit: 7",
         "2 runs (bad factor=3 lr=0.001 s0, bad factor=3 lr=0.002 s0)": "KeyboardInterrupt",
     }
     *told, unbegun = [line for line in err.splitlines() if line.startswith("failed: ")]
-    cause = f"Bad.__init__ ({bad}:{room}): RuntimeError: no room; its traceback is in "
+    cause = f"Norm.__init__ ({bad}:{room}): RuntimeError: no room; its traceback is in "
     assert unbegun.startswith(f"failed: bad factor=7 lr=0.001 s0: {cause}")
     assert f"bad factor=7 lr=0.001 s0: failed before the first step: {cause}" in err
     left_out = "6 of 8 runs have no result (5 failed, 1 failed before the first step)"
@@ -93,7 +98,7 @@ def test_a_job_that_fails_stops_no_other_and_is_tried_again(capsys, trained, mea
         assert "Traceback" in Path(place).read_text()
     summaries = [json.loads(file.read_text()) for file in Path("runs/mine").glob("*/summary.json")]
     failed = [summary["error"] for summary in summaries if summary["status"] == "failed"]
-    assert ["Traceback" in error for error in failed] == [True] * 5
+    assert [error.count("Traceback") > 0 for error in failed] == [True] * 5
     sweep(capsys, *named)
     assert sorted(trained.values()) == [1, 1, 2, 2, 2, 2, 2, 2]
     measured("the other runs end beside six that fail and one that diverges")
@@ -117,11 +122,7 @@ def test_a_corpus_that_no_run_can_have_ends_the_sweep_before_anything_is_written
     # Where the variants read different tokens, one that cannot be had stops no other.
     answer, code, err = sweep(capsys, "tokenizer=byte,gpt2")
     assert (answer["finished"], answer["failed"], code) == (1, 1, 1)
-
-    def refuse(self):
-        raise AssertionError("the data is opened for finished runs")
-
-    monkeypatch.setattr(Plan, "tokens", refuse)
+    monkeypatch.setattr(Plan, "tokens", None)  # of finished runs no data is opened
     assert sweep(capsys, "tokenizer=byte", "study=main")[1] == 0
 
 
@@ -131,44 +132,32 @@ def test_a_launcher_that_breaks_down_is_told_and_costs_the_job_that_breaks_it(ca
     """A launcher of Hydra's gets all jobs at once, and a process that dies may break it for all."""
 
     class Breaks(BasicLauncher):
-        at_once = 0
-
         def run(self, stacks, stopping):
             if any("norm=layernorm" in job.overrides for stack in stacks for job in stack):
                 raise error("the queue is gone")
             return super().run(stacks, stopping)
 
-    launcher = Breaks()
-    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=launcher)
+    answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm", launcher=Breaks(0))
     assert (answer["finished"], answer["failed"], code) == (1, 1, 1)
     assert err.splitlines()[-1] == f"failed: layernorm s0: {error.__name__}: the queue is gone"
 
 
 def test_a_failure_that_cannot_be_written_ends_no_sweep(capsys, monkeypatch):
+    def begins(run, *_):
+        run.folder.mkdir(parents=True, exist_ok=True)
+        write(Summary(status="running", steps=4, identity="0" * 16, data=data), run.folder)
+        fails()
+
     def fails(*_):
         raise StorageError("full")
 
-    def begins(run, *_):
-        run.folder.mkdir(parents=True, exist_ok=True)
-        data = Data(identity={}, fingerprint="")
-        unfinished = Summary(status="running", steps=4, identity="0" * 16, data=data)
-        (run.folder / "summary.json").write_text(json.dumps(unfinished.values()))
-        fails()
-
+    write, data = Summary.write, Data(identity={}, fingerprint="")
     monkeypatch.setattr(running.Run, "train", begins)
     monkeypatch.setattr(Summary, "write", fails)
     monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
     answer, code, err = sweep(capsys, "norm=layernorm,rmsnorm")
     assert (answer["failed"], code) == (2, 1)
     assert "StorageError: full" in err
-
-
-def test_a_bare_sweep_in_a_study_leaves_the_record_of_the_studys_sweep(capsys):
-    named = write_sweep("baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\n")
-    sweep(capsys, *named)
-    before = tree("runs")["runs/mine/sweep-mine.json"]
-    sweep(capsys, "study=mine", "norm=rmsnorm,dyt")
-    assert tree("runs")["runs/mine/sweep-mine.json"] == before
 
 
 def test_a_bare_sweep_is_refused_while_another_one_trains_in_its_study(capsys, trained):
@@ -198,56 +187,45 @@ def test_a_sweeper_that_optimizes_is_told_the_loss_or_infinity_and_ends_with_a_s
 
 def test_two_variants_that_come_to_one_run_train_it_once(capsys, trained):
     answer, code, err = sweep(capsys, "final_norm=auto,always")
-    assert code == 0, err
-    assert (answer["runs"], code, list(trained.values())) == (1, 0, [1])
+    assert (answer["runs"], code, list(trained.values())) == (1, 0, [1]), err
 
 
 def test_equations_are_swept_and_called_by_themselves(capsys):
+    pre, *names = "x + f(norm(x))", "x + f(norm(x), mid=norm)", "norm(x + f(x))"
     named = write_sweep(
-        "baseline: {placement.equation: x + f(norm(x))}\n"
-        'vary: {placement.equation: [x + f(norm(x)), "norm(x + f(x))", '
-        '"x + f(norm(x), mid=norm)"]}\n'
+        f"baseline: {{placement.equation: {pre}}}\n"
+        f"vary: {{placement.equation: {json.dumps([pre, *names])}}}\n"
     )
-    typed = "placement.equation=x + f(norm(x), mid=norm),norm(x + f(x))"
-    answer, code, err = sweep(capsys, *named, typed)
+    answer, code, err = sweep(capsys, *named, f"placement.equation={','.join(names)}")
     assert (answer["finished"], code) == (2, 0), err
-    assert "placement.equation=x + f(norm(x), mid=norm) is the baseline" in err
-    names = ["x + f(norm(x), mid=norm)", "norm(x + f(x))"]
-    for name in names:
-        assert f"  {name} s0: finished" in err
+    assert f"placement.equation={names[0]} is the baseline" in err
     record = read_record(Path("runs/mine/sweep-mine.json"))
-    assert [run.variant["placement.equation"] for run in record.runs] == names
     table = Path("runs/mine/table.md").read_text()
-    assert all(name in table for name in names)
-    configs = [Path("runs/mine", run.folder, "config.yaml").read_text() for run in record.runs]
-    assert all(f"equation: {name}\n" in config for name, config in zip(names, configs, strict=True))
+    for name, run in zip(names, record.runs, strict=True):
+        assert f"  {name} s0: finished" in err
+        assert (run.variant["placement.equation"], name in table) == (name, True)
+        config = Path("runs/mine", run.folder, "config.yaml").read_text()
+        assert f"equation: {name}\n" in config
 
 
 def test_a_sweeps_run_is_continued_if_the_sweep_was_told_to_keep_the_optimizer(capsys):
     sweep(capsys, "norm=layernorm,rmsnorm")
-    more = ["continue_from=main/layernorm", "trainer.steps=6"]
     with pytest.raises(ConfigError, match=r"no checkpoint .* trainer.keep_optimizer=true"):
-        train(compose(more))
+        train(compose(["continue_from=main/layernorm", "trainer.steps=6"]))
     sweep(capsys, "norm=layernorm,rmsnorm", "study=kept", "trainer.keep_optimizer=true")
     assert train(compose(["continue_from=kept/layernorm", "trainer.steps=6"]))["step"] == 6
 
 
 def test_one_mirror_is_told_of_each_run_however_short(capsys, monkeypatch):
-    followed, opened = [], []
-
-    def mirror(tracking, say):
-        opened.append(tracking["mode"])
-        return SimpleNamespace(follow=followed.append, close=lambda: opened.append("closed"))
-
+    mirror, followed = Mock(), []
+    mirror.return_value.follow = followed.append
     monkeypatch.setattr(drive, "Mirror", mirror)
     short = [*(pair for pair in SHORT if pair != "tracking=none"), "tracking.mode=offline"]
     sweep(capsys, "norm=layernorm,rmsnorm", short=short)
-    assert opened == ["offline", "closed"]
-    *runs, study = followed  # for its report
-    assert study == Path("runs/main")
-    assert {folder.name for folder in runs} == {
-        p.parent.name for p in Path("runs").rglob("config.yaml")
-    }
+    assert [call.args[0]["mode"] for call in mirror.call_args_list] == ["offline"]
+    mirror.return_value.close.assert_called_once_with()
+    runs = [path.parent for path in Path("runs").rglob("config.yaml")]
+    assert sorted(followed) == sorted([*runs, Path("runs/main")])  # the last for its report
     followed.clear()
     sweep(capsys, "norm=layernorm,rmsnorm", short=short)  # where nothing is new to mirror
     assert followed == []

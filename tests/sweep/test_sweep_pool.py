@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from cheap_jobs import run_cheap_job, tries
+from refusing import refused
 
 from transformer_norms.config.launchers import PoolSettings
-from transformer_norms.errors import ConfigError
 from transformer_norms.processes import SHARE, cores
 from transformer_norms.signals import Stopping
 from transformer_norms.sweep import pool
@@ -23,9 +23,8 @@ def run_jobs(*stacks):
     jobs = [[SimpleNamespace(folder=Path(n), overrides=[n]) for n in stack] for stack in stacks]
     with closing(pool.Pool(1)) as workers, Stopping() as stopping:
         ends = workers.run(jobs, stopping)
-    assert {(end.status, bool(end.error)) for end in ends.values()} <= {
-        ("finished", False), ("failed", True)
-    }  # fmt: skip
+    for end in ends.values():
+        assert end.status == ("failed" if end.error else "finished")
     return {folder.name: end.error for folder, end in ends.items()}
 
 
@@ -73,16 +72,13 @@ def test_a_worker_that_had_a_signal_itself_gets_no_second_one_from_the_pool():
     assert not pool._was_asked()
 
 
-@pytest.mark.parametrize(
-    ("visible", "gpus", "given"),
-    [
-        (None, 2, ["0", "1", "0"]),
-        (None, 1, ["0", "0", "0"]),
-        ("3, 5", 2, ["3", "5", "3"]),
-        ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what comes before -1
-        ("", 0, ["", "", ""]),
-    ],
-)
+@pytest.mark.parametrize(("visible", "gpus", "given"), [
+    (None, 2, ["0", "1", "0"]),
+    (None, 1, ["0", "0", "0"]),
+    ("3, 5", 2, ["3", "5", "3"]),
+    ("3,-1,5", 1, ["3", "3", "3"]),  # CUDA sees what comes before -1
+    ("", 0, ["", "", ""]),
+])  # fmt: skip
 def test_workers_share_the_gpus_turn_by_turn(visible, gpus, given, monkeypatch):
     for number, name in enumerate(given):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -102,8 +98,8 @@ def test_a_pool_has_per_gpu_workers_on_each_gpu(workers, per_gpu, gpus, expected
     made = pool.Pool.of(PoolSettings(workers=workers, per_gpu=per_gpu, pools=3, **own))
     assert (made.workers, made.at_once) == (expected, 3 * expected)
     if not gpus:
-        with pytest.raises(ConfigError, match=r"launcher\.per_gpu=2: there is no GPU"):
-            pool.Pool.of(PoolSettings(workers="auto", per_gpu=2, pools=1, **own))
+        said = refused(pool.Pool.of, PoolSettings(workers="auto", per_gpu=2, pools=1, **own))
+        assert said.startswith("launcher.per_gpu=2: there is no GPU")
 
 
 @pytest.mark.parametrize(("share", "seen"), [("1", 1), ("", None), ("4096", None)])

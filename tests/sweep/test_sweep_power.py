@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import config_of, make_record, make_run, planned
+from run_folders import by_placement, make_sweep
 from scipy import stats
+from sweeps import REFUSALS
 
 from transformer_norms.cli import main
 from transformer_norms.comparison.power import fewest_seeds, smallest_bound, smallest_difference
@@ -16,6 +17,7 @@ from transformer_norms.sweep.power_table import count_comparisons, count_pairs, 
 from transformer_norms.sweep.question import Question, read_request
 
 TYPED = ["model=nano", "data=stories", "tracking=none", "trainer.steps=40", "trainer.device=cpu"]
+TWO = ("pre", "post")
 SWEEP = ["-m", "placement=pre,post", "seed=0,1,2", *TYPED]
 
 
@@ -33,13 +35,8 @@ def power(capsys, *arguments):
 def make_noise(steps=40):
     """runs/noise: ten pairs, whose differences have a known deviation. Returns it."""
     losses = np.random.default_rng(0).normal(3, 0.02, (2, 10))
-    runs = []
-    for placement, row in zip(("pre", "post"), losses, strict=True):
-        for seed, loss in enumerate(row):
-            config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
-            runs.append(planned(config, {"placement": placement}))
-            make_run("runs/noise", config, float(loss))
-    make_record("runs/noise", runs, "noise")
+    members = by_placement({p: dict(enumerate(losses[p == "post"].tolist())) for p in TWO})
+    make_sweep("runs/noise", members, typed=[f"trainer.steps={steps}"])
     return float(np.std(losses[1] - losses[0], ddof=1))
 
 
@@ -49,11 +46,10 @@ def row_of(lines, seeds):
 
 def test_without_noise_sizes_are_in_its_deviation_and_nothing_is_started(capsys):
     lines, code, _ = power(capsys, *SWEEP)
-    assert code == 0
-    assert not Path("runs").exists()
+    assert (code, Path("runs").exists()) == (0, False)
     assert all(len(line) <= 80 for line in lines)
-    seeds, finds, unit, _, unit_too, runs = row_of(lines, 5)
-    assert (seeds, unit, unit_too, runs) == ("5", "sd", "sd", "10")
+    _, finds, unit, _, unit_too, runs = row_of(lines, 5)
+    assert (unit, unit_too, runs) == ("sd", "sd", "10")
     found = stats.nct.sf(stats.t.ppf(0.975, 4), 4, float(finds) * 5**0.5)
     assert found == pytest.approx(0.9, abs=0.003)  # of two digits
     assert [line.split()[0] for line in lines[1:7]] == ["3", "5", "8", "10", "15", "20"]
@@ -76,8 +72,7 @@ def test_the_noise_beside_gives_nats(capsys):
 
 def test_noise_of_another_horizon_tells_nothing(capsys):
     make_noise(steps=80)
-    lines, _, _ = power(capsys, *SWEEP)
-    assert "sd" in row_of(lines, 3)
+    assert "sd" in row_of(power(capsys, *SWEEP)[0], 3)
 
 
 def test_a_plan_until_decided_has_its_row_and_its_line(capsys):
@@ -92,18 +87,16 @@ def test_a_plan_until_decided_has_its_row_and_its_line(capsys):
 
 def test_the_introduction_says_what_the_seeds_can_find():
     question = read_request(SWEEP[1:]).question
-    (line,) = power_lines(question, None)
-    assert line == (
+    assert power_lines(question, None) == [
         "3 seeds detect a true difference of 3.92 sd with 90 % power (sd: standard deviation of "
         "paired differences, which no run tells yet)"
-    )
+    ]
     calm = Spread(1e-6, 4.0)
-    (line,) = power_lines(question, calm)
     finds = smallest_difference(calm, 3, 1, in_sequence=False)
-    assert line == (
+    assert power_lines(question, calm) == [
         f"3 seeds detect a true difference of {finds:.2g} nats with 90 % power; they show that "
         "equal variants are equivalent within 0.02"
-    )
+    ]
     single = read_request(["placement=pre,post", *TYPED]).question
     assert power_lines(single, calm) == ["1 seed and no verdict: 3 are the fewest"]
     assert power_lines(read_request(["seed=0,1", *TYPED]).question, calm) == []
@@ -113,30 +106,18 @@ def test_declared_contrasts_are_what_the_seeds_have_to_find():
     """A difference of two differences varies sqrt(2) times as much, and only it is judged; the
     usual variance is that of the pairs."""
     both = {"norm": ["rmsnorm", "layernorm"], "placement": ["pre", "post"]}
-    known = Spread(4e-4, min(4, 3 - 1))
     terms = "(post - pre) under layernorm - (post - pre) under rmsnorm"
     question = Question("", {"norm": "rmsnorm", "placement": "pre"}, both, seeds=[0, 1, 2, 3])
     question = replace(question, contrasts=[terms])
-    finds = smallest_difference(known._replace(variance=8e-4), 4, 1, in_sequence=False)
-    assert (
-        f"4 seeds detect a true difference of {finds:.2g} nats" in power_lines(question, known)[0]
-    )
+    finds = smallest_difference(Spread(8e-4, 2), 4, 1, in_sequence=False)
+    said = power_lines(question, Spread(4e-4, min(4, 3 - 1)))[0]
+    assert f"4 seeds detect a true difference of {finds:.2g} nats" in said
     assert (count_pairs(question), count_comparisons(question)) == (3, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (TYPED, "--power: is about the seeds of a sweep; type sweep=NAME or -m"),
-        (["-m", *TYPED], "--power: this sweep compares nothing: it has one variant"),
-        (["sweep=placement"], "sweep=placement: did you mean 'placements'? there is no"),
-        *((["sweep=quick", text], f"{text}: ")
-          for text in ("seed=0..2", "seed=0-2", "seed=3..2000", "seed=9..4", "seed=a")),
-        (["sweep=quick", "seeds=3"], "seeds=3: did you mean seed=0,1,2? seeds is written in a"),
-    ],
-)  # fmt: skip
-def test_a_wrong_command_is_one_line(capsys, arguments, line):
-    out, code, err = power(capsys, *arguments)
+@pytest.mark.parametrize(("typed", "line"), REFUSALS["power"])
+def test_a_wrong_command_is_one_line(capsys, typed, line):
+    out, code, err = power(capsys, *typed.split())
     assert (out, code) == ([], 2)
     assert err.startswith(line)
     assert err.count("\n") == 1

@@ -7,15 +7,15 @@ import os
 import signal
 import sys
 from collections import Counter
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from sweeps import MADE_UP, BasicLauncher, Killed, trainings, write_sweep
+from refusing import refused
+from sweeps import MADE_UP, BasicLauncher, trainings, write_sweep
 from sweeps import made_up_sweep as sweep
 
-from transformer_norms import ConfigError
 from transformer_norms.errors import StorageError
 from transformer_norms.storage.locks import take_lock
 from transformer_norms.sweep import pilots
@@ -35,16 +35,14 @@ TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0,
 def slurm(trainings, monkeypatch, tmp_path):
     """Programs that note what they are asked. `queue` is what squeue prints. The runs of pilots are
     made up."""
+    Path("bin").mkdir()
     for name, line in PROGRAMS.items():
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/bin/sh\n{line}\n")
-        program.chmod(0o755)
+        write_program(name, line)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SUBMITIT_FOLDER"):
         monkeypatch.setenv(name, "")  # so that it is put back
-    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
-    monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", "USR1")
+    for name, value in (("EXECUTOR", "slurm"), ("PREEMPT_SIGNAL", "USR1")):
+        monkeypatch.setenv(f"SUBMITIT_{name}", value)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(pilots, "_LOOK_EVERY", 0)
     monkeypatch.setattr(pilots, "Pool", Inside)
@@ -54,6 +52,12 @@ def slurm(trainings, monkeypatch, tmp_path):
     yield trainings
     for number, handler in before.items():  # submitit has its own
         signal.signal(number, handler)
+
+
+def write_program(name, line):
+    program = Path("bin", name)
+    program.write_text(f"#!/bin/sh\n{line}\n")
+    program.chmod(0o755)
 
 
 class Inside(BasicLauncher):
@@ -81,7 +85,6 @@ def submissions():
 
 
 def run_pilots(job, number=1):
-    """Runs the jobs of an array as Slurm would, one after another, in this process."""
     from submitit.core.submission import process_job
 
     for index in range(number):
@@ -90,11 +93,8 @@ def run_pilots(job, number=1):
 
 
 def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm, capsys):
-    answer, code, err = command(
-        capsys, "launcher.partition=long", "launcher.gpus=2", "launcher.memory=1.5",
-        "launcher.options='--nice=3'",
-    )  # fmt: skip
-
+    own = "partition=long gpus=2 memory=1.5 options='--nice=3'".split()
+    answer, code, err = command(capsys, *(f"launcher.{word}" for word in own))
     assert (code, answer["missing"], answer["report"]) == (75, 6, None)
     assert "submitted job 0, 2 pilots for 6 runs" in err
     assert json.loads(Path("runs/mine/slurm/mine.json").read_text()) == {"job": "0"}
@@ -126,9 +126,7 @@ def test_the_command_submits_once_shows_the_pilots_and_ends_in_the_report(slurm,
 
 def test_pilots_that_ended_too_early_are_submitted_anew(slurm, capsys):
     command(capsys)
-    slurm.left = 4
-    with pytest.raises(Killed):  # the first pilot
-        run_pilots("0")
+    slurm.killed_after(4, lambda: run_pilots("0"))
     answer, code, err = command(capsys)
     assert (code, answer["finished"], answer["missing"]) == (75, 4, 2)
     assert "the pilots of job 0 have ended without 2 runs; their logs are in runs/mine/slurm" in err
@@ -141,10 +139,8 @@ def test_a_failure_is_told_once_and_then_tried_again(slurm, capsys):
     run_pilots("0")
     answer, code, err = command(capsys)
     assert (code, answer["finished"], answer["failed"]) == (1, 3, 3)
-    failed = (
-        "failed: 3 runs (layernorm s0, layernorm s1, layernorm s2): the pilots ended without it"
-    )
-    assert failed in err
+    names = ", ".join(f"layernorm s{seed}" for seed in range(3))
+    assert f"failed: 3 runs ({names}): the pilots ended without it" in err
     assert submissions() == ["job-0"]
     assert command(capsys)[1] == 75
     assert submissions() == ["job-0", "job-1"]
@@ -155,13 +151,11 @@ def test_a_command_that_waits_ends_in_the_report(slurm, capsys, monkeypatch):
 
     def states(job):
         looks.append(job)
-        if len(looks) < 3:
-            return Counter(RUNNING=2)
-        if len(looks) == 3 or job == "1":
-            slurm.left = 4 if job == "0" else 9  # the first pilots are killed
-            with suppress(Killed):
-                run_pilots(job)
-        return Counter()
+        if len(looks) == 3:
+            slurm.killed_after(4, lambda: run_pilots(job))
+        elif job == "1":
+            run_pilots(job)
+        return Counter({"RUNNING": 2} if len(looks) < 3 else {})
 
     monkeypatch.setattr(pilots, "pilot_states", states)
     answer, code, _ = command(capsys, "launcher.wait=true")
@@ -176,9 +170,7 @@ def test_a_command_that_waits_does_not_submit_pilots_for_ever(slurm, capsys):
 
 def test_a_signal_while_the_command_waits_submits_no_other_pilots(slurm, capsys, monkeypatch):
     def be_killed_and_stop(stopping):
-        slurm.left = 4
-        with suppress(Killed):  # some runs have ended, and the pilots too
-            run_pilots("0")
+        slurm.killed_after(4, lambda: run_pilots("0"))  # some runs have ended, and the pilots too
         stopping.stop_requested = True
 
     monkeypatch.setattr(pilots, "_pause", be_killed_and_stop)
@@ -190,22 +182,16 @@ def test_a_signal_while_the_command_waits_submits_no_other_pilots(slurm, capsys,
 def test_a_damaged_record_of_what_was_submitted_is_refused_once(record, slurm, capsys):
     command(capsys)
     Path("runs/mine/slurm/mine.json").write_text(record)
-    with pytest.raises(ConfigError, match="^runs/mine/slurm/mine.json: "):
-        command(capsys)
+    assert refused(command, capsys).startswith("runs/mine/slurm/mine.json: ")
     assert submissions() == ["job-0"]
 
 
 def test_an_unexpected_error_with_slurm_is_not_tried_again_for_each_run(slurm, capsys, monkeypatch):
-    asked = []
-
-    def fail(*_):
-        asked.append(1)
-        raise RuntimeError("no idea")
-
+    fail = Mock(side_effect=RuntimeError("no idea"))
     monkeypatch.setattr(pilots, "submit", fail)
     with pytest.raises(RuntimeError, match="no idea"):
         command(capsys)
-    assert len(asked) == 1
+    fail.assert_called_once()
 
 
 @pytest.mark.parametrize(
@@ -223,21 +209,20 @@ def test_without_an_answer_of_slurm_nothing_is_submitted_twice(
     assert ("squeue: slurm_load_jobs error: Unable" in err) == (submitted == 1)
 
 
-def test_a_refusal_of_sbatch_is_one_line(slurm, capsys, tmp_path):
+def test_a_refusal_of_sbatch_is_one_line(slurm, capsys):
     line = "sbatch: error: invalid partition specified: nowhere"
-    (tmp_path / "bin" / "sbatch").write_text(f"#!/bin/sh\necho '{line}' >&2; exit 1\n")
-    with pytest.raises(ConfigError, match="^sbatch: error: invalid partition specified: nowhere$"):
-        command(capsys)
+    write_program("sbatch", f"echo '{line}' >&2; exit 1")
+    assert refused(command, capsys) == line
 
 
 def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monkeypatch, tmp_path):
-    (tmp_path / "bin" / "srun").unlink()
+    asked = ["launcher=slurm"], read_request(["seed=0"])
+    Path("bin/srun").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(ConfigError, match="there is no srun here"):
-        pilots.make_launcher(["launcher=slurm"], read_request(["seed=0"]))
+    assert "there is no srun here" in refused(pilots.make_launcher, *asked)
     monkeypatch.setitem(sys.modules, "submitit", None)  # run_command says what brings it
     with pytest.raises(ModuleNotFoundError, match="submitit"):
-        pilots.make_launcher(["launcher=slurm"], read_request(["seed=0"]))
+        pilots.make_launcher(*asked)
 
 
 @pytest.mark.parametrize(
@@ -246,32 +231,28 @@ def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monk
      ("squeue", "RUNNING", []), ("scontrol", "RUNNING", [])],
 )  # fmt: skip
 def test_a_pilot_that_was_told_to_stop_queues_itself_unless_it_was_cancelled_or_cannot(
-    broken, state, queued, slurm, capsys, monkeypatch, tmp_path
+    broken, state, queued, slurm, capsys, monkeypatch
 ):
     command(capsys, "launcher.part=1/3", only="smoke")
 
-    def stop(arguments, make_launcher, only):
-        assert arguments == (*MADE_UP, *write_sweep(TWO), "launcher.part=1/3")
-        assert only == "smoke"
-        return 75
-
+    stop = Mock(return_value=75)
     monkeypatch.setattr(pilots, "run_sweep", stop)
     Path("queue").write_text(f"{state} None\n")
+    Path("controlled").touch()
     if broken:
-        (tmp_path / "bin" / broken).write_text("#!/bin/sh\necho no answer >&2; exit 1\n")
+        write_program(broken, "echo no answer >&2; exit 1")
     with pytest.raises(SystemExit):
         run_pilots("0")
-    told = Path("controlled")
-    assert (told.read_text().splitlines() if told.exists() else []) == queued
+    arguments, _, only = stop.call_args.args
+    assert arguments == (*MADE_UP, *write_sweep(TWO), "launcher.part=1/3")
+    assert (only, Path("controlled").read_text().splitlines()) == ("smoke", queued)
     if broken != "squeue":
         assert "--jobs=0_0 " in Path("asked").read_text()  # the whole array has other states
     assert not list(Path("runs/mine/slurm").glob("*result.pkl"))
 
 
 def test_a_file_system_without_locks_is_named(monkeypatch, tmp_path):
-    def refuse(*_):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    error = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=error))
     with pytest.raises(StorageError, match="its file system offers no locks"):
         take_lock(tmp_path)

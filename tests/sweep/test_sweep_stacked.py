@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,18 +18,6 @@ LONGER = ["trainer.steps=12", "trainer.checkpoint_every=5", "trainer.eval_every=
 LONGER += ["trainer.probe_every=6", "trainer.log_every=2", "trainer.precision=fp64"]
 FOUR = [*LONGER, "norm=rmsnorm", "seed=0,1", "optimizer.lr=1e-3,3e-3"]
 EXACT = [text for text in SHORT if not text.startswith(("trainer.steps", "trainer.probe_every"))]
-ASKS = """
-from torch import nn
-from transformer_norms.norms import NORMS
-
-@NORMS("asks")
-class Asks(nn.Module):
-    '''x'''
-    def __init__(self, width: int) -> None:
-        super().__init__()
-    def forward(self, x):
-        return x if x.sum().item() < 1e9 else -x
-"""
 
 
 class StackingLauncher(BasicLauncher):
@@ -56,9 +42,9 @@ def go(capsys, *typed, launcher=None):
 def runs_of(study):
     """(its summary, its rows) of each run of a study, by the name of its folder."""
     found = {}
-    for file in sorted(Path("runs", study).glob("*/summary.json")):
-        lines = Path(file.parent, "metrics.jsonl").read_text().splitlines()
-        found[file.parent.name] = json.loads(file.read_text()), [json.loads(x) for x in lines]
+    for run in (file.parent for file in Path("runs", study).glob("*/summary.json")):
+        summary, *rows = ((run / name).read_text() for name in ("summary.json", "metrics.jsonl"))
+        found[run.name] = json.loads(summary), [*map(json.loads, rows[0].splitlines())]
     return found
 
 
@@ -78,48 +64,42 @@ def check_equal(alone, stacked, rel=1e-12):
 
 def test_a_stacked_sweep_is_the_sweep_of_lone_runs_and_says_which_stack_a_run_was_in(capsys):
     launcher = StackingLauncher()
-    alone, code, _ = go(capsys, *FOUR, "study=alone", launcher=BasicLauncher())
-    answer, other_code, _ = go(capsys, *FOUR, "study=stacked", launcher=launcher)
-    assert (code, other_code) == (0, 0)
+    alone, *_ = go(capsys, *FOUR, "study=alone", launcher=BasicLauncher())
+    answer, code, _ = go(capsys, *FOUR, "study=stacked", launcher=launcher)
     assert {**alone, "study": "", "report": ""} == {**answer, "study": "", "report": ""}
-    assert [len(jobs) for jobs in launcher.asked] == [4]
-    stacked = runs_of("stacked")
-    check_equal(runs_of("alone"), stacked)
-    assert all(summary["stacked"] is None for summary, _ in runs_of("alone").values())
+    assert (code, [len(jobs) for jobs in launcher.asked]) == (0, [4])
+    lone, stacked = runs_of("alone"), runs_of("stacked")
+    check_equal(lone, stacked)
+    assert all(summary["stacked"] is None for summary, _ in lone.values())
     records = {name: summary["stacked"] for name, (summary, _) in stacked.items()}
     assert sorted(record["place"] for record in records.values()) == [0, 1, 2, 3]
     for name, record in records.items():
-        assert record["members"] == 4
-        assert {*record["runs"]} == {*stacked}
+        assert (record["members"], {*record["runs"]}) == (4, {*stacked})
         assert record["runs"][record["place"]] == name
     assert not [*Path("runs/stacked").glob("*/checkpoints/*/optimizer.safetensors")]
-    before = {name: rows for name, (_, rows) in stacked.items()}
     again, code, _ = go(capsys, *FOUR, "study=stacked")
-    assert (again["finished"], code) == (4, 0)
-    assert before == {name: rows for name, (_, rows) in runs_of("stacked").items()}
+    assert (again["finished"], code, runs_of("stacked")) == (4, 0, stacked)
 
 
 def test_of_a_stack_one_run_diverges_one_fails_and_the_others_finish(capsys, monkeypatch):
     typed = [*LONGER, "norm=rmsnorm", "seed=0,1", "optimizer.lr=1e-3,100"]
     go(capsys, *typed, "study=alone", launcher=BasicLauncher())
     alone = runs_of("alone")
+    fine = {name for name, (summary, _) in alone.items() if summary["status"] == "finished"}
+    _, failed = sorted(fine, key=lambda name: "-s1-" in name)
     whole = Record.row
 
     def row(self, row):
-        if "-s1-" in self.folder.name and self.folder.name in fine and row["step"] > 6:
+        if self.folder.name == failed and row["step"] > 6:
             raise ArithmeticError("planted")
         whole(self, row)
 
-    fine = {name for name, (summary, _) in alone.items() if summary["status"] == "finished"}
-    assert len(fine) == 2
-    monkeypatch.setattr(Record, "row", row)
-    answer, code, err = go(capsys, *typed, "study=stacked")
+    with monkeypatch.context() as patch:
+        patch.setattr(Record, "row", row)
+        answer, code, err = go(capsys, *typed, "study=stacked")
     assert (answer["finished"], answer["diverged"], answer["failed"], code) == (1, 2, 1, 1)
     assert "planted" in err
-    stacked = runs_of("stacked")
-    (failed,) = (name for name in fine if "-s1-" in name)
-    assert "ArithmeticError: planted" in stacked[failed][0]["error"]
-    monkeypatch.setattr(Record, "row", whole)
+    assert "ArithmeticError: planted" in runs_of("stacked")[failed][0]["error"]
     answer, code, _ = go(capsys, *typed, "study=stacked")
     assert (answer["finished"], answer["diverged"], code) == (2, 2, 0)
     stacked = runs_of("stacked")
@@ -142,9 +122,8 @@ def test_a_signal_saves_all_runs_of_a_stack_and_the_same_command_goes_on(capsys,
     answer, code, err = go(capsys, *FOUR, "study=stacked")
     assert (answer["missing"], code) == (4, 75)
     assert "SIGTERM: the runs stop with a checkpoint" in err
-    halves = {name: summary for name, (summary, _) in runs_of("stacked").items()}
-    assert {summary["status"] for summary in halves.values()} == {"preempted"}
-    assert {summary["step"] for summary in halves.values()} <= {6, 7}  # some had begun the next
+    for summary, _ in runs_of("stacked").values():  # some had begun the next step
+        assert (summary["status"], summary["step"] in (6, 7)) == ("preempted", True)
     launching._stopped.clear()
     monkeypatch.setattr(Trainer, "train_step", whole)
     answer, code, _ = go(capsys, *FOUR, "study=stacked")
@@ -159,8 +138,7 @@ def test_a_run_of_a_stack_whose_files_cannot_be_deleted_fails_alone(capsys, monk
 
     monkeypatch.setattr(launching, "keep_weights_only", refuse)
     monkeypatch.setattr("transformer_norms.sweep.drive.look_at_ended", lambda *_: None)
-    command = ["trainer.steps=2", "trainer.probe_every=0", "seed=0,1"]
-    err = go(capsys, *command)[-1]
+    err = go(capsys, "trainer.steps=2", "trainer.probe_every=0", "seed=0,1")[-1]
     assert "the variant s1: failed: OSError: a bad block\n" in err
     assert "the variant s0: finished" in err
 
@@ -180,7 +158,7 @@ def test_runs_of_two_variants_or_of_other_settings_are_no_stack(capsys):
      "trainer.activation_checkpointing=true"],
 )  # fmt: skip
 def test_what_a_stack_cannot_compute_is_trained_alone(typed):
-    _, jobs = plan_sweep((*SHORT, *typed.split(), "seed=0,1"))
+    _, jobs = plan_sweep((*SHORT, typed, "seed=0,1"))
     assert launching.make_stacks(jobs, 4) == [[job] for job in jobs]
 
 
@@ -190,7 +168,7 @@ def test_what_a_stack_cannot_compute_is_trained_alone(typed):
      ("norm=batchnorm norm.allow_noncausal=true", "running_mean in its own way")],
 )  # fmt: skip
 def test_a_norm_that_vmap_refuses_is_trained_run_by_run_and_a_line_says_why(norm, said, capsys):
-    write_norm("asks", ASKS)
+    write_norm("asks", "return x if x.sum().item() < 1e9 else -x")
     typed = [*norm.split(), "seed=0,1", *LONGER]
     go(capsys, *typed, "study=alone", launcher=BasicLauncher())
     answer, code, err = go(capsys, *typed, "study=stacked")
@@ -199,20 +177,3 @@ def test_a_norm_that_vmap_refuses_is_trained_run_by_run_and_a_line_says_why(norm
     assert said in err
     check_equal(runs_of("alone"), runs_of("stacked"), rel=0)
     assert all(summary["stacked"] is None for summary, _ in runs_of("stacked").values())
-
-
-@pytest.mark.nightly
-def test_a_worker_that_is_killed_while_it_trains_a_stack_costs_no_run(capsys, tmp_path):
-    steps = ["trainer.steps=400", "trainer.checkpoint_every=20", "trainer.eval_every=0"]
-    steps += ["trainer.precision=fp64", "norm=rmsnorm", "seed=0,1", "optimizer.lr=1e-3,3e-3"]
-    go(capsys, *steps, "study=alone", launcher=BasicLauncher())
-    command = [sys.executable, "-m", "transformer_norms", "train", "-m", *EXACT, *steps]
-    command += ["study=stacked", "launcher=pool", "launcher.workers=1", "launcher.stacked=4"]
-    begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    while begun.poll() is None and len([*tmp_path.glob("runs/stacked/*/checkpoints/step*")]) < 8:
-        time.sleep(0.1)
-    (worker,) = {summary["process"]["pid"] for summary, _ in runs_of("stacked").values()}
-    os.kill(worker, signal.SIGKILL)
-    answer = json.loads(begun.communicate()[0].splitlines()[-1])
-    assert (answer["finished"], begun.returncode) == (4, 0)
-    check_equal(runs_of("alone"), runs_of("stacked"), rel=1e-9)

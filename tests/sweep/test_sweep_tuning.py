@@ -1,12 +1,12 @@
 """Tuning: the search, on losses that are known functions of the point, and whole studies, from
 losses written down by hand and runs that are not trained."""
 
-import itertools
 import json
 import math
 import random
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from math import log, sqrt
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import tree
-from sweeps import Killed, composed, trainings, write_sweep
+from sweeps import composed, trainings, write_sweep
 from sweeps import made_up_sweep as sweep
 
 from transformer_norms.comparison.sweep_record import PlannedRun, Tuned, read_record
@@ -27,7 +27,7 @@ from transformer_norms.sweep.tuning import Tuner
 
 LR, WARMUP, DECAY, INIT = "optimizer.lr", "schedule.warmup", "optimizer.weight_decay", "init"
 RATES = [1e-3, 2e-3, 4e-3]
-UNIGRAM, STAGES, NORMS = 3.3, ("tune", "result"), ("rmsnorm", "layernorm")
+UNIGRAM, NORMS = 3.3, ("rmsnorm", "layernorm")
 RECORD = Path("runs/mine/sweep-mine.json")
 TWO = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm]}\nseeds: [0]\n"
 GRID = TWO + f"margin: 0.01\ntune: {{{LR}: [1e-3, 2e-3, 4e-3], seed: [100, 101]}}\n"
@@ -169,13 +169,10 @@ def test_a_grid_of_words_of_one_value_or_with_a_zero_has_no_steps(values):
     assert (tuning.stepped, tuning.most_more, tuning.more_text) == ([], 0, "")
 
 
-def some(values, most):
-    return st.lists(values, min_size=1, max_size=most, unique=True)
-
-
+some = partial(st.lists, min_size=1, max_size=3, unique=True)
 KEYS = st.fixed_dictionaries(
-    {LR: some(st.sampled_from([1e-3, 1.7e-3, 3e-3, 5.2e-3, 9e-3]), 4)},
-    optional={WARMUP: some(st.integers(1, 200), 3), INIT: some(st.sampled_from("abc"), 3)},
+    {LR: some(st.sampled_from([1e-3, 1.7e-3, 3e-3, 5.2e-3, 9e-3]), max_size=4)},
+    optional={WARMUP: some(st.integers(1, 200)), INIT: some(st.sampled_from("abc"))},
 )
 
 
@@ -203,8 +200,6 @@ def valley(norm, rate, seed):
 
 @dataclass(frozen=True)
 class DoneJob(Job):
-    """A job whose summary is in memory."""
-
     summary: Summary = None
 
 
@@ -212,28 +207,17 @@ def done_job(run, summary):
     return DoneJob(run, (), SimpleNamespace(folder=Path(), config=composed(())), summary)
 
 
-class Harness:
+def tuner_of(loss, data=None):
     """A tuner of two norms, all of whose rounds have been run. The loss of a run is a function of
-    its norm, its rate and its seed. `done` has the summaries so far, of which `most` may be."""
-
-    def __init__(self, tuning, loss=valley, data=None, done=None, most=math.inf):
-        jobs, variants, self.lines = [], [{"norm": norm} for norm in NORMS], []
-        self.done = {} if done is None else done
-        self.tuner = Tuner(tuning, variants, variants[0], lambda *pair: True, self.lines.append)
-        for pairs in self.tuner.rounds():
-            for seed, (variant, point) in itertools.product(tuning.seed, pairs):
-                run = PlannedRun("a", "0" * 16, "tune", variant, point, seed)
-                if run.place not in self.done:
-                    if len(self.done) == most:
-                        raise Killed
-                    ended = summary(loss(variant["norm"], point[LR], seed), data=data)
-                    self.done[run.place] = ended
-                jobs.append(done_job(run, self.done[run.place]))
-            self.tuner.read(jobs)
-
-    def points(self, norm):
-        (tried,) = (one for one in self.tuner.searches if one.variant == {"norm": norm})
-        return tried.points
+    its norm, its rate and its seed."""
+    jobs, variants = [], [{"norm": norm} for norm in NORMS]
+    tuner = Tuner(Tuning({LR: RATES}, [100]), variants, variants[0], lambda *pair: True, print)
+    for pairs in tuner.rounds():
+        for variant, point in pairs:
+            run = PlannedRun("a", "0" * 16, "tune", variant, point, 100)
+            jobs.append(done_job(run, summary(loss(variant["norm"], point[LR], 100), data=data)))
+        tuner.read(jobs)
+    return tuner
 
 
 def data_of(*ngrams):
@@ -249,8 +233,8 @@ def test_only_runs_that_trained_have_a_loss_that_tuning_uses():
     """The third is not past the unigram. Of the last no unigram is known."""
     summaries = [summary(2.0), summary(2.5, "diverged"), summary(3.296), summary(3.294)]
     summaries += [summary(None, "diverged"), summary(9.0, data=data_of())]
-    variant, point = {"norm": "rmsnorm"}, {LR: 1e-3}
-    runs = [PlannedRun("a", "0" * 16, "tune", variant, point, seed) for seed in range(6)]
+    variant = {"norm": "rmsnorm"}
+    runs = [PlannedRun("a", "0" * 16, "tune", variant, {LR: 1e-3}, seed) for seed in range(6)]
     tuner = Tuner(Tuning({LR: RATES}, [*range(6)]), [variant], variant, bool, print)
     tuner.read(list(map(done_job, runs, summaries)))
     (read,) = tuner.searches[0].attempts
@@ -260,10 +244,9 @@ def test_only_runs_that_trained_have_a_loss_that_tuning_uses():
 def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_learned_most():
     """layernorm passes the bigram, as the baseline does, between two rates of the grid alone."""
     short = {1e-3: 2.9, 2e-3: 2.6, 4e-3: UNIGRAM, 0.001414: 2.7, 0.002828: 2.4, 0.003363: 2.6}
-    loss = lambda norm, rate, seed: (  # noqa: E731
-        2 + abs(log(rate / 2e-3)) / 10 if norm == "rmsnorm" else short[rate]
-    )
-    tuner = Harness(Tuning({LR: RATES}, [100]), loss, data=data_of(UNIGRAM, 2.5)).tuner
+    usual = lambda rate: 2 + abs(log(rate / 2e-3)) / 10  # noqa: E731
+    loss = lambda norm, rate, seed: usual(rate) if norm == "rmsnorm" else short[rate]  # noqa: E731
+    tuner = tuner_of(loss, data_of(UNIGRAM, 2.5))
     passing = [[a.point[LR] for a in tried.attempts if not a.failed] for tried in tuner.searches]
     assert (len(passing[0]), passing[1]) == (5, [0.002828])
     assert tuner.choices()[1] == Tuned({"norm": "layernorm"}, {LR: 0.002828}, [])
@@ -271,27 +254,11 @@ def test_a_variant_whose_runs_all_fall_short_of_the_bigram_is_searched_where_it_
 
 def test_a_variant_that_fails_everywhere_goes_down_and_has_nothing_to_tune():
     loss = lambda norm, *more: UNIGRAM if norm == "layernorm" else valley(norm, *more)  # noqa: E731
-    harness = Harness(Tuning({LR: RATES}, [100]), loss)
-    assert [one.best for one in harness.tuner.choices()] == [{LR: 0.002828}, None]
-    down = [point[LR] for point in harness.points("layernorm")[3:]]
+    tuner = tuner_of(loss)
+    assert [one.best for one in tuner.choices()] == [{LR: 0.002828}, None]
+    down = [point[LR] for point in tuner.searches[1].points[3:]]
     assert down == pytest.approx([1e-3 / 2**step for step in range(1, 9)], rel=2e-3)
-    assert harness.tuner.lines()[1:] == ["layernorm: nothing to tune, every trial failed"]
-
-
-@pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart):
-    keys = {LR: RATES, WARMUP: [10, 20], INIT: ["mup", "scaled"]}
-    tuning, done = Tuning(keys, [100, 101]), {}
-    calm = Harness(tuning)
-    for runs in range(1, len(calm.done), apart):
-        with pytest.raises(Killed):
-            Harness(tuning, done=done, most=runs)
-    again = Harness(tuning, done=done)
-    assert [*done] == [*calm.done]  # none twice, none more, in the same order
-    assert again.tuner.choices() == calm.tuner.choices()
-    assert again.lines == calm.lines
-    assert again.tuner.lines() == calm.tuner.lines()
-    assert again.tuner.searches[1].outward > 1
+    assert tuner.lines()[1:] == ["layernorm: nothing to tune, every trial failed"]
 
 
 # ---------------------------------------------------------------------------- as a sweep's stage
@@ -299,7 +266,6 @@ def test_a_tuning_that_is_killed_at_any_run_takes_the_same_path_again(apart):
 
 @pytest.fixture
 def trainer(trainings, monkeypatch):
-    """Made-up runs with the losses of the valleys, and no report."""
     monkeypatch.setattr("transformer_norms.sweep.ending._write_report", lambda *_: (None, 0))
     trainings.loss = loss_of
     return trainings
@@ -317,17 +283,15 @@ def sweep_points(norm):
 
 def test_a_sweep_prints_its_budget_and_records_it_and_goes_on_after_a_kill(capsys, trainer):
     named = write_sweep(GRID)
-    for trainer.left in (4, 9, 7):  # in the grid, between two steps outward, after them
-        with pytest.raises(Killed):
-            sweep(capsys, *named)
-    trainer.left = math.inf
+    for left in (4, 9, 7):  # in the grid, between two steps outward, after them
+        trainer.killed_after(left, lambda: sweep(capsys, *named))
     capsys.readouterr()
     answer, code, err = sweep(capsys, *named)
     record = read_record(RECORD)
     assert code == 0, err
     assert err.index("24/24 ") < err.index("rmsnorm: best at")  # what ended, then what follows
-    seeds = {stage: {run.seed for run in record.runs if run.stage == stage} for stage in STAGES}
-    assert seeds == {"tune": {100, 101}, "result": {0}}
+    seeds = {(run.stage, run.seed) for run in record.runs}
+    assert seeds == {("tune", 100), ("tune", 101), ("result", 0)}
     budget = "5 points (a grid of 3, then 2 around the best) x 2 seeds, equal for all variants"
     assert f"tuning of 2 variants: {budget}; then each at its best, 1 other seed\n" in err
     assert "that failed, adds at most 14 runs of tuning to a variant\n" in err
@@ -364,17 +328,13 @@ def test_a_point_that_cannot_be_composed_is_named_and_replaced_for_its_variant(c
 
 
 def test_where_a_best_rate_is_not_found_the_values_that_the_sweep_names_go_on(capsys, trainer):
-    far = RATES[0] * 2**11
-    trainer.loss = lambda config: (
-        loss_of(config)
-        if config.choices["norm"] == "rmsnorm"
-        else 2 + log(config.optimizer.lr / far) ** 2 / 50
-    )
+    far = lambda config: 2 + log(config.optimizer.lr / RATES[0] / 2**11) ** 2 / 50  # noqa: E731
+    trainer.loss = lambda config: (loss_of if config.choices["norm"] == "rmsnorm" else far)(config)
     named = write_sweep(GRID.replace(", 101", ""))
     _, _, err = sweep(capsys, *named)
     assert [one.edge for one in read_record(RECORD).tuned] == [[], [LR]]
     typed = next(line for line in err.splitlines() if "not found" in line).split()[-1]
-    answer, code, err = sweep(capsys, *named, typed)
+    _, code, err = sweep(capsys, *named, typed)
     assert ("not found" in err, code) == (False, 0)
     assert [one.edge for one in read_record(RECORD).tuned] == [[], []]
     assert len(set(trainer.folders)) == len(trainer.folders)

@@ -144,6 +144,8 @@ def _made_and_locked(draft: Path, make: Callable[[], object]) -> AbstractContext
             make()
             lock = take_lock(draft)
         except (FileExistsError, FileNotFoundError):
+            if not draft.parent.is_dir():
+                raise
             continue  # another process took it for a leftover before it was locked
         except StorageError:
             return nullcontext()  # the disk has no locks: nobody removes anything there
