@@ -230,8 +230,9 @@ def lengths_are_of_columns(name):
 
 
 def test_another_seed_gives_every_weight_another_start():
-    first, other = start(), start(seed=1)
+    first, other, of_data = start(), start(seed=1), start(**{"data.seed": 1})
     assert not any(torch.equal(first[name], other[name]) for name in first)
+    assert all(torch.equal(first[name], of_data[name]) for name in first)
 
 
 # -------------------------------------------------- what is one placement's own: nGPT, 2410.01131

@@ -78,9 +78,8 @@ def boxes_of(layout):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(placement):
-    gated = {"mlp": "geglu_tanh", "norm": "layernorm_nobias"}
-    for chosen in ({}, gated):
-        explanation = explained(placement=placement, **chosen)
+    for chosen in ("", " mlp=geglu_tanh norm=layernorm_nobias"):
+        explanation = explained(f"placement={placement}{chosen}")
         assert max(map(len, explanation_text(explanation).splitlines())) <= 80
         anatomy = explanation.anatomy
         kinds = kinds_of_block(anatomy)
