@@ -30,6 +30,8 @@ VARIED = "norm=dyt mlp=swiglu embed=layernorm final_norm=scalenorm"
 
 @cache
 def config_of(typed=""):
+    if "preset" in typed:
+        return compose([*TINY, *typed.split()])
     words = [text.split("=", 1) for text in typed.split()]
     dotted = [f"{key}={word}" for key, word in words if "." in key]
     return combined(*TINY, *dotted, **{key: word for key, word in words if "." not in key})
