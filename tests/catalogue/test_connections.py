@@ -11,17 +11,7 @@ import torch
 import torch.nn.functional as F
 from combinations import changed, combined
 from test_block_equations import norm_of, randomize
-from tiny_models import (
-    DEPTH,
-    HEADS,
-    SIZES,
-    TIME,
-    VOCABULARY,
-    WIDTH,
-    drawn,
-    same_with_gradients,
-    some_tokens,
-)
+from tiny_models import DEPTH, HEADS, SIZES, TIME, VOCABULARY, WIDTH, drawn, same_grads, some_tokens
 from torch.utils._pytree import tree_leaves, tree_map
 from trainers import trainer_of
 from written_out import attention, mlp
@@ -94,9 +84,9 @@ def test_mhc_is_the_module_of_deepseek_v4(transformers):
     post, comb, collapsed = hyper(z.requires_grad_())
     written = post.unsqueeze(-1) * u.requires_grad_().unsqueeze(-2) + comb.mT @ z
     given = [z, u, *ours.parameters(), *leave.parameters()]
-    same_with_gradients(ours.read(z), collapsed, given)
-    same_with_gradients(ours.write(z, u), written, given)
-    same_with_gradients(leave(z), head(z), given)
+    same_grads(ours.read(z), collapsed, given)
+    same_grads(ours.write(z, u), written, given)
+    same_grads(leave(z), head(z), given)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -120,8 +110,8 @@ def test_hyper_connections_are_the_papers_algorithm(dynamic):
     mixed = alpha.mT @ z.requires_grad_()
     written = u.requires_grad_()[:, :, None] * beta[..., None] + mixed[..., 1:, :]
     given = [z, u, *ours.parameters()]
-    same_with_gradients(ours.read(z), mixed[..., 0, :], given)
-    same_with_gradients(ours.write(z, u), written, given)
+    same_grads(ours.read(z), mixed[..., 0, :], given)
+    same_grads(ours.write(z, u), written, given)
 
 
 @pytest.mark.parametrize("streams", [2, 4])
@@ -141,8 +131,8 @@ def test_routed_altup_is_the_module_of_gemma_3n(transformers, streams):
     predicted = altup.predict(z.requires_grad_().permute(2, 0, 1, 3))
     corrected = altup.correct(predicted, u.requires_grad_()).permute(1, 2, 0, 3)
     given = [z, u, *ours.parameters()]
-    same_with_gradients(ours.read(z), predicted[0], given)
-    same_with_gradients(ours.write(z, u), corrected, given)
+    same_grads(ours.read(z), predicted[0], given)
+    same_grads(ours.write(z, u), corrected, given)
 
 
 def test_a_matrix_of_low_rank_is_the_module_of_gemma_3n(transformers):
@@ -152,7 +142,7 @@ def test_a_matrix_of_low_rank_is_the_module_of_gemma_3n(transformers):
     laurel.linear_left.weight, laurel.linear_right.weight = ours.left.weight, ours.right.weight
     laurel.post_laurel_norm.weight = ours.norm.gain
     x = drawn(2, TIME, WIDTH).requires_grad_()
-    same_with_gradients(ours(x), 0.7 * laurel(x), [x, *ours.parameters()])
+    same_grads(ours(x), 0.7 * laurel(x), [x, *ours.parameters()])
 
 
 def test_the_papers_matrix_of_low_rank_starts_as_the_identity():
@@ -200,7 +190,7 @@ def test_geonorm_turns_the_stream_as_the_exponential_of_a_rotation_does(far, blo
     expected, ratio = turned(x, u, s, c, block)
     assert (ratio < 0.7).all() or (ratio > LIMIT).sum() > TIME
     assert ours.read(x) is x
-    same_with_gradients(ours.write(x, u), expected, [x, u, s, c])
+    same_grads(ours.write(x, u), expected, [x, u, s, c])
     torch.testing.assert_close(ours.write(x, u).norm(dim=-1), x.norm(dim=-1))
 
 
@@ -298,7 +288,7 @@ def test_a_whole_model_is_the_papers(placement, chosen, whole):
     found = model(tokens)
     # The expected norms have gains of their own.
     parameters = [p for name, p in model.named_parameters() if not name.endswith("gain")]
-    same_with_gradients(found, expected, parameters)
+    same_grads(found, expected, parameters)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])

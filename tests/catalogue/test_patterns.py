@@ -7,7 +7,7 @@ import pytest
 import torch
 from generating import from_a_cache
 from new_process import run_python
-from tiny_models import drawn, same_with_gradients, some_tokens
+from tiny_models import drawn, same_grads, some_tokens
 from torch.nn.attention.flex_attention import flex_attention
 from written_out import by_hand
 
@@ -54,7 +54,7 @@ def test_a_pattern_and_its_gradients_are_the_formula(lengths, slopes, cap):
         pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
         found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
         expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
-        same_with_gradients(found, expected, inputs, rtol=0, atol=1e-13)
+        same_grads(found, expected, inputs, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("cap", [None, 0.8])
@@ -71,7 +71,7 @@ def test_one_kernel_of_a_gpu_computes_the_same(window, chunk, slopes, cap, monke
     found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
     expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
     near = 1e-6 if slopes else 1e-13  # its bias is in float32
-    same_with_gradients(found, expected, inputs, rtol=0, atol=near)
+    same_grads(found, expected, inputs, rtol=0, atol=near)
 
 
 MODELS = {
@@ -148,7 +148,7 @@ def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
         found = attend(*inputs, inputs[0].transpose(1, 2).flatten(2))
         how = {"window": window, "slopes": slopes, "sinks": attend.sinks, "chunk": chunk}
         expected, *_ = by_hand(*inputs, scale=0.7, **how)
-        same_with_gradients(found, expected, (*inputs, attend.sinks), rtol=1e-10, atol=1e-12)
+        same_grads(found, expected, (*inputs, attend.sinks), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
