@@ -8,7 +8,7 @@ from operator import attrgetter
 import pytest
 import torch
 import written_out
-from combinations import FEWER, combined, norms_in_turn
+from combinations import combined, norms_in_turn
 from generating import from_a_cache
 from tiny_models import DEPTH, HEADS, SIZES, TIME, WIDTH, Instead, drawn, same_grads, some_tokens
 from torch import nn
@@ -200,7 +200,7 @@ def computes_its_equation(model, config, norm):
 
 def norms_in_part(placement, part):
     """A twelfth of the norms, for each placement and claim another."""
-    return norms_in_turn(placement, part, FEWER)
+    return norms_in_turn(placement, part)
 
 
 def every_norm(*_):
