@@ -26,7 +26,6 @@ from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.training.causality import lookahead, noise_in
-from transformer_norms.training.graphs.recomputation import recompute
 
 CONNECTED = (StreamGate, AttendingSum, LowRank, *CONNECTIONS.values())
 
@@ -329,18 +328,6 @@ def test_rows_of_a_table_of_values_keep_their_length_where_the_streams_vectors_h
     mix = model.blocks[1].attention.f.values
     for weight in (mix.value_embedding.weight, mix.value_gate.weight):
         assert (weight.norm(dim=1) - 1).abs().min() > 1e-3
-
-
-def test_values_of_the_first_block_pass_recomputation_and_a_cache():
-    words = {"architecture__value_residual": 0.5, "architecture__value_embedding": NANOCHAT}
-    model, tokens = model_of(**words, init="gpt2"), torch.randint(11, (2, TIME))
-    plain = model(tokens)
-    found, _ = from_a_cache(model, tokens, [4, 1, 1])
-    torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12)
-    pull, weights = torch.randn_like(plain), [*model.parameters()]
-    expected = torch.autograd.grad(plain, weights, pull)
-    model.through = recompute
-    assert all(map(torch.equal, torch.autograd.grad(model(tokens), weights, pull), expected))
 
 
 def learned_by(module):

@@ -113,9 +113,6 @@ def test_tied_untied_biased_grouped_and_odd_shapes_train_a_step():
             trains("fp32", *typed, placement=placement)
 
 
-# What is said of a config that is strange
-
-
 STRANGE = {
     "": [],
     "placement=none": ["reaches the head without"],
@@ -147,9 +144,6 @@ def test_what_is_strange_is_said_naming_its_key_and_nothing_else_is(typed):
     found, said = compose(["model=nano", *typed.split()]).warnings, STRANGE[typed]
     assert len(found) == len(said), found
     assert all(sum(fragment in line for line in found) == 1 for fragment in said)
-
-
-# Adding to it
 
 
 LEAKY = """

@@ -1,7 +1,6 @@
 """Connections against independent implementations: transformers' modules, and the pseudocode of the
 papers, with every gradient, in float64."""
 
-import importlib
 import itertools
 import math
 from types import SimpleNamespace
@@ -18,8 +17,6 @@ from written_out import attention, mlp
 
 from transformer_norms import compose
 from transformer_norms.config.building import build_model
-from transformer_norms.model.coefficient import LowRank
-from transformer_norms.model.connections.altup import RoutedAltUp
 from transformer_norms.model.connections.attention_residuals import AttentionResidual
 from transformer_norms.model.connections.geodesic import Geodesic
 from transformer_norms.model.connections.hyper_connections import (
@@ -29,7 +26,6 @@ from transformer_norms.model.connections.hyper_connections import (
     ManifoldHyperConnection,
 )
 from transformer_norms.norms import nothing
-from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.training.flops import flops_per_token
 from transformer_norms.training.parameter_groups import groups
 
@@ -48,13 +44,6 @@ def model_of(placement, *typed, init="gpt2", **keys):
     return build_model(config, vocab_size=VOCABULARY)
 
 
-@pytest.fixture
-def transformers(monkeypatch):
-    """transformers("gemma3n"): a module of theirs, whose casts to float32 are to float64."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    return lambda name: importlib.import_module(f"transformers.models.{name}.modeling_{name}")
-
-
 def shaken(module):
     torch.manual_seed(5)
     for name, parameter in module.named_parameters():
@@ -63,11 +52,13 @@ def shaken(module):
     return module.double()
 
 
-# ----------------------------------------------------------------------- one connection, by itself
+def test_mhc_is_the_module_of_deepseek_v4(monkeypatch):
+    """Their arithmetic is in float32 at least; here it is in float64. Gemma 3n's AltUp and LAuReL
+    are compared, with all gradients, in tests/hf/test_hf.py."""
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as theirs
 
-
-def test_mhc_is_the_module_of_deepseek_v4(transformers):
-    theirs, n, settings = transformers("deepseek_v4"), 3, {"scale": 0.7, "eps": 1e-6}
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    n, settings = 3, {"scale": 0.7, "eps": 1e-6}
     ours = shaken(ManifoldHyperConnection(WIDTH, streams=n, iterations=20, **settings))
     leave = shaken(GatedSum(WIDTH, nothing, n, **settings))
     names = {"hc_mult": n, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "rms_norm_eps": 1e-6}
@@ -78,8 +69,8 @@ def test_mhc_is_the_module_of_deepseek_v4(transformers):
         for name in list(dict(module.named_parameters())):
             delattr(module, name)
         setattr(module, f"{prefix}fn", torch.cat([gate.projection.weight for gate in of]))
-        for theirs, name in (("base", "bias"), ("scale", "scale")):
-            setattr(module, prefix + theirs, torch.cat([getattr(gate, name) for gate in of]))
+        for their, name in (("base", "bias"), ("scale", "scale")):
+            setattr(module, prefix + their, torch.cat([getattr(gate, name) for gate in of]))
     z, u = drawn(2, TIME, n, WIDTH), drawn(2, TIME, WIDTH, seed=1)
     post, comb, collapsed = hyper(z.requires_grad_())
     written = post.unsqueeze(-1) * u.requires_grad_().unsqueeze(-2) + comb.mT @ z
@@ -112,37 +103,6 @@ def test_hyper_connections_are_the_papers_algorithm(dynamic):
     given = [z, u, *ours.parameters()]
     same_grads(ours.read(z), mixed[..., 0, :], given)
     same_grads(ours.write(z, u), written, given)
-
-
-@pytest.mark.parametrize("streams", [2, 4])
-def test_routed_altup_is_the_module_of_gemma_3n(transformers, streams):
-    """Their streams are the first axis."""
-    ours = shaken(RoutedAltUp(WIDTH, streams=streams))
-    names = {"altup_num_inputs": streams, "altup_active_idx": 0, "altup_coef_clip": None}
-    config = SimpleNamespace(hidden_size=WIDTH, rms_norm_eps=1e-6, **names)
-    altup = transformers("gemma3n").Gemma3nTextAltUp(config).double()
-    altup.router_norm.weight = ours.norm.gain
-    altup.modality_router.weight = ours.router.weight
-    altup.prediction_coefs.weight = ours.predict_change.weight
-    altup.correction_coefs.weight = ours.correct_change.weight
-    # The numbers in tanh are 1 / width of others: larger ones, so that it is not a line.
-    z, u = 9 * drawn(2, TIME, streams, WIDTH), drawn(2, TIME, WIDTH, seed=1)
-    ours.router.weight.data *= 2 * WIDTH
-    predicted = altup.predict(z.requires_grad_().permute(2, 0, 1, 3))
-    corrected = altup.correct(predicted, u.requires_grad_()).permute(1, 2, 0, 3)
-    given = [z, u, *ours.parameters()]
-    same_grads(ours.read(z), predicted[0], given)
-    same_grads(ours.write(z, u), corrected, given)
-
-
-def test_a_matrix_of_low_rank_is_the_module_of_gemma_3n(transformers):
-    ours = shaken(LowRank(WIDTH, 3, 0.7, RMSNorm(WIDTH)))
-    config = SimpleNamespace(hidden_size=WIDTH, laurel_rank=3, rms_norm_eps=1e-6)
-    laurel = transformers("gemma3n").Gemma3nTextLaurelBlock(config).double()
-    laurel.linear_left.weight, laurel.linear_right.weight = ours.left.weight, ours.right.weight
-    laurel.post_laurel_norm.weight = ours.norm.gain
-    x = drawn(2, TIME, WIDTH).requires_grad_()
-    same_grads(ours(x), 0.7 * laurel(x), [x, *ours.parameters()])
 
 
 def test_the_papers_matrix_of_low_rank_starts_as_the_identity():
@@ -201,9 +161,6 @@ def test_a_branch_of_nothing_leaves_geonorms_stream_and_has_a_gradient():
     assert torch.equal(y, x)
     (gradient,) = torch.autograd.grad(y.sum(), u)
     torch.testing.assert_close(gradient, torch.tensor([[[0, 0.5, 0.5]]]))
-
-
-# --------------------------------------------------------------------------------- the whole model
 
 
 def siamese(model, norm, x):
@@ -334,8 +291,6 @@ def test_the_first_step_is_that_of_pre(placement):
     torch.testing.assert_close(model(some_tokens()), expected, rtol=small, atol=1e-3 * small)
 
 
-# --------------------------------------------------------------------------- counts, in closed form
-
 n, d, R = 4, WIDTH, 2 * DEPTH
 K, r = 2, 64  # streams of altup, and the rank of LAuReL in gemma3n
 ROUTED = n * d + n**3 + n * n * d  # products of one prediction
@@ -406,8 +361,6 @@ def test_streams_are_mixed_in_float32_under_autocast(placement):
         assert one.dtype == torch.bfloat16
         torch.testing.assert_close(one.float(), two, rtol=ulps * 2**-8, atol=1e-6)
 
-
-# ------------------------------------------------------------------------------- what goes together
 
 HYPER = "placement=hyper_connections_static"
 

@@ -24,8 +24,6 @@ from transformer_norms.explain.layout import SUM, blocks_text, kinds_of_block
 from transformer_norms.explain.painting import block_svg, terminal_lines, wrap
 from transformer_norms.explain.text import explanation_text
 
-# Equations from no paper
-
 
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
@@ -61,9 +59,6 @@ def test_an_equation_typed_without_blanks_breaks_between_its_words():
     assert "".join(lines) == equation
     words = [word for line in lines for word in re.findall(r"[\w.@]+|[*]+", line)]
     assert words == re.findall(r"[\w.@]+|[*]+", equation)
-
-
-# Drawings
 
 
 def test_blocks_are_named_once_and_in_order():

@@ -59,8 +59,6 @@ def words_of(explanation):
     return " ".join(explanation_text(explanation).split())
 
 
-# What is said
-
 # A section, and of what is typed the cells of one of its lines, with ... for anything; no line is
 # said by a dash. Numbers are worked out by hand: width 16, 2 heads, 4 blocks.
 SAID = """Coefficients
@@ -154,9 +152,6 @@ def test_deviations_are_those_that_the_weights_are_drawn_with():
 )
 def test_a_remark_on_the_equations_is_in_the_text(placement, said):
     assert said in words_of(explained(f"placement={placement}"))
-
-
-# Against the built model
 
 
 def every_second(first):
@@ -268,9 +263,6 @@ def test_the_equation_is_the_placements_own():
                 assert part == "end" or said[i, part] == (text,), placement
 
 
-# Two beside each other
-
-
 def test_against_shows_the_facts_that_differ_and_nothing_else():
     config = changed(combined(*TINY), "norm.eps", 0.5)
     lines = difference_text(explained(), explain(config, VOCABULARY, set())).splitlines()
@@ -312,9 +304,6 @@ SECOND = [
 @pytest.mark.parametrize(("first", "against", "second"), SECOND)
 def test_against_changes_in_the_first_config_only_what_is_typed(first, against, second):
     assert second_config(first.split(), against.split()) == second.split()
-
-
-# The command
 
 
 @pytest.fixture

@@ -38,9 +38,8 @@ def of_type(*types):
     return [name for name in NAMES if SPECS[name]["type"] in types]
 
 
-DIVIDED = of_type(
-    *"rmsnorm prmsnorm scalenorm l2norm group_rmsnorm preaffine gatednorm bhyt".split()
-)
+DIVIDED = "rmsnorm prmsnorm scalenorm l2norm group_rmsnorm preaffine gatednorm bhyt"
+DIVIDED = of_type(*DIVIDED.split())
 every = pytest.mark.parametrize("name", NAMES)
 
 
@@ -51,11 +50,9 @@ def arguments(name):
 def norm_of(name, width=WIDTH, *, trained=True, **changed):
     """The YAML's norm in float64, its parameters moved off their starts unless told otherwise."""
     norm = NORMS[SPECS[name]["type"]](width, **{**arguments(name), **changed}).double()
-    generator = seeded(1)
+    draws = {"generator": seeded(1), "dtype": torch.double}
     for parameter in norm.parameters() if trained else ():
-        parameter.data += 0.5 * torch.randn(
-            parameter.shape, generator=generator, dtype=torch.double
-        )
+        parameter.data += 0.5 * torch.randn(parameter.shape, **draws)
     return norm
 
 
@@ -65,9 +62,6 @@ def draw(seed, *shape):
 
 def same(found, expected, tolerance=1e-9):
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-
-
-# Formulas
 
 
 def mean(x):
@@ -246,9 +240,6 @@ def test_a_norm_and_every_gradient_are_those_of_torch_or_of_the_authors_arithmet
     same(found, torch.autograd.grad(expected, inputs, of), 1e-12)
 
 
-# Gradients
-
-
 @every
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_the_gradients_of_a_norm_are_those_of_its_formula(name, create_graph):
@@ -298,9 +289,6 @@ def test_second_derivatives_at_zero_are_finite(name):
     assert second.isfinite().all()
 
 
-# Dtypes
-
-
 def ordered(x):
     """Integers in the order of the half precision numbers, one apart where these are neighbours."""
     bits = x.view(torch.int16).int()
@@ -332,9 +320,6 @@ def test_autocast_and_the_dtype_of_the_parameters_change_nothing_but_their_round
     same(found, expected, 0)
     assert norm(x.double()).dtype == torch.double
     assert norm.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
-
-
-# BatchNorm
 
 
 def test_batchnorm_follows_its_statistics_as_torchs_does():
