@@ -2,7 +2,6 @@
 which blocks have no W_v."""
 
 import math
-from functools import partial
 from itertools import product
 
 import pytest
@@ -11,6 +10,7 @@ from tiny_models import drawn, some_tokens
 from written_out import rotated
 
 from transformer_norms import build_model, compose
+from transformer_norms.config.overrides import as_typed
 from transformer_norms.model.architecture import PER_BLOCK
 from transformer_norms.model.position import POSITIONS
 from transformer_norms.model.sizes import block_values
@@ -61,54 +61,34 @@ def test_pairs_turn_by_base_and_share_of_their_block_and_the_rest_of_a_head_stan
         assert torch.equal(found[..., r:], x[..., r:])
 
 
-def kept_by_llama3(j, frequency, dims, base, low=1, high=4, context=40):
-    """All of a pair that turns `high` times in the original context, nothing of one with `low`."""
-    turns = context * frequency / (2 * math.pi)
-    return min(max((turns - low) / (high - low), 0), 1)
+CUT = [{"beta_fast": 3.0, "beta_slow": 0.5, "truncate": cut} for cut in (True, False)]
+SCALED = [("linear", {}), ("llama3", {"low_freq_factor": 1.0, "high_freq_factor": 4.0})]
+SCALED += [("yarn", own) for own in CUT]
 
 
-def kept_by_yarn(j, frequency, dims, base, fast=3, slow=0.5, context=40, truncate=True):
-    """All up to the pair that turns `fast` times in the original context, whose index is a real
-    number, nothing from the pair with `slow` turns on."""
-    first, last = (dims / 2 * math.log(context / (2 * math.pi * n), base) for n in (fast, slow))
-    if truncate:
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, dims - 1)
-    return min(max((last - j) / (last - first), 0), 1)
-
-
-LLAMA3 = "{type: llama3, factor: FACTOR, original_context: 40, low_freq_factor: 1, "
-LLAMA3 += "high_freq_factor: 4}"
-YARN = "{type: yarn, factor: FACTOR, original_context: 40, beta_fast: 3, beta_slow: 0.5, "
-YARN += "truncate: TRUNCATE, attention_factor: 0.1*log(factor) + 1}"
-SCALED = {
-    "{type: linear, factor: FACTOR}": lambda *pair: 0.0,
-    LLAMA3: kept_by_llama3,
-    YARN.replace("TRUNCATE", "true"): kept_by_yarn,
-    YARN.replace("TRUNCATE", "false"): partial(kept_by_yarn, truncate=False),
-}
-
-
-@pytest.mark.parametrize("scaling", SCALED)
+@pytest.mark.parametrize(("kind", "own"), SCALED)
 @pytest.mark.parametrize("more", ["", "architecture.rope_fraction=0.5", "preset=deepseek_v3"])
-def test_a_scaling_turns_each_pair_by_its_formula_in_the_blocks_whose_factor_is_not_1(
-    scaling, more
+def test_a_scaling_turns_each_pair_as_transformers_does_in_the_blocks_whose_factor_is_not_1(
+    kind, own, more
 ):
-    factors = "1 + 7*(l == 2) + 2*(l == 3)"  # 1, 8, 3
-    typed = f"position.scaling={scaling.replace('FACTOR', factors)}"
-    sizes = ["model=nano", "model.depth=3", "model.head_dim=24"]
-    position = build_model(compose([*sizes, *more.split(), typed]), 31).position
-    turned = 24 if not more else 12 if "fraction" in more else 8
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    ours = {"type": kind, "factor": "1 + 7*(l == 2) + 2*(l == 3)", **own}  # 1, 8, 3
+    ours |= {"original_context": 40} if own else {}
+    ours |= {"attention_factor": "0.1*log(factor) + 1"} if kind == "yarn" else {}
+    sizes = ["model=nano", "model.depth=3", "model.head_dim=24", *more.split()]
+    model = build_model(compose([*sizes, as_typed("position.scaling", ours)]), 31)
+    position, turned = model.position, 24 if not more else 12 if "fraction" in more else 8
     assert [turn[-1] for turn in position.turns] == [1, 8, 3]
     found = (position.frequencies, position.distinct, position.attention_factors)
     for row, (_, count, _, factor), attention in zip(*found, strict=True):
-        assert count == turned // 2
-        assert attention == (0.1 * math.log(factor) + 1 if "yarn" in scaling else 1)
-        for j in range(count):
-            frequency = 1e4 ** (-2 * j / turned)
-            kept = SCALED[scaling](j, frequency, turned, 1e4)
-            blended = frequency * (kept + (1 - kept) / factor)
-            assert row[j].item() == pytest.approx(blended, rel=1e-5)
+        spec = {"rope_type": kind, "rope_theta": 1e4, "factor": float(factor), **own}
+        spec["original_max_position_embeddings"] = 40
+        config = LlamaConfig(head_dim=turned, rope_parameters=spec)
+        wanted, wanted_attention = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        assert (count, attention) == (turned // 2, pytest.approx(wanted_attention))
+        torch.testing.assert_close(row[:count].float(), wanted.float(), rtol=1e-5, atol=0)
 
 
 def test_cos_and_sin_are_multiplied_by_the_attention_factor_and_what_does_not_turn_is_not():
