@@ -3,6 +3,7 @@ logits. What they compute is written out here with torch."""
 
 import inspect
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -121,12 +122,9 @@ BLOCKS = [
 @pytest.mark.parametrize(("equation", "options", "expected"), BLOCKS)
 def test_a_block_computes_its_equation(equation, options, expected):
     block = Block(equation, WIDTH, HEADS, **options).double()
-    x, parts = drawn(2, 7, WIDTH), block.block
-    with torch.no_grad():
-        y = expected(
-            x, lambda x: attention(parts.attention.f, x, heads=HEADS), lambda x: mlp(parts.mlp.f, x)
-        )
-        torch.testing.assert_close(block(x), y, rtol=1e-9, atol=1e-9)
+    x, f = drawn(2, 7, WIDTH), partial(attention, block.block.attention.f, heads=HEADS)
+    y = expected(x, f, partial(mlp, block.block.mlp.f))
+    torch.testing.assert_close(block(x), y, rtol=1e-9, atol=1e-9)
 
 
 def test_the_embedded_tokens_of_an_equation_are_x_unless_given():
@@ -143,8 +141,7 @@ def test_the_weights_of_a_block_are_those_of_the_model_with_that_equation():
     model = build_model(compose([*SIZES, *typed]), vocab_size=11)
     block = Block("ngpt", WIDTH, HEADS, depth=3, index=2, settings=typed[1:2], seed=5)
     expected, found = model.blocks[2].state_dict(), block.block.state_dict()
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
     rows = block.block.attention.f.query.weight.norm(dim=1)
     torch.testing.assert_close(rows, torch.ones(WIDTH))
 

@@ -19,12 +19,13 @@ from transformer_norms.model.attentions.heads import Temperature
 from transformer_norms.model.attentions.kernels import Pattern, pattern_attention
 from transformer_norms.model.position import LinearBias, alibi_slopes
 from transformer_norms.training.flops import training_flops
+from transformer_norms.training.graphs.recomputation import recompute
 
 TIME, VOCABULARY, HEADS = 13, 31, 3
 SMALL = ["model=nano", "model.depth=3", f"model.context={TIME}", "trainer.precision=fp64"]
 SMALL += ["trainer.device=cpu", "trainer.threads=1", "trainer.batch_size=2", "init=megatron"]
 WINDOW, CHUNK = "architecture.sliding_window", "architecture.attention_chunk"
-FLOOR = "architecture.temperature_floor"
+FLOOR, SHARED = "architecture.temperature_floor", "architecture.kv_from_block=[0,1,0]"
 
 
 def tokens(time=TIME, seed=0):
@@ -208,18 +209,21 @@ def test_a_query_is_scaled_by_its_position_in_training_and_from_a_cache():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", ["windows", "chunks", "both", "latents"])
+@pytest.mark.parametrize("case", ["windows", "chunks", "both", "latents", SHARED])
 def test_compiled_they_compute_the_same(case):
     run_python(f"import test_patterns; test_patterns.compare_compiled('{case}')")
 
 
 def compare_compiled(case):
-    model = build_model(compose([*SMALL, *MODELS[case][0]]), VOCABULARY)
+    """Blocks that use the keys of another run again as well."""
+    typed = [SHARED] if case == SHARED else MODELS[case][0]
+    model = build_model(compose([*SMALL, *typed]), VOCABULARY)
     pull = torch.randn(2, TIME, VOCABULARY, dtype=torch.float64)
     results = []
     for compiled in (False, True):
         for block in model.blocks if compiled else ():
             block.compile()
+            model.through = recompute if case == SHARED else model.through
         model.zero_grad()
         logits = model(tokens())
         (logits * pull).sum().backward()
