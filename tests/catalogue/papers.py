@@ -6,7 +6,7 @@ embedded tokens to logits. The norm is RMSNorm and the mlp relu^2, but in nGPT, 
 """
 
 import math
-from functools import partial, wraps
+from functools import partial
 
 import torch
 from references import DEPTH, HEAD_DIM, HEADS, WIDTH
@@ -49,13 +49,9 @@ class Parts:
 
     def swiglu(self, i, x):
         """nGPT's, its halves scaled by s_u sqrt(d) and s_v sqrt(d)"""
-        here = f"blocks.{i}.mlp.f"
-        up, gate = (
-            self[f"{here}.{name}_scale.gain"]
-            * math.sqrt(WIDTH)
-            * (x @ self[f"{here}.{name}.weight"].T)
-            for name in ("up", "gate")
-        )
+        here, d = f"blocks.{i}.mlp.f", math.sqrt(WIDTH)
+        halves = (f"{here}.{name}" for name in ("up", "gate"))
+        up, gate = (self[f"{at}_scale.gain"] * d * (x @ self[f"{at}.weight"].T) for at in halves)
         return (up * gate * torch.sigmoid(gate)) @ self[f"{here}.down.weight"].T
 
     def head(self, x):
@@ -70,13 +66,13 @@ def model(placement):
 def block(placement):
     """The model of such blocks, with a norm before the head."""
 
-    @wraps(placement)
     def whole(p, x):
         for i in range(DEPTH):
             x = placement(p, i, x, f"blocks.{i}.attention", f"blocks.{i}.mlp")
         return p.head(p.norm("final", x))
 
-    return model(whole)
+    ALL[placement.__name__] = whole
+    return placement
 
 
 @block
@@ -90,35 +86,9 @@ def hybrid(p, i, x, attention, mlp):
 def hybrid_star(p, i, x, attention, mlp):
     """Block 0 is Pre-Norm in both sub-layers, its q, k, v norms kept.      equation 7"""
     if i > 0:
-        return hybrid.__wrapped__(p, i, x, attention, mlp)
+        return hybrid(p, i, x, attention, mlp)
     y = p.normed_attention(i, p.norm(f"{attention}.pre", x), "qkv") + x
     return p.mlp(i, p.norm(f"{mlp}.pre", y)) + y
-
-
-@model
-def postpre(p, x):
-    """Y = MHA(Norm(X)) + Norm(X);  X' = FFN(Norm(Y)) + Y, and a norm before the head
-
-    Ours has the norm of X after the block before, where the last is the one before the head.
-    """
-    norms = ["embed", *(f"blocks.{i}.mlp.post" for i in range(DEPTH))]
-    for i in range(DEPTH):
-        u = p.norm(norms[i], x)
-        y = p.attention(i, u) + u
-        x = p.mlp(i, p.norm(f"blocks.{i}.mlp.pre", y)) + y
-    return p.head(p.norm(norms[DEPTH], x))
-
-
-@model
-def glm130b(p, x):
-    """u = LN(x);  x = alpha u + F(u), and a norm before the head      moved likewise in ours"""
-    norms = ["embed"]
-    for i in range(DEPTH):
-        norms += [f"blocks.{i}.attention.post", f"blocks.{i}.mlp.post"]
-    for j, f in enumerate([p.attention, p.mlp] * DEPTH):
-        u = p.norm(norms[j], x)
-        x = math.sqrt(2 * DEPTH) * u + f(j // 2, u)
-    return p.head(p.norm(norms[-1], x))
 
 
 @block
@@ -183,7 +153,7 @@ def nanochat(p, x):
     return p.head(p.norm("final", x))
 
 
-def whole_nanochat(p, tokens, eps):
+def whole_nanochat(tokens, p, eps):
     """nanochat/gpt.py at 92d63d4, from tokens to logits.
 
     It turns by the negative angle. That is the textbook's turn where q and k hold the two of a pair

@@ -3,23 +3,14 @@
 import math
 from collections.abc import Mapping
 from functools import cache, partial
+from operator import attrgetter
 
 import pytest
 import torch
 import written_out
-from combinations import FEWER, combined, norms_in_turn
+from combinations import combined, norms_in_turn
 from generating import from_a_cache
-from tiny_models import (
-    DEPTH,
-    HEADS,
-    SIZES,
-    TIME,
-    WIDTH,
-    Instead,
-    drawn,
-    same_with_gradients,
-    some_tokens,
-)
+from tiny_models import DEPTH, HEADS, SIZES, TIME, WIDTH, Instead, drawn, same_grads, some_tokens
 from torch import nn
 from written_out import l2norm, own_rmsnorm
 
@@ -35,16 +26,14 @@ from transformer_norms.model.sites import INSIDE
 from transformer_norms.names import distinct_norms, options
 from transformer_norms.norms import NORMS, NOT_ARGUMENTS, nothing
 from transformer_norms.training.causality import lookahead, noise_in
-from transformer_norms.training.graphs.recomputation import recompute
 
 CONNECTED = (StreamGate, AttendingSum, LowRank, *CONNECTIONS.values())
 
 
 @cache
 def config_of(placement="pre", norm="rmsnorm", init="xavier", **words):
-    typed = typed_of({key: value for key, value in words.items() if key != "final_norm"})
-    words = {key: value for key, value in words.items() if key == "final_norm"}
-    return combined(*SIZES, *typed, f"init={init}", placement=placement, norm=norm, **words)
+    typed = [*typed_of(words), f"init={init}"]
+    return combined(*SIZES, *typed, placement=placement, norm=norm)
 
 
 def typed_of(words):
@@ -125,20 +114,9 @@ def learned(spec, parameter, values):
 
 
 # Where the block holds what is learned: the plan says what a name multiplies.
-HELD = {
-    "a": lambda layer: getattr(layer.skip, "skip", layer.skip),
-    "b": lambda layer: layer.branch,
-    "start": lambda layer: layer.skip.start,
-    "x0": lambda layer: layer.skip.x0,
-    "normed": lambda layer: layer.skip.normed.scale,
-    "enter.x": lambda layer: getattr(layer.enter, "skip", layer.enter),
-    "enter.start": lambda layer: layer.enter.start,
-    "enter.x0": lambda layer: layer.enter.x0,
-    "pre.scale": lambda layer: layer.pre.scale,
-    "q.scale": lambda layer: layer.f.q.scale,
-    "head_scale": lambda layer: layer.f.head_scale,
-    "hidden_scale": lambda layer: layer.f.up_scale,
-}
+HELD = {"a": "skip", "b": "branch", "start": "skip.start", "x0": "skip.x0", "enter.x": "enter"}
+HELD |= {"normed": "skip.normed.scale", "hidden_scale": "f.up_scale"}
+HELD |= {name: f"f.{name}" for name in ("q.scale", "head_scale")}
 
 
 def scope_of(config, block, name, i, norm):
@@ -151,7 +129,8 @@ def scope_of(config, block, name, i, norm):
     scope |= {share: share for share in ("head", "per_head", "full")}
     scope |= dict.fromkeys(config.placement.get("learned", {}))  # some are the other sub-layer's
     for slot, of in plan.names.items():
-        spec, module = config.placement.learned[of], HELD[slot](layer)
+        spec, module = config.placement.learned[of], attrgetter(HELD.get(slot, slot))(layer)
+        module = getattr(module, "skip", module)
         if spec["learn"] == "low_rank":
             inside = norm if spec["normed"] else written_out.same
             scope[of] = written_out.LowRank(module, number(spec["init"], values), inside)
@@ -163,30 +142,20 @@ def scope_of(config, block, name, i, norm):
 
     def f(x, **inside):
         """The sub-layer; at q, k and v stands rmsnorm for norms that cannot stand there."""
-        inside = {k: v for k, v in inside.items() if k in WORDS[name]}
+        inside = {k: v for k, v in inside.items() if k in WORDS[name].split()}
         of_heads = {k: v for k, v in inside.items() if k in "qkv" and v.function is norm}
         inside |= {k: stand_in @ v.share for k, v in of_heads.items()}
         if name == "mlp":
             return written_out.mlp(layer.f, x, **inside)
-        scale = how.attention_scale
+        scale, cap = how.attention_scale, how.attention_cap
         scale = layer.f.scale.gain if isinstance(scale, Mapping) else number(scale, values)
-        return written_out.attention(
-            layer.f,
-            x,
-            heads=HEADS,
-            order=how.qk_norm_order,
-            scale=scale,
-            cap=None if how.attention_cap == "none" else how.attention_cap,
-            **inside,
-        )
+        inside |= {"scale": scale, "cap": None if cap == "none" else cap}
+        return written_out.attention(layer.f, x, heads=HEADS, order=how.qk_norm_order, **inside)
 
     return {**scope, "f": f}
 
 
-WORDS = {
-    "attention": ("q", "k", "v", "head_norm", "head_scale", "ctx"),
-    "mlp": ("hidden", "mid", "hidden_scale"),
-}
+WORDS = {"attention": "q k v head_norm head_scale ctx", "mlp": "hidden mid hidden_scale"}
 
 
 def computes_its_equation(model, config, norm):
@@ -230,10 +199,10 @@ def computes_its_equation(model, config, norm):
 
 def norms_in_part(placement, part):
     """A twelfth of the norms, for each placement and claim another."""
-    return norms_in_turn(placement, part, FEWER)
+    return norms_in_turn(placement, part)
 
 
-def every_norm(placement, part):
+def every_norm(*_):
     return distinct_norms()
 
 
@@ -251,8 +220,12 @@ def spread(streams, r):
 NIGHTLY = {"marks": pytest.mark.nightly}
 
 
-@pytest.mark.parametrize("norms", [norms_in_part, pytest.param(every_norm, **NIGHTLY)])
-@pytest.mark.parametrize("placement", options("placement"))
+every_placement = pytest.mark.parametrize("placement", options("placement"))
+some_norms = pytest.mark.parametrize("norms", [norms_in_part, pytest.param(every_norm, **NIGHTLY)])
+
+
+@some_norms
+@every_placement
 def test_every_placement_computes_its_equation(placement, norms):
     for norm in norms(placement, 0):
         config, model = (make(placement=placement, norm=norm) for make in (config_of, model_of))
@@ -266,10 +239,9 @@ def test_attention_is_the_softmax_written_out_with_its_norms(sites, order, word)
     chosen = {"v_norm" if sites == "v" else "qk_norm": word}
     model = model_of(**chosen, architecture__qk_norm_order=order)
     f, one_head, how = model.blocks[0].attention.f, norm_of("rmsnorm"), {}
-    if word == "per_head":  # each head's own gain
-        for site in sites:
-            for head, norm in enumerate(getattr(f, site).heads):
-                norm.gain.data += head
+    for site in sites if word == "per_head" else ():
+        for head, norm in enumerate(getattr(f, site).heads):  # each head's own gain
+            norm.gain.data += head
     if word == "l2" and sites == "qk":
         how = {"scale": f.scale.gain}
     norm = {
@@ -321,7 +293,7 @@ def test_rows_of_a_table_are_added_to_values_as_in_nanochat(gate, v_norm):
 
     found = f(x, model.position.angles(0, TIME), None, ForwardState(tokens))
     expected = written_out.attention(f, x, heads=HEADS, v=values)
-    same_with_gradients(found, expected, learned_by(f))
+    same_grads(found, expected, learned_by(f))
     assert lookahead(model, 11) == 0
 
 
@@ -347,7 +319,7 @@ def test_learned_shares_of_own_and_first_values_are_the_papers():
         x = x + written_out.attention(f, norm(x), heads=HEADS, v=own)
         x = x + written_out.mlp(block.mlp.f, norm(x))
     expected = norm(x) @ model.embedding.weight.T
-    same_with_gradients(model(tokens), expected, learned_by(model))
+    same_grads(model(tokens), expected, learned_by(model))
     assert lookahead(model, 11) == 0
 
 
@@ -356,18 +328,6 @@ def test_rows_of_a_table_of_values_keep_their_length_where_the_streams_vectors_h
     mix = model.blocks[1].attention.f.values
     for weight in (mix.value_embedding.weight, mix.value_gate.weight):
         assert (weight.norm(dim=1) - 1).abs().min() > 1e-3
-
-
-def test_values_of_the_first_block_pass_recomputation_and_a_cache():
-    words = {"architecture__value_residual": 0.5, "architecture__value_embedding": NANOCHAT}
-    model, tokens = model_of(**words, init="gpt2"), torch.randint(11, (2, TIME))
-    plain = model(tokens)
-    found, _ = from_a_cache(model, tokens, [4, 1, 1])
-    torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12)
-    pull, weights = torch.randn_like(plain), [*model.parameters()]
-    expected = torch.autograd.grad(plain, weights, pull)
-    model.through = recompute
-    assert all(map(torch.equal, torch.autograd.grad(model(tokens), weights, pull), expected))
 
 
 def learned_by(module):
@@ -384,23 +344,22 @@ def test_queries_and_keys_of_length_one_meet_henrys_learned_scale():
     assert len({id(scale) for scale in scales}) == DEPTH
 
 
-@pytest.mark.parametrize("placement", options("placement"))
+@every_placement
 def test_an_empty_site_is_absent_from_the_module_tree(placement):
-    config = config_of(placement=placement)
-    model = build_model(config, vocab_size=11)
+    plans = read_placement(config_of(placement=placement).placement).plans
     sites = {*"pre out post head_scale up_norm".split(), *INSIDE["attention"], *INSIDE["mlp"]}
-    for i, block in enumerate(model.blocks):
-        for name, plan in read_placement(config.placement).plans(i, DEPTH).items():
+    for i, block in enumerate(model_of(placement=placement).blocks):
+        for name, plan in plans(i, DEPTH).items():
             layer = getattr(block, name)
-            there = set(dict(layer.named_children())) | set(dict(layer.f.named_children()))
+            there = {part for module in (layer, layer.f) for part, _ in module.named_children()}
             scales = {"head_scale"} if plan.scale("head_scale") != 1 else set()
             named = {"up_norm" if site == "hidden" else site for site in plan.sites}
             assert there & sites == named | scales
 
 
 @pytest.mark.goal("A1")
-@pytest.mark.parametrize("norms", [norms_in_part, pytest.param(every_norm, **NIGHTLY)])
-@pytest.mark.parametrize("placement", options("placement"))
+@some_norms
+@every_placement
 def test_later_tokens_move_earlier_logits_by_exactly_nothing(placement, norms):
     """init=gpt2, so that attention takes part. The probe changes every token and all after it, and
     is itself tested below: in float64 a causal model moves by exactly 0."""
@@ -452,20 +411,12 @@ def test_noise_that_a_model_does_not_bear_is_taken_back_and_the_model_asked_as_i
     assert all(map(torch.equal, before, model.parameters()))
 
 
-def position_in_turn(placement):
-    kinds = options("position")
-    return [kinds[options("placement").index(placement) % len(kinds)]]
-
-
-def every_position(placement):
-    return options("position")
-
-
-@pytest.mark.parametrize("positions", [position_in_turn, pytest.param(every_position, **NIGHTLY)])
-@pytest.mark.parametrize("placement", options("placement"))
-def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement, positions):
+@pytest.mark.parametrize("every", [len(options("position")), pytest.param(1, **NIGHTLY)])
+@every_placement
+def test_generating_from_a_cache_gives_the_logits_of_the_full_forward(placement, every):
     """With one kind of positions, each time another; with every kind, nightly."""
-    for position in positions(placement):
+    first = options("placement").index(placement) % every
+    for position in options("position")[first::every]:
         model = model_of(placement=placement, position=position, model__kv_heads=1)
         tokens = torch.randint(11, (2, TIME))
         found, _ = from_a_cache(model, tokens, [3, 1, 2])

@@ -10,25 +10,13 @@ import torch
 import torch.nn.functional as F
 from combinations import changed, combined
 from test_block_equations import norm_of, randomize
-from tiny_models import (
-    DEPTH,
-    HEADS,
-    SIZES,
-    TIME,
-    VOCABULARY,
-    WIDTH,
-    drawn,
-    same_with_gradients,
-    some_tokens,
-)
+from tiny_models import DEPTH, HEADS, SIZES, TIME, VOCABULARY, WIDTH, drawn, same_grads, some_tokens
 from torch.utils._pytree import tree_leaves, tree_map
 from trainers import trainer_of
 from written_out import attention, mlp
 
 from transformer_norms import compose
 from transformer_norms.config.building import build_model
-from transformer_norms.model.coefficient import LowRank
-from transformer_norms.model.connections.altup import RoutedAltUp
 from transformer_norms.model.connections.attention_residuals import AttentionResidual
 from transformer_norms.model.connections.geodesic import Geodesic
 from transformer_norms.model.connections.hyper_connections import (
@@ -38,7 +26,6 @@ from transformer_norms.model.connections.hyper_connections import (
     ManifoldHyperConnection,
 )
 from transformer_norms.norms import nothing
-from transformer_norms.norms.rmsnorm import RMSNorm
 from transformer_norms.training.flops import flops_per_token
 from transformer_norms.training.parameter_groups import groups
 
@@ -65,11 +52,9 @@ def shaken(module):
     return module.double()
 
 
-# ----------------------------------------------------------------------- one connection, by itself
-
-
 def test_mhc_is_the_module_of_deepseek_v4(monkeypatch):
-    """Their arithmetic is in float32 at least; here it is in float64."""
+    """Their arithmetic is in float32 at least; here it is in float64. Gemma 3n's AltUp and LAuReL
+    are compared, with all gradients, in tests/hf/test_hf.py."""
     from transformers.models.deepseek_v4 import modeling_deepseek_v4 as theirs
 
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
@@ -80,34 +65,28 @@ def test_mhc_is_the_module_of_deepseek_v4(monkeypatch):
     config = SimpleNamespace(hidden_size=WIDTH, **names)
     hyper, head = theirs.DeepseekV4HyperConnection(config), theirs.DeepseekV4HyperHead(config)
     gates = [ours.read_gate, ours.write_gate, ours.mix_gate]
-    for module in (hyper, head):
+    for module, prefix, of in ((hyper, "", gates), (head, "hc_", [leave.gate])):
         for name in list(dict(module.named_parameters())):
             delattr(module, name)
-    hyper.fn = torch.cat([gate.projection.weight for gate in gates])
-    hyper.base = torch.cat([gate.bias for gate in gates])
-    hyper.scale = torch.cat([gate.scale for gate in gates])
-    head.hc_fn, head.hc_base = leave.gate.projection.weight, leave.gate.bias
-    head.hc_scale = leave.gate.scale
+        setattr(module, f"{prefix}fn", torch.cat([gate.projection.weight for gate in of]))
+        for their, name in (("base", "bias"), ("scale", "scale")):
+            setattr(module, prefix + their, torch.cat([getattr(gate, name) for gate in of]))
     z, u = drawn(2, TIME, n, WIDTH), drawn(2, TIME, WIDTH, seed=1)
     post, comb, collapsed = hyper(z.requires_grad_())
     written = post.unsqueeze(-1) * u.requires_grad_().unsqueeze(-2) + comb.mT @ z
     given = [z, u, *ours.parameters(), *leave.parameters()]
-    same_with_gradients(ours.read(z), collapsed, given)
-    same_with_gradients(ours.write(z, u), written, given)
-    same_with_gradients(leave(z), head(z), given)
+    same_grads(ours.read(z), collapsed, given)
+    same_grads(ours.write(z, u), written, given)
+    same_grads(leave(z), head(z), given)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_hyper_connections_are_the_papers_algorithm(dynamic):
     """Algorithm 2 of Zhu et al. 2024: one alpha for what is read and for what is mixed."""
     n, index = 3, 7
-    if dynamic:
-        ours = DynamicHyperConnection(WIDTH, index, streams=n, scale=0.7)
-    else:
-        ours = HyperConnection(WIDTH, index, streams=n)
-    first = torch.zeros(n)
-    first[index % n] = 1
-    start = [first, torch.eye(n), torch.ones(n)]
+    kind, scale = (DynamicHyperConnection, {"scale": 0.7}) if dynamic else (HyperConnection, {})
+    ours = kind(WIDTH, index, streams=n, **scale)
+    start = [torch.eye(n)[index % n], torch.eye(n), torch.ones(n)]
     for weight, expected in zip(ours.parameters(), start, strict=False):
         assert torch.equal(weight.data, expected)
     ours = shaken(ours)
@@ -122,45 +101,8 @@ def test_hyper_connections_are_the_papers_algorithm(dynamic):
     mixed = alpha.mT @ z.requires_grad_()
     written = u.requires_grad_()[:, :, None] * beta[..., None] + mixed[..., 1:, :]
     given = [z, u, *ours.parameters()]
-    same_with_gradients(ours.read(z), mixed[..., 0, :], given)
-    same_with_gradients(ours.write(z, u), written, given)
-
-
-@pytest.mark.parametrize("streams", [2, 4])
-def test_routed_altup_is_the_module_of_gemma_3n(monkeypatch, streams):
-    """Their tanh is in float32; here it is in float64. Their streams stand first."""
-    from transformers.models.gemma3n import modeling_gemma3n as theirs
-
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    ours = shaken(RoutedAltUp(WIDTH, streams=streams))
-    names = {"altup_num_inputs": streams, "altup_active_idx": 0, "altup_coef_clip": None}
-    config = SimpleNamespace(hidden_size=WIDTH, rms_norm_eps=1e-6, **names)
-    altup = theirs.Gemma3nTextAltUp(config).double()
-    altup.router_norm.weight = ours.norm.gain
-    altup.modality_router.weight = ours.router.weight
-    altup.prediction_coefs.weight = ours.predict_change.weight
-    altup.correction_coefs.weight = ours.correct_change.weight
-    # The numbers in tanh are 1 / width of others: larger ones, so that it is not a line.
-    z, u = 9 * drawn(2, TIME, streams, WIDTH), drawn(2, TIME, WIDTH, seed=1)
-    ours.router.weight.data *= 2 * WIDTH
-    predicted = altup.predict(z.requires_grad_().permute(2, 0, 1, 3))
-    corrected = altup.correct(predicted, u.requires_grad_()).permute(1, 2, 0, 3)
-    given = [z, u, *ours.parameters()]
-    same_with_gradients(ours.read(z), predicted[0], given)
-    same_with_gradients(ours.write(z, u), corrected, given)
-
-
-def test_a_matrix_of_low_rank_is_the_module_of_gemma_3n(monkeypatch):
-    from transformers.models.gemma3n import modeling_gemma3n as theirs
-
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    ours = shaken(LowRank(WIDTH, 3, 0.7, RMSNorm(WIDTH)))
-    names = {"hidden_size": WIDTH, "laurel_rank": 3, "rms_norm_eps": 1e-6}
-    laurel = theirs.Gemma3nTextLaurelBlock(SimpleNamespace(**names)).double()
-    laurel.linear_left.weight, laurel.linear_right.weight = ours.left.weight, ours.right.weight
-    laurel.post_laurel_norm.weight = ours.norm.gain
-    x = drawn(2, TIME, WIDTH).requires_grad_()
-    same_with_gradients(ours(x), 0.7 * laurel(x), [x, *ours.parameters()])
+    same_grads(ours.read(z), mixed[..., 0, :], given)
+    same_grads(ours.write(z, u), written, given)
 
 
 def test_the_papers_matrix_of_low_rank_starts_as_the_identity():
@@ -183,25 +125,33 @@ def test_the_input_of_a_block_of_gemma_4_gates_what_is_added_before_its_number()
     torch.testing.assert_close(held.write((x, e), u)[0], expected, rtol=1e-12, atol=1e-12)
 
 
+LIMIT = torch.pi / 4
+
+
+def turned(x, u, s, c, block):
+    """exp(t (b a' - a b')) turns the plane of the unit vectors a and b by t, from a towards b. Here
+    a is the stream's and b that of the branch's rest. Returns the ratio of the lengths too."""
+    length = x.norm(dim=-1, keepdim=True)
+    a, rest = x / length, u - (x * u).sum(-1, keepdim=True) * x / length**2
+    ratio = rest.norm(dim=-1, keepdim=True) / length
+    t, b = ((s * ratio.clamp(max=LIMIT) + c) / block).clamp(max=LIMIT), rest / (ratio * length)
+    plane = t.unsqueeze(-1) * (b[..., None] * a[..., None, :] - a[..., None] * b[..., None, :])
+    return (torch.matrix_exp(plane) @ x.unsqueeze(-1)).squeeze(-1), ratio
+
+
 @pytest.mark.parametrize("block", [1, 3])
 @pytest.mark.parametrize("far", [0.2, 5.0])
 def test_geonorm_turns_the_stream_as_the_exponential_of_a_rotation_does(far, block):
-    """exp(t (b a' - a b')) turns the plane of the unit vectors a and b by t, from a towards b. Here
-    a is the stream's and b that of the branch's rest; `far` angles are beyond the limit."""
+    """`far` angles are beyond the limit."""
     ours = Geodesic(block, eps=1e-15)
     assert [parameter.item() for parameter in ours.parameters()] == [1, 0]
-    ours = shaken(ours)
-    x, u = drawn(2, TIME, WIDTH), far * drawn(2, TIME, WIDTH, seed=1)
-    (s, c), length = ours.parameters(), x.requires_grad_().norm(dim=-1, keepdim=True)
-    a, rest = x / length, u.requires_grad_() - (x * u).sum(-1, keepdim=True) * x / length**2
-    ratio = (rest.norm(dim=-1, keepdim=True) / length).clamp(max=torch.pi / 4)
-    assert (ratio < 0.7).all() or (ratio > 0.7).sum() > TIME
-    t, b = ((s * ratio + c) / block).clamp(max=torch.pi / 4), rest / rest.norm(dim=-1, keepdim=True)
-    plane = t.unsqueeze(-1) * (b[..., None] * a[..., None, :] - a[..., None] * b[..., None, :])
-    turned = (torch.matrix_exp(plane) @ x.unsqueeze(-1)).squeeze(-1)
+    (s, c), x = shaken(ours).parameters(), drawn(2, TIME, WIDTH).requires_grad_()
+    u = (far * drawn(2, TIME, WIDTH, seed=1)).requires_grad_()
+    expected, ratio = turned(x, u, s, c, block)
+    assert (ratio < 0.7).all() or (ratio > LIMIT).sum() > TIME
     assert ours.read(x) is x
-    same_with_gradients(ours.write(x, u), turned, [x, u, s, c])
-    torch.testing.assert_close(ours.write(x, u).norm(dim=-1, keepdim=True), length)
+    same_grads(ours.write(x, u), expected, [x, u, s, c])
+    torch.testing.assert_close(ours.write(x, u).norm(dim=-1), x.norm(dim=-1))
 
 
 def test_a_branch_of_nothing_leaves_geonorms_stream_and_has_a_gradient():
@@ -211,9 +161,6 @@ def test_a_branch_of_nothing_leaves_geonorms_stream_and_has_a_gradient():
     assert torch.equal(y, x)
     (gradient,) = torch.autograd.grad(y.sum(), u)
     torch.testing.assert_close(gradient, torch.tensor([[[0, 0.5, 0.5]]]))
-
-
-# --------------------------------------------------------------------------------- the whole model
 
 
 def siamese(model, norm, x):
@@ -228,27 +175,22 @@ def siamese(model, norm, x):
     return norm(norm(x) + norm(y))
 
 
-def attention_residuals(size, queries):
+def attention_residuals(size):
     """Figure 2 of the paper: completed groups of `size` sub-layers, and the sum within the last."""
 
-    def whole(model, norm, x):
-        def attend(values):
-            values = torch.stack(values)
-            query = next(remaining)
-            logits = torch.einsum("d,nbtd->nbt", query, norm(values))
-            return torch.einsum("nbt,nbtd->btd", logits.softmax(0), values)
+    def attend(values, attending, norm):
+        logits = torch.einsum("d,nbtd->nbt", attending.attend.query, norm(torch.stack(values)))
+        return torch.einsum("nbt,nbtd->btd", logits.softmax(0), torch.stack(values))
 
-        remaining = iter(queries(model))
+    def whole(model, norm, x):
         blocks, partial, number = [], x, 0
         for block in model.blocks:
-            for f in sub_layers(block):
-                h = attend([*blocks, partial])
+            for f, layer in zip(sub_layers(block), (block.attention, block.mlp), strict=True):
+                h = attend([*blocks, partial], layer.connection, norm)
                 if number % size == 0:
-                    blocks, partial = [*blocks, partial], None
-                out = f(norm(h))
-                partial = out if partial is None else partial + out
-                number += 1
-        return norm(attend([*blocks, partial]))
+                    blocks, partial = [*blocks, partial], 0
+                partial, number = partial + f(norm(h)), number + 1
+        return norm(attend([*blocks, partial], model.final, norm))
 
     return whole
 
@@ -267,17 +209,9 @@ def altup(model, norm, x):
 
 
 def geonorm(model, norm, x):
-    """Great circles, by complex numbers: the stream is the real axis of the plane of its turn."""
-    radius = x.norm(dim=-1, keepdim=True)
     for number, block in enumerate(model.blocks, 1):
         for f, layer in zip(sub_layers(block), (block.attention, block.mlp), strict=True):
-            real, s, c = x / radius, layer.connection.scale, layer.connection.bias
-            u = f(x)
-            rest = u - (u * real).sum(-1, keepdim=True) * real
-            size = rest.norm(dim=-1, keepdim=True)
-            angle = (s * (size / radius).clamp(max=torch.pi / 4) + c) / number
-            turn = torch.polar(radius, angle.clamp(max=torch.pi / 4))
-            x = turn.real * real + turn.imag * rest / size
+            x, _ = turned(x, f(x), layer.connection.scale, layer.connection.bias, number)
     return norm(x)
 
 
@@ -290,22 +224,15 @@ def groups_of(blocks):
     return {"type": "attention_residual", "blocks": blocks}
 
 
-def own_queries(model):
-    for block in model.blocks:
-        yield block.attention.connection.attend.query
-        yield block.mlp.connection.attend.query
-    yield model.final.attend.query
-
-
 @pytest.mark.parametrize(
     ("placement", "chosen", "whole"),
     [
         ("siamese", None, siamese),
         ("geonorm", {"type": "geodesic", "eps": 1e-30}, geonorm),
-        ("attention_residuals", None, attention_residuals(1, own_queries)),
-        ("attention_residuals_block", groups_of(8), attention_residuals(2, own_queries)),
-        ("attention_residuals_block", groups_of(3), attention_residuals(4, own_queries)),
-        ("attention_residuals_block", groups_of(1), attention_residuals(8, own_queries)),
+        ("attention_residuals", None, attention_residuals(1)),
+        ("attention_residuals_block", groups_of(8), attention_residuals(2)),
+        ("attention_residuals_block", groups_of(3), attention_residuals(4)),
+        ("attention_residuals_block", groups_of(1), attention_residuals(8)),
         ("altup", {"type": "altup", "streams": 3}, altup),
     ],
 )
@@ -318,7 +245,7 @@ def test_a_whole_model_is_the_papers(placement, chosen, whole):
     found = model(tokens)
     # The expected norms have gains of their own.
     parameters = [p for name, p in model.named_parameters() if not name.endswith("gain")]
-    same_with_gradients(found, expected, parameters)
+    same_grads(found, expected, parameters)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
@@ -364,8 +291,6 @@ def test_the_first_step_is_that_of_pre(placement):
     torch.testing.assert_close(model(some_tokens()), expected, rtol=small, atol=1e-3 * small)
 
 
-# --------------------------------------------------------------------------- counts, in closed form
-
 n, d, R = 4, WIDTH, 2 * DEPTH
 K, r = 2, 64  # streams of altup, and the rank of LAuReL in gemma3n
 ROUTED = n * d + n**3 + n * n * d  # products of one prediction
@@ -387,9 +312,6 @@ PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
     "hyper_connections_static": R * MIX,
     "hyper_connections": R * (MIX + 2 * n * d * (n + 2)),
     "mhc": R * (MIX + 2 * n * d * (n * n + 2 * n)) + 2 * n * d * (n + 1),
-    "siamese": 0,
-    "geonorm": 0,
-    "nanochat_backout": 0,
     "attention_residuals": 2 * d * sum(range(1, R + 2)),
     "attention_residuals_block": 2 * d * sum(1 + math.ceil(k / 2) for k in range(R + 1)),
     "altup": DEPTH * 2 * K * K * d,
@@ -400,15 +322,12 @@ PRODUCTS = {  # FLOPs of a token, forward, besides those of pre
 
 @pytest.mark.parametrize("placement", [*STREAMS, "laurel"])
 def test_parameters_and_flops_are_the_closed_form(placement):
-    def count(name):
-        return sum(parameter.numel() for parameter in model_of(name).parameters())
-
-    assert count(placement) - count("pre") == LEARNED[placement]
-    typed = [f"model.{key}={value}" for key, value in (("width", d), ("depth", DEPTH))]
-    flops = [
-        flops_per_token(trainer_of(*typed, f"placement={name}"), 16) for name in (placement, "pre")
-    ]
-    assert flops[0] - flops[1] == 3 * PRODUCTS[placement]
+    pair = (placement, "pre")
+    learned = [sum(p.numel() for p in model_of(name).parameters()) for name in pair]
+    assert learned[0] - learned[1] == LEARNED[placement]
+    typed = [f"model.width={d}", f"model.depth={DEPTH}"]
+    flops = [flops_per_token(trainer_of(*typed, f"placement={name}"), 16) for name in pair]
+    assert flops[0] - flops[1] == 3 * PRODUCTS.get(placement, 0)
 
 
 @pytest.mark.parametrize("placement", ["hyper_connections", "mhc"])
@@ -442,8 +361,6 @@ def test_streams_are_mixed_in_float32_under_autocast(placement):
         assert one.dtype == torch.bfloat16
         torch.testing.assert_close(one.float(), two, rtol=ulps * 2**-8, atol=1e-6)
 
-
-# ------------------------------------------------------------------------------- what goes together
 
 HYPER = "placement=hyper_connections_static"
 

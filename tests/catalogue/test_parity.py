@@ -4,6 +4,7 @@ Theirs runs with its own float32 casts lifted, ours as it is.
 """
 
 import importlib
+from functools import partial
 
 import papers
 import pytest
@@ -18,8 +19,7 @@ from transformer_norms.config.compose import compose
 from transformer_norms.norms import GroupRMSNorm
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-SIZES = {"width": there.WIDTH, "depth": there.DEPTH, "heads": there.HEADS}
-FIXED = [*(f"model.{key}={size}" for key, size in SIZES.items())]
+FIXED = [f"model.width={there.WIDTH}", f"model.depth={there.DEPTH}", f"model.heads={there.HEADS}"]
 FIXED += ["trainer.precision=fp64", "init=megatron"]
 
 
@@ -60,34 +60,25 @@ def compare_with(table, ours, build, *args, **config):
     compare(ours_of(ours), reference)
 
 
-ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+def rope(base, **more):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": base, **more}}
 
 
 @pytest.mark.goal("A2")
 def test_layernorm_1p_is_that_of_transformers_nemotron():
     """Families that are converted are compared in tests/hf/test_hf.py, gradients too."""
-    compare_with(
-        tables.LLAMA,
-        "norm=layernorm_1p mlp=relu2 architecture.tied=false",
-        there.transformers_model,
-        "Nemotron",
-        intermediate_size=96,
-        rope_parameters={**ROPE, "partial_rotary_factor": 1.0},
-    )
+    config = {"intermediate_size": 96, **rope(10000.0, partial_rotary_factor=1.0)}
+    ours = "norm=layernorm_1p mlp=relu2 architecture.tied=false"
+    compare_with(tables.LLAMA, ours, there.transformers_model, "Nemotron", **config)
 
 
 @pytest.mark.goal("A2")
 def test_preset_gpt_oss_is_that_of_transformers_but_for_its_experts():
     """Blocks take turns between a window and all tokens, and each head has a sink."""
     config = {"head_dim": 8, "num_key_value_heads": 2, "intermediate_size": 64, "sliding_window": 5}
-    base = {"rope_type": "default", "rope_theta": 150000.0}
-    compare_with(
-        tables.GPT_OSS,
-        "preset=gpt_oss model.kv_heads=2 model.head_dim=8 architecture.sliding_window=5*(i%2==0)",
-        there.gpt_oss_without_experts,
-        **config,
-        rope_parameters=base,
-    )
+    ours = "preset=gpt_oss model.kv_heads=2 model.head_dim=8 architecture.sliding_window=5*(i%2==0)"
+    build = there.gpt_oss_without_experts
+    compare_with(tables.GPT_OSS, ours, build, **config, **rope(150000.0))
 
 
 @pytest.mark.goal("A2")
@@ -112,87 +103,55 @@ def test_torchscale_has_the_same_decoder(placement, config):
 
 
 RMS = "norm=rmsnorm norm.eps=1e-30"  # its norms but LayerNorm know no eps
-# Each: our overrides, their config, and the lines of the table that these bring.
+RMS_1P, RMS_NP = (f"norm=rmsnorm_{kind} norm.eps=1e-30" for kind in ("1p", "np"))
+X = tables.X_ATTENTION
+PER_HEAD = {f"{X}.{site}_rmsnorm": tables.X_HEADS[site] for site in "qk"}
+HEAD_GATE = "architecture.attention_gate=per_head architecture.bias=[attention_gate]"
+VALUES = "architecture.value_scale=0.5 architecture.value_residual=0.5"
+R = 2 * there.DEPTH  # the factor of Keel's skip, which is left to the user there
+# Ours, their config, whose keys are true unless they have a value, and its lines of the table.
 X_TRANSFORMERS = {
-    "pre": ("", {}, {}),
-    "rmsnorm": (RMS, {"use_rmsnorm": True}, {}),
+    "pre": ("", "", {}),
+    "rmsnorm": (RMS, "use_rmsnorm", {}),
     # its default for every norm: what is stored is added to 1
-    "rmsnorm_1p": (
-        "norm=rmsnorm_1p norm.eps=1e-30",
-        {"use_rmsnorm": True, "norm_add_unit_offset": True},
-        {},
-    ),
-    "rmsnorm_np": ("norm=rmsnorm_np norm.eps=1e-30", {"use_simple_rmsnorm": True}, {}),
-    "scalenorm": ("norm=scalenorm embed=none", {"use_scalenorm": True}, tables.X_SCALENORM),
-    "dyt": ("norm=dyt architecture.tied=true", {"use_dynamic_tanh": True}, {}),
-    "derf": ("norm=derf", {"use_derf": True}, {}),
-    "post": ("placement=post", {"pre_norm": False}, {}),
-    "sandwich": ("placement=sandwich", {"sandwich_norm": True}, {}),
-    "peri": ("placement=peri", {"sandwich_norm": True, "post_emb_norm": True}, {}),
-    "keel": (  # the skip's factor, R here, is left to the user there
-        "placement=keel",
-        {"pre_and_post_norm": True, "scale_residual_constant": 2 * there.DEPTH},
-        {},
-    ),
-    "layerscale": ("placement=layerscale", {"use_layerscale": True}, tables.X_LAYERSCALE),
-    "qk_per_head": (
-        f"{RMS} qk_norm=per_head",
-        {"use_rmsnorm": True, "attn_qk_rmsnorm": True},
-        {f"{tables.X_ATTENTION}.{site}_rmsnorm": tables.X_HEADS[site] for site in "qk"},
-    ),
-    "v_per_head": (
-        f"{RMS} v_norm=per_head",
-        {"use_rmsnorm": True, "attn_value_rmsnorm": True},
-        {f"{tables.X_ATTENTION}.value_rmsnorm": tables.X_HEADS["v"]},
-    ),
-    "sinks": (
-        "attention=sinks",
-        {"attn_head_learned_sink": True},
-        {f"{tables.X_ATTENTION}.attend.head_attn_sink": tables.X_SINKS},
-    ),
-    "value_residual": (
-        "architecture.value_scale=0.5 architecture.value_residual=0.5",
-        {"add_value_residual": True, "learned_value_residual_mix": False},
-        {},
-    ),
-    "gate": (
-        "architecture.attention_gate=elementwise",
-        {"attn_gate_values": True},
-        {f"{tables.X_ATTENTION}.to_v_gate": tables.X_GATE},
-    ),
-    "head_gate": (
-        "architecture.attention_gate=per_head architecture.bias=[attention_gate]",
-        {"attn_gate_value_heads": True},
-        {f"{tables.X_ATTENTION}.to_v_head_gate": tables.X_GATE},
-    ),
-    "qk_l2": (
-        "qk_norm=l2 architecture.attention_scale=10",
-        {"attn_qk_norm": True, "attn_qk_norm_scale": 10},
-        {},
-    ),
-    "alibi": ("position=alibi", {"alibi_pos_bias": True, "alibi_num_heads": there.HEADS}, {}),
-    "attention_cap": (
-        "architecture.attention_cap=5",
-        {"attn_softclamp_logits": True, "attn_logit_softclamp_value": 5.0},
-        {},
-    ),
-}
+    "rmsnorm_1p": (RMS_1P, "use_rmsnorm norm_add_unit_offset", {}),
+    "rmsnorm_np": (RMS_NP, "use_simple_rmsnorm", {}),
+    "scalenorm": ("norm=scalenorm embed=none", "use_scalenorm", tables.X_SCALENORM),
+    "dyt": ("norm=dyt architecture.tied=true", "use_dynamic_tanh", {}),
+    "derf": ("norm=derf", "use_derf", {}),
+    "post": ("placement=post", "pre_norm=0", {}),
+    "sandwich": ("placement=sandwich", "sandwich_norm", {}),
+    "peri": ("placement=peri", "sandwich_norm post_emb_norm", {}),
+    "keel": ("placement=keel", f"pre_and_post_norm scale_residual_constant={R}", {}),
+    "layerscale": ("placement=layerscale", "use_layerscale", tables.X_LAYERSCALE),
+    "qk_per_head": (f"{RMS} qk_norm=per_head", "use_rmsnorm attn_qk_rmsnorm", PER_HEAD),
+    "v_per_head": (f"{RMS} v_norm=per_head", "use_rmsnorm attn_value_rmsnorm",
+                   {f"{X}.value_rmsnorm": tables.X_HEADS["v"]}),
+    "sinks": ("attention=sinks", "attn_head_learned_sink",
+              {f"{X}.attend.head_attn_sink": tables.X_SINKS}),
+    "value_residual": (VALUES, "add_value_residual learned_value_residual_mix=0", {}),
+    "gate": ("architecture.attention_gate=elementwise", "attn_gate_values",
+             {f"{X}.to_v_gate": tables.X_GATE}),
+    "head_gate": (HEAD_GATE, "attn_gate_value_heads", {f"{X}.to_v_head_gate": tables.X_GATE}),
+    "qk_l2": ("qk_norm=l2 architecture.attention_scale=10", "attn_qk_norm attn_qk_norm_scale=10",
+              {}),
+    "alibi": ("position=alibi", f"alibi_pos_bias alibi_num_heads={there.HEADS}", {}),
+    "attention_cap": ("architecture.attention_cap=5",
+                      "attn_softclamp_logits attn_logit_softclamp_value=5", {}),
+}  # fmt: skip
 
 
 @pytest.mark.goal("A2")
 @pytest.mark.parametrize("case", X_TRANSFORMERS)
 def test_x_transformers_has_the_same_decoder(case):
-    ours, config, lines = X_TRANSFORMERS[case]
+    ours, theirs, lines = X_TRANSFORMERS[case]
+    config = {key: int(value or 1) for key, _, value in (t.partition("=") for t in theirs.split())}
     usual = "mlp=relu2 architecture.embed_scale=none"
     usual += "" if ours.startswith("norm=") else " norm=layernorm_nobias"
     usual += "" if "position=" in ours else " position=none"
-    compare_with(
-        {**tables.X_TRANSFORMERS, **lines},
-        f"{usual} {ours}",
-        there.x_transformers_decoder,
-        ff_relu_squared=True,
-        **config,
-    )
+    table = {**tables.X_TRANSFORMERS, **lines}
+    build = partial(there.x_transformers_decoder, ff_relu_squared=True, **config)
+    compare_with(table, f"{usual} {ours}", build)
 
 
 def test_normformer_is_made_of_the_parts_of_x_transformers():
@@ -227,12 +186,8 @@ def test_preset_nanochat_is_its_code_over_the_whole_model():
     """The sequence is longer than the short window."""
     eps = torch.finfo(torch.float64).eps  # F.rms_norm's, unless it is given
     time = papers.CONTEXT_OF_WINDOWS
-    model = ours_of(f"preset=nanochat norm.eps={eps}", time)
-
-    def reference(tokens, weights):
-        return papers.whole_nanochat(papers.Parts(weights), tokens, eps)
-
-    compare(model, reference, time)
+    reference = partial(papers.whole_nanochat, eps=eps)
+    compare(ours_of(f"preset=nanochat norm.eps={eps}", time), reference, time)
 
 
 @pytest.mark.parametrize(("model", "name"), [("zamba2", "Zamba2"), ("falcon_h1", "FalconH1")])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from generating import from_a_cache
 from new_process import run_python
-from tiny_models import drawn, same_with_gradients, some_tokens
+from tiny_models import drawn, same_grads, some_tokens
 from torch.nn.attention.flex_attention import flex_attention
 from written_out import by_hand
 
@@ -19,12 +19,13 @@ from transformer_norms.model.attentions.heads import Temperature
 from transformer_norms.model.attentions.kernels import Pattern, pattern_attention
 from transformer_norms.model.position import LinearBias, alibi_slopes
 from transformer_norms.training.flops import training_flops
+from transformer_norms.training.graphs.recomputation import recompute
 
 TIME, VOCABULARY, HEADS = 13, 31, 3
 SMALL = ["model=nano", "model.depth=3", f"model.context={TIME}", "trainer.precision=fp64"]
 SMALL += ["trainer.device=cpu", "trainer.threads=1", "trainer.batch_size=2", "init=megatron"]
 WINDOW, CHUNK = "architecture.sliding_window", "architecture.attention_chunk"
-FLOOR = "architecture.temperature_floor"
+FLOOR, SHARED = "architecture.temperature_floor", "architecture.kv_from_block=[0,1,0]"
 
 
 def tokens(time=TIME, seed=0):
@@ -44,50 +45,49 @@ SEEN = [(window, None) for window in (None, 1, 3, 5, 6, 12, 13)]
 SEEN += [(None, 1), (None, 5), (None, 12), (None, 13), (2, 5), (4, 6)]
 
 
-@pytest.mark.parametrize("cap", [None, 0.8])
-@pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+under_caps = pytest.mark.parametrize("cap", [None, 0.8])
+with_slopes = pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+
+
+def check_pattern(lengths, window, chunk, slopes, cap, near):
+    inputs, how = queries_keys_values(*lengths), {"cap": cap, "scale": 0.7}
+    pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
+    found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
+    expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
+    same_grads(found, expected, inputs, rtol=0, atol=near)
+
+
+@under_caps
+@with_slopes
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_a_pattern_and_its_gradients_are_the_formula(lengths, slopes, cap):
-    inputs = queries_keys_values(*lengths)
     for window, chunk in SEEN:
-        how = {"scale": 0.7, "cap": cap}
-        pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
-        found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
-        expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
-        same_with_gradients(found, expected, inputs, rtol=0, atol=1e-13)
+        check_pattern(lengths, window, chunk, slopes, cap, 1e-13)
 
 
-@pytest.mark.parametrize("cap", [None, 0.8])
-@pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+@under_caps
+@with_slopes
 @pytest.mark.parametrize(("window", "chunk"), [(None, None), (4, 6)])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_one_kernel_of_a_gpu_computes_the_same(window, chunk, slopes, cap, monkeypatch):
     monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *of: None)
     monkeypatch.setattr(kernels, "has_one_kernel", lambda q, v: True)
-    inputs = queries_keys_values(TIME, TIME)
-    pattern = Pattern(window, LinearBias(slopes) if slopes else None, chunk)
-    how = {"cap": cap, "scale": 0.7}
-    found = pattern_attention(*inputs, pattern, dropout=0.0, **how)
-    expected, *_ = by_hand(*inputs, window=window, slopes=slopes, chunk=chunk, **how)
     near = 1e-6 if slopes else 1e-13  # its bias is in float32
-    same_with_gradients(found, expected, inputs, rtol=0, atol=near)
+    check_pattern((TIME, TIME), window, chunk, slopes, cap, near)
 
 
+CAP = "architecture.attention_cap"
 MODELS = {
     "window": ([f"{WINDOW}=4*(i != 1)"], [4, 0, 4]),
-    "windows": (
-        [f"{WINDOW}=[5,9,0]", "model.kv_heads=2", "architecture.attention_cap=0.4"],
-        [5, 9, 0],
-    ),
+    "windows": ([f"{WINDOW}=[5,9,0]", "model.kv_heads=2", f"{CAP}=0.4"], [5, 9, 0]),
     "chunks": ([f"{CHUNK}=[5,0,4]", f"{WINDOW}=[0,0,3]", f"{FLOOR}=[0,3,0]"], [0, 0, 3]),
     "alibi": (["position=alibi", "model.heads=8", "qk_norm=head"], [0, 0, 0]),
     "latents": (
         [f"{WINDOW}=[5,9,0]", "architecture.q_rank=14", "architecture.kv_rank=10",
-         "architecture.rope_dim=4", "architecture.value_dim=20", "architecture.attention_cap=0.4"],
-        [5, 9, 0],
+         "architecture.rope_dim=4", "architecture.value_dim=20", f"{CAP}=0.4"], [5, 9, 0],
     ),
-    "both": (["position=alibi", f"{WINDOW}='L - 10'", "architecture.attention_cap=0.3"], [3, 3, 3]),
+    "both": (["position=alibi", f"{WINDOW}='L - 10'", f"{CAP}=0.3"], [3, 3, 3]),
     "12 heads": (["position=alibi", "model.width=48", "model.heads=12", "qk_norm=l2"], [0, 0, 0]),
 }  # fmt: skip
 
@@ -104,14 +104,10 @@ def test_a_model_computes_them_in_training_in_probes_and_from_a_cache(case):
             lambda attend, given, context, into=into: into.append((*given[:3], context))
         )
     assert trainer.train_step() is None
-    alibi = config.position.type == "alibi"
-    how = {
-        "scale": trainer.model.blocks[0].attention.f.attend.scale,
-        "cap": None
-        if config.architecture.attention_cap == "none"
-        else config.architecture.attention_cap,
-        "slopes": alibi_slopes(config.model.heads) if alibi else None,
-    }
+    alibi, cap = config.position.type == "alibi", config.architecture.attention_cap
+    attend = trainer.model.blocks[0].attention.f.attend
+    how = {"cap": None if cap == "none" else cap, "scale": attend.scale}
+    how["slopes"] = alibi_slopes(config.model.heads) if alibi else None
     chunks = [5, 0, 4] if case == "chunks" else [0, 0, 0]
     for i, ((*qkv, context), *_) in enumerate(met):  # the probe's pass came first
         seen = {"window": windows[i] or None, "chunk": chunks[i]}
@@ -124,20 +120,17 @@ def test_a_model_computes_them_in_training_in_probes_and_from_a_cache(case):
         whole, (found, _) = model(tokens()), from_a_cache(model, tokens(), [5, 1, 4, 1, 2])
         torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-11)
         # A token after a query changes nothing, nor does one that no window reaches.
-        changed = tokens().clone()
-        changed[:, 8] = (changed[:, 8] + 1) % VOCABULARY
-        assert torch.equal(model(changed)[:, :8], whole[:, :8])
+        later, first = tokens(), tokens()
+        for changed, at in ((later, 8), (first, 0)):
+            changed[:, at] = (changed[:, at] + 1) % VOCABULARY
+        assert torch.equal(model(later)[:, :8], whole[:, :8])
         if all(windows):
-            reach = sum(window - 1 for window in windows)
-            first = tokens().clone()
-            first[:, 0] = (first[:, 0] + 1) % VOCABULARY
-            far = model(first)[:, reach + 1 :] - whole[:, reach + 1 :]
-            assert far.numel()
-            assert far.abs().max() < 1e-12
+            reach = 1 + sum(window - 1 for window in windows)
+            assert (model(first) - whole)[:, reach:].abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("slopes", [None, alibi_slopes(HEADS)])
+@with_slopes
 def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
     bias = LinearBias(slopes) if slopes else None
     for window, chunk in ((None, None), (4, None), (4, 5)):
@@ -148,7 +141,7 @@ def test_sinks_stand_beside_the_keys_of_a_window(slopes, lengths):
         found = attend(*inputs, inputs[0].transpose(1, 2).flatten(2))
         how = {"window": window, "slopes": slopes, "sinks": attend.sinks, "chunk": chunk}
         expected, *_ = by_hand(*inputs, scale=0.7, **how)
-        same_with_gradients(found, expected, (*inputs, attend.sinks), rtol=1e-10, atol=1e-12)
+        same_grads(found, expected, (*inputs, attend.sinks), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -178,18 +171,16 @@ def test_the_slopes_are_those_of_bloom_and_of_the_papers_code():
     assert alibi_slopes(3) == (2**-4, 2**-8, 2**-2)
 
 
-@pytest.mark.parametrize("typed", [[], ["architecture.attention_cap=5"]])
+@pytest.mark.parametrize("typed", [[], [f"{CAP}=5"]])
 @pytest.mark.parametrize("window", [3, 5, 11])
 def test_under_a_window_a_query_counts_as_many_keys(window, typed):
     """Whatever a kernel computes beside them: 3 and 5 are cut into chunks, 11 is not."""
-
-    def flops(*more):
-        model = build_model(compose([*SMALL, *typed, *more]), VOCABULARY)
-        return training_flops(model, tokens()[:1])
-
+    whole, *some = (
+        training_flops(build_model(compose([*SMALL, *typed, *more]), VOCABULARY), tokens()[:1])
+        for more in ([], [f"{WINDOW}={window}"], [f"{CHUNK}={window}"])
+    )
     fewer = 3 * 3 * 2 * 2 * TIME * (TIME - window) * 64  # passes, blocks, products, FLOPs
-    assert flops() - flops(f"{WINDOW}={window}") == fewer
-    assert flops() - flops(f"{CHUNK}={window}") == fewer
+    assert some == [whole - fewer] * 2
 
 
 def test_steps_and_blocks_share_one_mask():
@@ -207,9 +198,8 @@ def test_steps_and_blocks_share_one_mask():
 def test_a_query_is_scaled_by_its_position_in_training_and_from_a_cache():
     temperature = Temperature(4, 0.3)
     q = torch.randn(2, TIME, HEADS, 8, dtype=torch.float64)
-    expected = torch.stack(
-        [q[:, t] * (1 + 0.3 * math.log(1 + (t + 1) // 4)) for t in range(TIME)], 1
-    )
+    factors = [1 + 0.3 * math.log(1 + (t + 1) // 4) for t in range(TIME)]
+    expected = q * torch.tensor(factors, dtype=q.dtype)[:, None, None]
     torch.testing.assert_close(temperature(q, TIME), expected, rtol=1e-14, atol=0)
     last = temperature(q[:, -3:], TIME)
     torch.testing.assert_close(last, expected[:, -3:], rtol=1e-14, atol=0)
@@ -219,19 +209,21 @@ def test_a_query_is_scaled_by_its_position_in_training_and_from_a_cache():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", ["windows", "chunks", "both", "latents"])
+@pytest.mark.parametrize("case", ["windows", "chunks", "both", "latents", SHARED])
 def test_compiled_they_compute_the_same(case):
-    """In a process of its own: what checks shapes here cannot be compiled."""
     run_python(f"import test_patterns; test_patterns.compare_compiled('{case}')")
 
 
 def compare_compiled(case):
-    model = build_model(compose([*SMALL, *MODELS[case][0]]), VOCABULARY)
+    """Blocks that use the keys of another run again as well."""
+    typed = [SHARED] if case == SHARED else MODELS[case][0]
+    model = build_model(compose([*SMALL, *typed]), VOCABULARY)
     pull = torch.randn(2, TIME, VOCABULARY, dtype=torch.float64)
     results = []
     for compiled in (False, True):
         for block in model.blocks if compiled else ():
             block.compile()
+            model.through = recompute if case == SHARED else model.through
         model.zero_grad()
         logits = model(tokens())
         (logits * pull).sum().backward()

@@ -62,11 +62,9 @@ def planted_in(placement):
     original, where = node["equation"], node.get("where", [])
     for kind, text in in_equation(original):
         yield kind, text, where
-    for number, entry in enumerate(where):
+    for n, entry in enumerate(where):
         for kind, text in in_equation(entry["equation"]):
-            entries = copy.deepcopy(where)
-            entries[number]["equation"] = text
-            yield kind, original, entries
+            yield kind, original, [*where[:n], {**entry, "equation": text}, *where[n + 1 :]]
 
 
 def in_equation(equation):
@@ -88,11 +86,9 @@ def is_caught(placement, equation, where, monkeypatch):
     if read.brings != Placement(**plain(config.placement)).brings:
         return True  # the end of two streams is the final norm, which the comparison copies by name
     name = f"{placement} as {equation} where {where}"
-    for key in ("equation", "where"):
-        config = changed(config, f"placement.{key}", node[key])
-    monkeypatch.setattr(
-        fingerprints, "config_of", lambda of: config if of == name else original(of)
-    )
+    config = changed(changed(config, "placement.equation", equation), "placement.where", where)
+    chosen = lambda of: config if of == name else original(of)  # noqa: E731
+    monkeypatch.setattr(fingerprints, "config_of", chosen)
     return any(fingerprints.differences(name, placement))
 
 

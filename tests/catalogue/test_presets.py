@@ -42,7 +42,10 @@ def test_a_preset_is_what_transformers_config_of_the_family_says(name):
         more["rope_parameters"] = {"rope_type": "default", "rope_theta": base}
     theirs = family_of(kind).facts(transformers.AutoConfig.for_model(kind, **{**sizes, **more}))
     keys = dict(word.split("=") for word in (*OURS, f"model.depth={depth}", *typed))
-    typed = [f"{key}={value}" for key, value in keys.items()]
+    assert_says(preset, [f"{key}={value}" for key, value in keys.items()], theirs)
+
+
+def assert_says(preset, typed, theirs):
     ours = facts_of(compose([f"preset={preset}", *typed]), VOCABULARY)
     assert {key: (ours.get(key), theirs.get(key)) for key in differences(ours, theirs)} == {}
 
@@ -56,8 +59,7 @@ def test_preset_gpt_oss_is_what_its_config_class_says_but_for_the_experts():
     block = families.norm("rmsnorm", placement="pre", attention="sinks")
     rest = (ROTARY, WINDOW_OF_KINDS, families.ATTENTION_BIAS)
     theirs = families.Family("gpt_oss", block, *families.LLAMA, *rest).facts(config)
-    ours = facts_of(compose(["preset=gpt_oss", *OURS]), VOCABULARY)
-    assert {key: (ours.get(key), theirs.get(key)) for key in differences(ours, theirs)} == {}
+    assert_says("gpt_oss", OURS, theirs)
     assert config.default_theta == 150000.0
 
 
@@ -73,10 +75,8 @@ def test_a_preset_composes_at_every_size_and_says_where_it_is_published(preset):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_chooses_an_architecture_and_neither_sizes_nor_a_recipe(preset):
     held = yaml.safe_load((folder_of_configs() / "preset" / f"{preset}.yaml").read_text())
-    axes = {name for item in held["defaults"] for name in item}
-    assert axes <= {
-        f"override /{axis}" for axis in "norm placement init position attention mlp".split()
-    }
+    axes = {name.removeprefix("override /") for item in held["defaults"] for name in item}
+    assert axes <= set("norm placement init position attention mlp".split())
     known = "defaults architecture embed qk_norm v_norm final_norm about init model"
     assert set(held) <= set(known.split())
     proportions = held.get("model", {})  # of the heads of some blocks to those of others

@@ -31,13 +31,11 @@ def test_the_package_is_checked():
 
 
 def test_a_name_is_one_size_in_all_arguments_and_in_the_result():
-    checked = decorate(typechecker=check)
-    x = torch.zeros(2, 4)
+    checked, x = decorate(typechecker=check), torch.zeros(2, 4)
     assert checked(add)(x, torch.zeros(4)).shape == (2, 4)
-    with pytest.raises(BeartypeCallHintViolation):
-        checked(add)(x, torch.zeros(1))  # torch would broadcast it
-    with pytest.raises(BeartypeCallHintViolation):
-        checked(mean)(x)
+    for function, given in ((add, (x, torch.zeros(1))), (mean, (x,))):  # torch broadcasts the first
+        with pytest.raises(BeartypeCallHintViolation):
+            checked(function)(*given)
 
 
 def test_what_a_checked_module_imports_is_compiled_as_it_always_is(tmp_path, monkeypatch):

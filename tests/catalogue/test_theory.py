@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from functools import cache, partial
+from itertools import product
 
 import pytest
 import torch
@@ -33,9 +34,6 @@ def model_of(config, vocab_size=VOCABULARY):
     return build_model(config, vocab_size).double()
 
 
-# ---------------------------------------------------------------------------------- gradients
-
-
 GRADIENTS = sizes(width=4, heads=2, depth=4, context=3, mlp_width=4)
 
 
@@ -45,20 +43,19 @@ def block_gradient_is_right(placement, i, *typed, **how):
     block = model.blocks[i]
     for module in block.modules():  # GPAS's own gradient is another: test_parity has it
         module.preserves = False
-    names = [name for name, _ in block.named_parameters()]
-    shapes = [parameter.shape for parameter in block.parameters()]
-    values = [drawn(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    names, parameters = zip(*block.named_parameters(), strict=True)
+    values = [drawn(*parameter.shape, seed=seed) for seed, parameter in enumerate(parameters)]
     entered = model.enter(drawn(1, 3, 4, seed=99), torch.tensor([[3, 0, 1]]))
     pair = isinstance(entered, tuple)
-    shapes = [stream.shape for stream in (entered if pair else [entered])]
-    streams = [drawn(*shape, seed=100 + n) for n, shape in enumerate(shapes)]
+    streams = entered if pair else [entered]
+    streams = [drawn(*stream.shape, seed=100 + n) for n, stream in enumerate(streams)]
     x0, angles = drawn(1, 3, 4, seed=98), model.position.angles(0, 3)
 
     def run(*given):
         x = given[: len(streams)] if pair else given[0]
-        first, parameters = given[len(streams)], given[len(streams) + 1 :]
-        parameters = dict(zip(names, parameters, strict=True))
-        return functional_call(block, parameters, (x, first, angles, None))
+        first, *values = given[len(streams) :]
+        own = dict(zip(names, values, strict=True))
+        return functional_call(block, own, (x, first, angles, None))
 
     given = [t.requires_grad_() for t in (*streams, x0, *values)]
     return gradcheck(run, given, atol=1e-6, **how)
@@ -74,28 +71,24 @@ def test_the_gradient_of_every_block_is_that_of_differences(placement, each):
         assert block_gradient_is_right(placement, i, fast_mode=not each)
 
 
-LATENTS = [f"architecture.{key}" for key in ("q_rank=3", "kv_rank=2", "rope_dim=2")]
+NIGHTLY = {"marks": pytest.mark.nightly}
 LATENT = [
-    ("pre", ["value_dim=3"]),
-    ("hyper_connections", ["value_dim=3", "attention_gate=elementwise"]),
-    ("hybrid", ["value_dim=5", "attention_gate=per_head"]),
-    ("qk_cap", ["value_dim=2", "values_from_keys=1"]),
+    ("pre", "value_dim=3"),
+    pytest.param("hyper_connections", "value_dim=3 attention_gate=elementwise", **NIGHTLY),
+    pytest.param("hybrid", "value_dim=5 attention_gate=per_head", **NIGHTLY),
+    pytest.param("qk_cap", "value_dim=2 values_from_keys=1", **NIGHTLY),
 ]
 
 
 @pytest.mark.goal("A3")
-@pytest.mark.parametrize(
-    ("placement", "typed"),
-    [pytest.param(*c, marks=[pytest.mark.nightly] * (n > 0)) for n, c in enumerate(LATENT)],
-)
-def test_the_gradient_of_attention_through_latents_is_that_of_differences(placement, typed):
-    typed = ["model.head_dim=4", *LATENTS, *(f"architecture.{key}" for key in typed)]
+@pytest.mark.parametrize(("placement", "keys"), LATENT)
+def test_the_gradient_of_attention_through_latents_is_that_of_differences(placement, keys):
+    keys = f"q_rank=3 kv_rank=2 rope_dim=2 {keys}".split()
+    typed = ["model.head_dim=4", *(f"architecture.{key}" for key in keys)]
     for attention in ("softmax", "sinks") if placement != "qk_cap" else ("softmax",):
         more = [*typed, f"attention={attention}"]
         assert block_gradient_is_right(placement, 2, *more, fast_mode=placement == "pre")
 
-
-# --------------------------------------------------------------------------- the loss at the start
 
 # Logits are the products of a stream of mean square 1 with rows of the head: their variance is
 # d std^2, and the loss is half of it above ln(V). With a std of 0.02 that is little at our width,
@@ -122,32 +115,22 @@ def test_the_loss_starts_at_the_logarithm_of_the_vocabulary_or_as_far_above_as_i
     if half_variance:
         untied = "architecture.tied=false"
         config = combined(*sizes(), untied, placement=placement, norm=norm)
-    model = model_of(config, vocab_size=300)
-    tokens = some_tokens(16, 33, vocabulary=300)
+    model, tokens = model_of(config, vocab_size=300), some_tokens(16, 33, vocabulary=300)
     with torch.no_grad():
         states = model.states(tokens[:, :-1])
-        logits = model(tokens[:, :-1]).flatten(0, 1)
-    loss = F.cross_entropy(logits, tokens[:, 1:].flatten()).item()
+    loss = F.cross_entropy(model.logits(states).flatten(0, 1), tokens[:, 1:].flatten()).item()
+    above, half = loss - math.log(300), states.square().mean().item() * half_variance
     if half_variance:
-        half = states.square().mean().item() * half_variance
-        assert loss - math.log(300) == pytest.approx(half, rel=0.15, abs=0.01)
+        assert above == pytest.approx(half, rel=0.15, abs=0.01)
     elif placement in EXCESS:
-        assert loss - math.log(300) == pytest.approx(EXCESS[placement], abs=0.08)
+        assert above == pytest.approx(EXCESS[placement], abs=0.08)
     else:
         assert loss == pytest.approx(math.log(300), rel=0.05)
 
 
-# -------------------------------------------------------------------------- counts of parameters
-
 N, D, H, DH, M, V = 4, 24, 3, 8, 40, 37
 COUNTED = sizes(width=D, heads=H, mlp_width=M, depth=N, context=8)
-INSIDE = {
-    "q": DH,
-    "k": DH,
-    "v": DH,
-    "hidden": M,
-    "mid": M,
-}  # the width of a norm at a site of f, else D
+INSIDE = {**dict.fromkeys("qkv", DH), "hidden": M, "mid": M}  # widths at sites of f, else D
 
 
 def learned_sizes(placement):
@@ -191,9 +174,6 @@ def test_the_number_and_sizes_of_what_is_learned_are_the_closed_form(placement, 
     assert sum(parameter.numel() for parameter in model.parameters()) == total
 
 
-# ----------------------------------------------------------------------------- one seed, one start
-
-
 @cache
 def start(placement="pre", norm="rmsnorm", **words):
     typed = [f"{key}={value}" for key, value in words.items()]
@@ -204,37 +184,26 @@ def start(placement="pre", norm="rmsnorm", **words):
 
 @pytest.mark.parametrize(
     ("placement", "norm"),
-    [
-        *((placement, "rmsnorm") for placement in options("placement")),
-        *(("pre", norm) for norm in distinct_norms()),
-        *(("hybrid", norm) for norm in distinct_norms()),
-    ],
+    [*product(options("placement"), ["rmsnorm"]), *product(["pre", "hybrid"], distinct_norms())],
 )
 def test_of_one_seed_every_variant_has_the_weights_of_pre(placement, norm):
     expected, found = start(), start(placement, norm)
     assert len(expected) == 1 + 6 * 2
     for name, weight in expected.items():
-        if placement == "ngpt":
-            weight = unit(name, weight)
+        weight = weight / lengths(name, weight) if placement == "ngpt" else weight
         assert torch.equal(found[name], weight)
 
 
-def unit(name, weight):
-    """Rows of length 1, columns of what writes to the stream."""
-    axis = 0 if lengths_are_of_columns(name) else 1
-    return weight / torch.linalg.vector_norm(weight, dim=axis, keepdim=True)
-
-
-def lengths_are_of_columns(name):
-    return name.split(".")[-2] in ("output", "down")
+def lengths(name, weight):
+    """Those of rows, and of columns of what writes to the stream."""
+    axis = 0 if name.split(".")[-2] in ("output", "down") else 1
+    return torch.linalg.vector_norm(weight, dim=axis, keepdim=True)
 
 
 def test_another_seed_gives_every_weight_another_start():
-    first, other = start(), start(seed=1)
+    first, other, of_data = start(), start(seed=1), start(**{"data.seed": 1})
     assert not any(torch.equal(first[name], other[name]) for name in first)
-
-
-# -------------------------------------------------- what is one placement's own: nGPT, 2410.01131
+    assert all(torch.equal(first[name], of_data[name]) for name in first)
 
 
 AT_ONCE = ["schedule.warmup=0", "optimizer.lr=0.01"]
@@ -245,15 +214,12 @@ DECAYED = ["schedule.warmup=0", "optimizer.weight_decay=0.1"]
 def test_every_vector_of_ngpt_has_length_one_before_and_after_a_step(optimizer):
     trainer = trainer_of("placement=ngpt", f"optimizer={optimizer}", *AT_ONCE)
     before = {name: p.clone() for name, p in trainer.model.named_parameters()}
-    for stepped in (False, True):
-        if stepped:
-            assert trainer.train_step() is None
-        for name, weight in trainer.model.named_parameters():
-            if name.split(".")[-2] in (*DRAWN, "head"):
-                lengths = weight.norm(dim=0 if lengths_are_of_columns(name) else 1)
-                assert (lengths - 1).abs().max() < 1e-6
-            if stepped:
-                assert not torch.equal(weight, before[name])
+    assert trainer.train_step() is None
+    for name, weight in trainer.model.named_parameters():
+        if name.split(".")[-2] in (*DRAWN, "head"):
+            for vectors in (before[name], weight):
+                assert (lengths(name, vectors) - 1).abs().max() < 1e-6
+        assert not torch.equal(weight, before[name])
 
 
 @pytest.mark.parametrize("optimizer", options("optimizer"))
@@ -267,9 +233,6 @@ def test_no_weight_of_ngpt_is_decayed_and_every_weight_of_pre_is(optimizer):
             weight = name.split(".")[-2] in (*DRAWN, "head")
             expected = share if weight and placement == "pre" else 0
             assert decay[parameter] == pytest.approx(expected, rel=1e-12)
-
-
-# ------------------------------------------------------- what is one placement's own: the skips
 
 
 def orthogonal_noise(generator, x, *context):
@@ -305,9 +268,8 @@ def test_the_branches_of_admin_are_together_the_logarithm_of_the_depth(depth):
 def test_mixln_is_post_norm_in_the_first_quarter_of_its_blocks_rounded_down(depth, posts):
     """The authors' 3 of 12 and 6 of 24. The norm before the head is there however few they are."""
     config = combined(*sizes(depth=depth), placement="mixln")
-    mixed, post, pre = (
-        Placement(**combined(placement=name).placement) for name in ("mixln", "post", "pre")
-    )
+    names = ("mixln", "post", "pre")
+    mixed, post, pre = (Placement(**combined(placement=name).placement) for name in names)
     for i in range(depth):
         assert mixed.equation(i, depth) == (post if i < posts else pre).equation(i, depth)
     assert config.final_norm == "norm"

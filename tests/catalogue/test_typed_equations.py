@@ -19,19 +19,15 @@ from transformer_norms.run.identity import run_hash
 def test_a_typed_equation_is_computed_and_trained(name):
     keys = EQUATIONS[name]
     config = compose([*SIZES, "init=xavier", "trainer.batch_size=2", *typed(keys)])
-    model = randomize(build_model(config, VOCABULARY))
-    computes_its_equation(model, config, norm_of("rmsnorm"))
-    fresh = build_model(config, VOCABULARY)
-    trainer = build_trainer(config, fresh, batch_of, lambda: [batch_of(0)])
+    model, fresh = (build_model(config, VOCABULARY) for _ in range(2))
+    computes_its_equation(randomize(model), config, norm_of("rmsnorm"))
+    batch = some_tokens(2, 7)
+    trainer = build_trainer(config, fresh, lambda step: batch, lambda: [batch])
     assert trainer.train_step() is None
     assert trainer.grad_norm > 0
     stated = keys["equation"]
     parts = [stated] if isinstance(stated, str) else list(stated.values())
     assert all(part in config.choices.placement for part in parts)
-
-
-def batch_of(step):
-    return some_tokens(2, 7, seed=step)
 
 
 @pytest.mark.parametrize(
@@ -52,21 +48,19 @@ def test_a_typed_equation_of_a_paper_is_its_placement_bitwise(equation, placemen
 
 WHERE = "[{blocks: i == 0, equation: norm(x + f(x))}]"
 PARTS = "{blocks: i == 1, equation: {attention: norm(x + f(x)), mlp: x + f(x)}}"
+EACH = {"attention": "norm(x + f(x))", "mlp": "x + f(x)"}
 
 
 @pytest.mark.parametrize(
     ("text", "entries"),
     [
         (WHERE, [{"blocks": "i == 0", "equation": "norm(x + f(x))"}]),
-        (
-            PARTS,  # one entry needs no brackets
-            [{"blocks": "i == 1", "equation": {"attention": "norm(x + f(x))", "mlp": "x + f(x)"}}],
-        ),
+        (PARTS, [{"blocks": "i == 1", "equation": EACH}]),  # one entry needs no brackets
         ("[]", []),
     ],
 )
 def test_where_is_typed_without_quotes_as_an_equation_is(text, entries):
-    config = compose(["placement.equation=x + f(norm(x))", f"placement.where={text}"])
-    quoted = compose(["placement.equation=x + f(norm(x))", as_typed("placement.where", entries)])
+    where = (f"placement.where={text}", as_typed("placement.where", entries))
+    config, quoted = (compose(["placement.equation=x + f(norm(x))", word]) for word in where)
     assert config == quoted
     assert plain(config.placement.where) == entries

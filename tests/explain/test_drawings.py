@@ -24,8 +24,6 @@ from transformer_norms.explain.layout import SUM, blocks_text, kinds_of_block
 from transformer_norms.explain.painting import block_svg, terminal_lines, wrap
 from transformer_norms.explain.text import explanation_text
 
-# Equations from no paper
-
 
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_a_typed_equation_is_explained_and_drawn_like_one_of_a_file(name):
@@ -63,9 +61,6 @@ def test_an_equation_typed_without_blanks_breaks_between_its_words():
     assert words == re.findall(r"[\w.@]+|[*]+", equation)
 
 
-# Drawings
-
-
 def test_blocks_are_named_once_and_in_order():
     assert blocks_text([3, 0, 0, 1, 1]) == "blocks 0-1, 3"
     assert blocks_text([2, 2]) == "block 2"
@@ -78,9 +73,8 @@ def boxes_of(layout):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_is_said_in_80_columns_and_drawn_with_all_of_its_norms(placement):
-    gated = {"mlp": "geglu_tanh", "norm": "layernorm_nobias"}
-    for chosen in ({}, gated):
-        explanation = explained(placement=placement, **chosen)
+    for chosen in ("", " mlp=geglu_tanh norm=layernorm_nobias"):
+        explanation = explained(f"placement={placement}{chosen}")
         assert max(map(len, explanation_text(explanation).splitlines())) <= 80
         anatomy = explanation.anatomy
         kinds = kinds_of_block(anatomy)

@@ -25,23 +25,28 @@ PLACEMENTS = options("placement")
 VOCABULARY = 11
 KINDS = tuple(kind for kind in NORMS.values() if isinstance(kind, type))
 # Beside the default: gains of each head, other norms at q and k, a gate, a scale that is learned.
-VARIED = {"norm": "dyt", "mlp": "swiglu", "embed": "layernorm", "final_norm": "scalenorm"}
+VARIED = "norm=dyt mlp=swiglu embed=layernorm final_norm=scalenorm"
 
 
 @cache
-def config_of(*typed, **chosen):
-    return combined(*TINY, *typed, **chosen)
+def config_of(typed=""):
+    if "preset" in typed:
+        return compose([*TINY, *typed.split()])
+    words = [text.split("=", 1) for text in typed.split()]
+    dotted = [f"{key}={word}" for key, word in words if "." in key]
+    return combined(*TINY, *dotted, **{key: word for key, word in words if "." not in key})
 
 
 @cache
-def explained(*typed, **chosen):
-    return explain(config_of(*typed, **chosen), VOCABULARY, set(chosen))
+def explained(typed=""):
+    keys = {text.partition("=")[0] for text in typed.split()}
+    return explain(config_of(typed), VOCABULARY, keys)
 
 
 @cache
-def built(*typed, **chosen):
+def built(typed=""):
     """The model before its weights are drawn."""
-    return build_uninitialized(config_of(*typed, **chosen), VOCABULARY)
+    return build_uninitialized(config_of(typed), VOCABULARY)
 
 
 def facts(explanation, title):
@@ -50,33 +55,84 @@ def facts(explanation, title):
     return {(fact.block, fact.name): fact.cells for fact in section.facts}
 
 
-# Numbers, each against a formula written here
+def words_of(explanation):
+    return " ".join(explanation_text(explanation).split())
 
 
-def test_coefficients_are_numbers_for_this_depth():
-    deepnorm = facts(explained(placement="deepnorm"), "Coefficients")
-    formula, value, learned = deepnorm[2, "mlp a"]
-    assert (formula, learned) == ("(2*N)**0.25", "no")
-    assert float(value) == pytest.approx((2 * DEPTH) ** 0.25, rel=1e-3)
-    lns = facts(explained(placement="lns"), "Coefficients")[3, "attention pre scale"]
-    values = [float(value) for value in lns[1].split(", ")]
-    assert values == pytest.approx([block**-0.5 for block in range(1, DEPTH + 1)], rel=1e-3)
-    rezero = facts(explained(placement="rezero"), "Coefficients")[0, "attention b"]
-    assert rezero == ("0", "0", "scalar, one for both sub-layers")
-    ngpt = facts(explained(placement="ngpt"), "Coefficients")
-    assert float(ngpt[0, "attention scale"][1]) == pytest.approx((WIDTH / HEADS) ** 0.5, rel=1e-3)
-    assert ngpt[0, "attention a"] == ("1 - b", "0.95", "with b")
-    usual = facts(explained(placement="pre"), "Coefficients")[0, "attention scale"]
-    assert float(usual[1]) == pytest.approx((WIDTH / HEADS) ** -0.5, rel=1e-3)
+# A section, and of what is typed the cells of one of its lines, with ... for anything; no line is
+# said by a dash. Numbers are worked out by hand: width 16, 2 heads, 4 blocks.
+SAID = """Coefficients
+placement=deepnorm: 2 mlp a: (2*N)**0.25 | 1.682 | no
+placement=lns: 3 attention pre scale: 1 / sqrt(l) | 1, 0.7071, 0.5774, 0.5 | no
+placement=rezero: 0 attention b: 0 | 0 | scalar, one for both sub-layers
+placement=ngpt: 0 attention scale: ... | 2.828 | ...
+placement=ngpt: 0 attention a: 1 - b | 0.95 | with b
+placement=pre: 0 attention scale: ... | 0.3536 | ...
+
+Initialization
+placement=pre init=scaled: 1 attention output: ... | 0.007071 ...
+placement=deepnorm: 1 mlp up: ...(0.4204)...
+
+What auto became
+placement=post: final_norm: none | ...ends in a norm...
+placement=post: architecture.embed_scale: sqrt(d) | init=transformer2017, which brings it
+init=t5: architecture.logit_scale: 1/sqrt(d) | init=t5, which brings it
+placement=pre: final_norm: ... | ...without a norm...
+final_norm=none: final_norm: none | you typed it
+norm=dyt: architecture.embed_scale: a learned scalar from sqrt(d) | norm=dyt, which brings it
+qk_norm=l2: architecture.attention_scale: ... | ...want a learned scale...
+preset=gpt2: init: gpt2 | preset=gpt2
+preset=gpt2: architecture.tied: true | preset=gpt2
+
+Parameters, rates and decay
+placement=pre: norms: ... | no
+optimizer.decay_norms=true optimizer.weight_decay=0.3: norms: ... | 0.3
+placement=ngpt: matrices: ... | no
+
+Equations
+qk_norm=full: 0 inside attention: q=norm@full, k=norm@full (qk_norm=full)
+qk_norm=l2: 0 inside attention: q=l2norm, k=l2norm (qk_norm=l2)
+v_norm=rmsnorm_np: 0 inside attention: v=rmsnorm_np (v_norm=rmsnorm_np)
+architecture.value_residual=0.5: 0 inside attention: -
+architecture.value_residual=0.5: 1 inside attention:
+  v = 1 * v + 0.5 * v1, v1 the values of the first...
+architecture.value_embedding=i architecture.value_gate=12: 0 inside attention: -
+architecture.value_embedding=i architecture.value_gate=12: 1 inside attention:
+  v = v + 1 * sigmoid(W x[:12]) * E_v[tokens], a table of this block...
+attention=sinks: 0 inside attention:
+  attention=sinks: exp(s) v / (exp(sink) + sum of exp(s))...
+architecture.attention_gate=per_head: 0 inside attention:
+  ...sigmoid(W_g x), one gate for each head (architecture.attention_gate=per_head)...
+architecture.activation_sparsity=0.95*(i==0): 0 inside the mlp:
+  relu2(max(z - mean(z) - 1.645 * std(z), 0))...
+architecture.activation_sparsity=0.95*(i==0): 1 inside the mlp: -
+architecture.attention_cap=30: 0 inside attention: cap=30 (architecture.attention_cap)
+placement=hybrid norm=dyt: 0 inside attention: the norm at q, k, v is rmsnorm, since norm=dyt
+placement=hybrid: 0 inside attention: -
+architecture.logit_cap=30 placement=post position=learned: start: x = sqrt(d) * E[tokens] + P[time]
+architecture.logit_cap=30 placement=post position=learned: end: logits = 30 * tanh(E @ x / 30)
+norm=derf position=learned: start: x = embed_scale * (E[tokens] + P[time])
+placement=residual_dual embed=rmsnorm norm=layernorm init=scaled: start: x = r = rmsnorm(E[tokens])
+placement=residual_dual embed=rmsnorm norm=layernorm init=scaled: end: logits = E @ (x + norm(r))
+embed=fixnorm init=scaled: end: logits = l2norm(E) @ norm(x)
+init=mup: end: logits = 128/d * E @ norm(x)
+placement=ngpt: end: logits = logit_scale * W @ x"""
+ROWS = [
+    (title, *line.split(": ", 2))
+    for title, *lines in map(str.splitlines, re.sub(r"\n  ", " ", SAID).split("\n\n"))
+    for line in lines
+]
+
+
+@pytest.mark.parametrize(("title", "typed", "at", "said"), ROWS)
+def test_a_section_says_what_is_computed_and_who_chose_it(title, typed, at, said):
+    block, _, name = at.partition(" ") if at[0].isdigit() else (None, "", at)
+    cells = facts(explained(typed), title).get((block and int(block), name), "-")
+    pattern = ".*".join(map(re.escape, said.split("...")))
+    assert re.fullmatch(pattern, " | ".join(map(str, cells))), cells
 
 
 def test_deviations_are_those_that_the_weights_are_drawn_with():
-    scaled = facts(explained(placement="pre", init="scaled"), "Initialization")
-    output = float(scaled[1, "attention output"][2].split()[0])
-    assert output == pytest.approx(0.02 / (2 * DEPTH) ** 0.5, rel=1e-3)
-    beta = facts(explained(placement="deepnorm"), "Initialization")[1, "mlp up"][2]
-    gain = float(re.search(r"\((.*)\)", beta)[1])
-    assert gain == pytest.approx((8 * DEPTH) ** -0.25, rel=1e-3)
     config = combined("model=nano", placement="pre", init="depth_scaled")
     model = build_model(config, VOCABULARY)
     said = facts(explain(config, VOCABULARY, set()), "Initialization")[1, "mlp down"][2]
@@ -85,38 +141,17 @@ def test_deviations_are_those_that_the_weights_are_drawn_with():
         assert drawn == pytest.approx(float(number), rel=0.05)
 
 
-def test_what_auto_came_to_names_who_chose():
-    def chosen(**words):
-        return facts(explained(**words), "What auto became")
-
-    post = chosen(placement="post")
-    assert post[None, "final_norm"][0] == "none"
-    assert "ends in a norm" in post[None, "final_norm"][1]
-    scale = ("sqrt(d)", "init=transformer2017, which brings it")
-    assert post[None, "architecture.embed_scale"] == scale
-    t5 = chosen(init="t5")[None, "architecture.logit_scale"]
-    assert t5 == ("1/sqrt(d)", "init=t5, which brings it")
-    assert "without a norm" in chosen(placement="pre")[None, "final_norm"][1]
-    assert chosen(final_norm="none")[None, "final_norm"] == ("none", "you typed it")
-    dyt = chosen(norm="dyt")[None, "architecture.embed_scale"]
-    assert dyt == ("a learned scalar from sqrt(d)", "norm=dyt, which brings it")
-    unit = chosen(qk_norm="l2")[None, "architecture.attention_scale"][1]
-    assert "want a learned scale" in unit
-    preset = explain(compose(["preset=gpt2", "model=nano"]), VOCABULARY, {"preset"})
-    of_preset = facts(preset, "What auto became")
-    assert of_preset[None, "init"] == ("gpt2", "preset=gpt2")
-    assert of_preset[None, "architecture.tied"] == ("true", "preset=gpt2")
-
-
-def test_norms_are_decayed_where_that_is_typed():
-    assert facts(explained(), "Parameters, rates and decay")[None, "norms"][-1] == "no"
-    typed = explained("optimizer.decay_norms=true", "optimizer.weight_decay=0.3")
-    assert facts(typed, "Parameters, rates and decay")[None, "norms"][-1] == "0.3"
-    ngpt = facts(explained(placement="ngpt"), "Parameters, rates and decay")
-    assert ngpt[None, "matrices"][-1] == "no"
-
-
-# Against the built model
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        ("mhc", "of a token; mHC, Xie et al. 2025"),  # a formula and its source are parted
+        ("gemma3n", "c * x is 1/sqrt(2) * (x + norm(B A x)), A a matrix of 64 rows"),
+        ("laurel", "c * x is x + B A x, A"),
+        ("sandwich", "blocks 0-3 mlp: x + norm(f(norm(x)))"),
+    ],
+)
+def test_a_remark_on_the_equations_is_in_the_text(placement, said):
+    assert said in words_of(explained(f"placement={placement}"))
 
 
 def every_second(first):
@@ -130,16 +165,16 @@ def every_second(first):
 
 @pytest.mark.parametrize("placement", every_second(0))
 def test_every_norm_of_the_built_model_is_listed_with_its_parameters(placement):
-    chosen = {"placement": placement, **VARIED}
-    listed = check_norms(built(**chosen), explained(**chosen).anatomy)
+    typed = f"placement={placement} {VARIED}"
+    listed = check_norms(built(typed), explained(typed).anatomy)
     sums = tuple(map(sum, zip(*listed.values(), strict=True)))
-    assert facts(explained(**chosen), "Where norms are")[None, "all"][-2:] == (sums or (0, 0))
+    assert facts(explained(typed), "Where norms are")[None, "all"][-2:] == (sums or (0, 0))
 
 
 @pytest.mark.parametrize("share", ["head", "per_head", "full", "l2"])
 def test_norms_on_queries_and_few_keys_are_listed_with_their_parameters(share):
-    typed, chosen = "model.kv_heads=1", {"qk_norm": share}
-    check_norms(built(typed, **chosen), explained(typed, **chosen).anatomy)
+    typed = f"model.kv_heads=1 qk_norm={share}"
+    check_norms(built(typed), explained(typed).anatomy)
 
 
 def check_norms(model, anatomy):
@@ -159,8 +194,9 @@ def check_norms(model, anatomy):
 
 @pytest.mark.parametrize("placement", every_second(1))
 def test_every_factor_is_what_the_built_model_multiplies_by(placement):
-    config = config_of(placement=placement)
-    check_factors(build_uninitialized(config, VOCABULARY), explained(placement=placement).anatomy)
+    config = config_of(f"placement={placement}")
+    model = build_uninitialized(config, VOCABULARY)
+    check_factors(model, explained(f"placement={placement}").anatomy)
 
 
 def check_factors(model, anatomy):
@@ -195,16 +231,15 @@ def _value(factor: Factor | None) -> float:
 
 
 def test_a_factor_inside_attention_or_the_mlp_is_what_the_built_model_multiplies_by():
-    f = built(placement="ngpt", mlp="swiglu").blocks[1].attention.f
-    parts = explained(placement="ngpt", mlp="swiglu").anatomy.blocks[1]
-    mlp, scales = built(placement="ngpt", mlp="swiglu").blocks[1].mlp.f, parts["mlp"].factors
-    chosen = {"placement": "normformer", "qk_norm": "l2"}
-    own = built(**chosen).blocks[1].attention.f
-    factors = explained(**chosen).anatomy.blocks[1]["attention"].factors
+    inside = []
+    for typed in ("placement=ngpt mlp=swiglu", "placement=normformer qk_norm=l2"):
+        block, parts = built(typed).blocks[1], explained(typed).anatomy.blocks[1]
+        inside.append((block.attention.f, block.mlp.f, *(parts[name].factors for name in parts)))
+    (f, mlp, of_f, of_mlp), (own, _, factors, _) = inside
     for module, factor, shape in (
-        (f.q.scale, parts["attention"].factors["q.scale"], (HEADS, WIDTH // HEADS)),
-        (mlp.up_scale, scales["hidden_scale"], (mlp.up.out_features,)),
-        (mlp.gate_scale, scales["gate"], (mlp.up.out_features,)),
+        (f.q.scale, of_f["q.scale"], (HEADS, WIDTH // HEADS)),
+        (mlp.up_scale, of_mlp["hidden_scale"], (mlp.up.out_features,)),
+        (mlp.gate_scale, of_mlp["gate"], (mlp.up.out_features,)),
         (own.head_scale, factors["head_scale"], (HEADS, WIDTH // HEADS)),
         (own.scale, factors["attention scale"], (HEADS, WIDTH // HEADS)),
     ):
@@ -212,89 +247,20 @@ def test_a_factor_inside_attention_or_the_mlp_is_what_the_built_model_multiplies
         torch.testing.assert_close(module(one), factor.value * one)
 
 
-def test_every_parameter_of_the_built_model_is_counted():
-    for placement in ("pre", "ngpt", "normformer", "parallel", "residual_dual"):
-        model = built(placement=placement)
-        counted = facts(explained(placement=placement), "Parameters, rates and decay")[None, "all"]
-        assert counted[:2] == (
-            len(list(model.parameters())),
-            sum(p.numel() for p in model.parameters()),
-        )
+@pytest.mark.parametrize("placement", ["pre", "ngpt", "normformer", "parallel", "residual_dual"])
+def test_every_parameter_of_the_built_model_is_counted(placement):
+    parameters = list(built(f"placement={placement}").parameters())
+    counted = facts(explained(f"placement={placement}"), "Parameters, rates and decay")[None, "all"]
+    assert counted[:2] == (len(parameters), sum(p.numel() for p in parameters))
 
 
 def test_the_equation_is_the_placements_own():
     for placement in PLACEMENTS:
-        said = facts(explained(placement=placement), "Equations")
-        stated = Placement(**config_of(placement=placement).placement)
+        said = facts(explained(f"placement={placement}"), "Equations")
+        stated = Placement(**config_of(f"placement={placement}").placement)
         for i in range(DEPTH):
             for part, text in stated.equation(i, DEPTH).items():
                 assert part == "end" or said[i, part] == (text,), placement
-    assert "blocks 0-3 mlp:  x + norm(f(norm(x)))" in explanation_text(
-        explained(placement="sandwich")
-    )
-
-
-def test_what_other_keys_put_inside_attention_stands_beside_the_equation():
-    def inside(*typed, **chosen):
-        return facts(explained(*typed, **chosen), "Equations")[0, "inside attention"]
-
-    assert inside(qk_norm="full") == ("q=norm@full, k=norm@full (qk_norm=full)",)
-    assert inside(qk_norm="l2") == ("q=l2norm, k=l2norm (qk_norm=l2)",)
-    assert inside(v_norm="rmsnorm_np") == ("v=rmsnorm_np (v_norm=rmsnorm_np)",)
-    for typed, said in (
-        (["architecture.value_residual=0.5"], "v = 1 * v + 0.5 * v1, v1 the values of the first"),
-        (
-            ["architecture.value_embedding=i", "architecture.value_gate=12"],
-            "v = v + 1 * sigmoid(W x[:12]) * E_v[tokens], a table of this block",
-        ),
-    ):
-        found = facts(explained(*typed), "Equations")
-        assert (0, "inside attention") not in found
-        assert found[1, "inside attention"][0].startswith(said)
-    (sinks,) = inside("attention=sinks")
-    assert sinks.startswith("attention=sinks: exp(s) v / (exp(sink) + sum of exp(s))")
-    (gate,) = inside("architecture.attention_gate=per_head")
-    assert "sigmoid(W_g x), one gate for each head (architecture.attention_gate=per_head)" in gate
-    sparse = facts(explained("architecture.activation_sparsity=0.95*(i==0)"), "Equations")
-    assert sparse[0, "inside the mlp"][0].startswith("relu2(max(z - mean(z) - 1.645 * std(z), 0))")
-    assert (1, "inside the mlp") not in sparse
-    assert inside("architecture.attention_cap=30") == ("cap=30 (architecture.attention_cap)",)
-    stand_in = inside(placement="hybrid", norm="dyt")
-    assert stand_in == ("the norm at q, k, v is rmsnorm, since norm=dyt",)
-    assert (0, "inside attention") not in facts(explained(placement="hybrid"), "Equations")
-
-
-def test_a_formula_and_its_source_are_parted():
-    explanation = explanation_text(explained(placement="mhc"))
-    assert "of a token; mHC, Xie et al. 2025" in " ".join(explanation.split())
-
-
-def test_a_matrix_of_low_rank_is_said_beside_the_equations():
-    def text(**chosen):
-        return " ".join(explanation_text(explained(**chosen)).split())
-
-    assert "c * x is 1/sqrt(2) * (x + norm(B A x)), A a matrix of 64 rows" in text(
-        placement="gemma3n"
-    )
-    assert "c * x is x + B A x, A" in text(placement="laurel")
-
-
-def test_the_ends_of_the_model_are_two_equations():
-    def of(*typed, **chosen):
-        said = facts(explained(*typed, **chosen), "Equations")
-        return said[None, "start"][0], said[None, "end"][0]
-
-    capped = of("architecture.logit_cap=30", placement="post", position="learned")
-    assert capped == ("x = sqrt(d) * E[tokens] + P[time]", "logits = 30 * tanh(E @ x / 30)")
-    assert of(norm="derf", position="learned")[0] == "x = embed_scale * (E[tokens] + P[time])"
-    dual = of(placement="residual_dual", embed="rmsnorm", norm="layernorm", init="scaled")
-    assert dual == ("x = r = rmsnorm(E[tokens])", "logits = E @ (x + norm(r))")
-    assert of(embed="fixnorm", init="scaled")[1] == "logits = l2norm(E) @ norm(x)"
-    assert of(init="mup")[1] == "logits = 128/d * E @ norm(x)"
-    assert of(placement="ngpt")[1] == "logits = logit_scale * W @ x"
-
-
-# Two beside each other
 
 
 def test_against_shows_the_facts_that_differ_and_nothing_else():
@@ -313,10 +279,10 @@ def test_against_shows_the_facts_that_differ_and_nothing_else():
 
 
 def test_against_speaks_of_the_blocks_that_differ_and_of_parameters():
-    said = difference_text(explained(placement="hybrid"), explained(placement="hybrid_star"))
+    said = difference_text(explained("placement=hybrid"), explained("placement=hybrid_star"))
     assert "  block 0 attention:  " in said
     assert "blocks" not in said.partition("Where norms are")[0]
-    fewer = difference_text(explained(placement="pre"), explained(final_norm="none"))
+    fewer = difference_text(explained("placement=pre"), explained("final_norm=none"))
     rows = [line.split() for line in fewer.splitlines()]
     norms = [row[1:3] for row in rows if row[:1] == ["norms"]]
     tensors = 2 * DEPTH + 1
@@ -340,93 +306,89 @@ def test_against_changes_in_the_first_config_only_what_is_typed(first, against, 
     assert second_config(first.split(), against.split()) == second.split()
 
 
-# The command
-
-
-def run(capsys, *arguments):
-    code = main(arguments)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_the_command_prints_writes_the_figure_and_nothing_else(capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """run("placement=pre --svg x.svg") in an empty folder: the exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, "placement=hybrid", "model=nano", "--svg", "hybrid.svg")
+    return lambda words="": (main(words.split()), *capsys.readouterr())
+
+
+def said(run, words):
+    code, out, err = run(words)
     assert (code, err) == (0, "")
+    return out
+
+
+def test_the_command_prints_writes_the_figure_and_nothing_else(run, tmp_path):
+    out = said(run, "placement=hybrid model=nano --svg hybrid.svg")
     assert out.startswith("placement=hybrid norm=rmsnorm model=nano\n")
     assert [file.name for file in tmp_path.iterdir()] == ["hybrid.svg"]
     ElementTree.parse("hybrid.svg")
-    code, out, _ = run(capsys, "model=nano", "--vocab", "7", "--against", "model=nano", "norm=none")
-    assert code == 0
+    out = said(run, "model=nano --vocab 7 --against model=nano norm=none")
     assert "B  choose" not in out
     assert "placement" not in out.partition("Where norms are")[0]
-    code, out, _ = run(capsys, "model=nano", "model.depth=3", "--against", "placement=post")
-    assert code == 0
+    out = said(run, "model=nano model.depth=3 --against placement=post")
     assert out.startswith(
         "A  model=nano model.depth=3\nB  model=nano model.depth=3 placement=post\n\nEquations\n"
     )
     assert "  blocks 0-2 mlp:  norm(x + f(x))\n" in out.partition("\nB\n")[2]
     assert "model." not in out.partition("Equations")[2]
-    code, out, _ = run(capsys, "model=nano", "--against")
+    out = said(run, "model=nano --against")
     assert out.startswith("A  model=nano\nB  the defaults\n\n")
 
 
-def test_a_branch_says_where_it_begins(capsys):
+def test_a_branch_says_where_it_begins(run):
     """The last fifth decays: of 300 steps from step 240 on, whose rate is still that before."""
-    typed = ["schedule=wsd", "trainer.branches=[300,1200]"]
     words = "begins after step 241 of the run of trainer.steps=300"
-    for steps, said in ((1200, True), (300, False)):
-        _, out, _ = run(capsys, *typed, f"trainer.steps={steps}")
-        assert (words in " ".join(out.split())) is said
+    for steps, is_said in ((1200, True), (300, False)):
+        _, out, _ = run(f"schedule=wsd trainer.branches=[300,1200] trainer.steps={steps}")
+        assert (words in " ".join(out.split())) is is_said
 
 
-def test_the_largest_model_is_explained_without_its_weights(capsys):
-    code, out, _ = run(capsys, "model=1558m", "tokenizer=gpt2")
-    assert code == 0
+def test_the_largest_model_is_explained_without_its_weights(run):
+    out = said(run, "model=1558m tokenizer=gpt2")
     assert "50257 x 1600" in out
     assert re.search(r"all +\d+ +1,55\d,\d{3},\d{3}", out)
 
 
-ERRORS = [
-    (["placement=prre"], "did you mean 'pre'?"),
-    (["placement=pre", "--against", "norm=rmsnrm"], "did you mean 'rmsnorm'?"),
-    (["--vob", "3"], "--vob"),
-    (["--vocab", "x"], "--vocab"),
-    (["--vocab", "0"], "--vocab 0: at least 1"),
-    (["--svg", "nowhere/x.svg", "model=nano"], "nowhere/x.svg: No such file"),
-    (["--svg", "x.svg", "--against", "norm=none"], "--svg draws one config"),
-    (["--list", "norm=none"], "--list goes with nothing else"),
-]
+ERRORS = {
+    "placement=prre": "did you mean 'pre'?",
+    "placement=pre --against norm=rmsnrm": "did you mean 'rmsnorm'?",
+    "--vob 3": "--vob",
+    "--vocab x": "--vocab",
+    "--vocab 0": "--vocab 0: at least 1",
+    "--svg nowhere/x.svg model=nano": "nowhere/x.svg: No such file",
+    "--svg x.svg --against norm=none": "--svg draws one config",
+    "--list norm=none": "--list goes with nothing else",
+}
 
 
-@pytest.mark.parametrize(("arguments", "line"), ERRORS)
-def test_an_error_is_one_line_and_exit_code_2(arguments, line, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, *arguments)
+@pytest.mark.parametrize("words", ERRORS)
+def test_an_error_is_one_line_and_exit_code_2(words, run, tmp_path):
+    code, out, err = run(words)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert line in err
+    assert ERRORS[words] in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_list_names_every_choice(capsys):
-    code, out, _ = run(capsys, "--list")
-    assert code == 0
-    for part in re.split(r"\n\n", out):
-        axis = part.splitlines()[0].removesuffix("=")
+def test_the_list_names_every_choice(run):
+    out = said(run, "--list")
+    axes = {part.splitlines()[0].removesuffix("="): part for part in out.split("\n\n")}
+    assert list(axes) == AXES_OF_A_RUN
+    for axis, part in axes.items():
         assert re.findall(r"^  (\w+) ", part, re.MULTILINE) == options(axis)
-    assert re.findall(r"^(\w+)=$", out, re.MULTILINE) == AXES_OF_A_RUN
-    assert max(len(line) for line in out.splitlines()) <= 80
+    assert max(map(len, out.splitlines())) <= 80
 
 
-def test_what_no_section_above_shows_is_among_the_other_choices(capsys):
-    _, said, _ = run(capsys, "preset=exaone4", "model=nano", "model.depth=8")
+def test_what_no_section_above_shows_is_among_the_other_choices(run):
+    _, out, _ = run("preset=exaone4 model=nano model.depth=8")
     for line in ("architecture.rope_base  .*1000000", "rotary base .* 1e[+]06", "not rotated"):
-        assert re.search(line, said), line
-    assert "LG AI Research" in said
-    _, said, _ = run(capsys, "preset=gemma2", "--against", "preset=gemma3")
-    assert "architecture.rope_base" in said
-    _, said, _ = run(capsys, "mlp=geglu", "--against", "mlp=geglu", "architecture.bias=true")
-    assert re.findall(r"architecture.bias +(\w+)\n", said) == ["false", "true"]
+        assert re.search(line, out), line
+    assert "LG AI Research" in out
+    _, out, _ = run("preset=gemma2 --against preset=gemma3")
+    assert "architecture.rope_base" in out
+    _, out, _ = run("mlp=geglu --against mlp=geglu architecture.bias=true")
+    assert re.findall(r"architecture.bias +(\w+)\n", out) == ["false", "true"]
 
 
 def test_what_is_not_verified_is_short_at_the_start_of_a_run_and_whole_once_in_explain():
@@ -435,6 +397,6 @@ def test_what_is_not_verified_is_short_at_the_start_of_a_run_and_whole_once_in_e
     assert line.startswith("placement=geonorm is not verified: the angle (its limit pi/4")
     assert line.endswith(" ... (explain has the whole)")
     assert len(line) < 200
-    text = " ".join(explanation_text(explain(config, VOCABULARY, set())).split())
+    text = words_of(explain(config, VOCABULARY, set()))
     assert text.count("the angle (its limit pi/4") == 1
     assert " ".join(config.placement.unverified.split()) in text

@@ -51,12 +51,12 @@ def changed(config, key, value):
 
 
 _norms = cache(distinct_norms)  # which reads all their files
-PARTS, FEWER = 6, 12  # of all pairs; the quick tests of three claims take one of FEWER each
+PARTS = 12  # of all pairs; the quick tests of three claims take one part each
 
 
-def norms_in_turn(placement, part, parts=PARTS):
+def norms_in_turn(placement, part):
     """One part of the norms for a placement, and for the next placement the next part.
 
     The parts together are all pairs of placement and norm.
     """
-    return _norms()[(options("placement").index(placement) + part) % parts :: parts]
+    return _norms()[(options("placement").index(placement) + part) % PARTS :: PARTS]

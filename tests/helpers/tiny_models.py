@@ -27,7 +27,7 @@ def with_gradients(y, given, pull=None):
     return [y, *torch.autograd.grad(y, given, pull, retain_graph=True, materialize_grads=True)]
 
 
-def same_with_gradients(found, expected, given, rtol=1e-11, atol=1e-11):
+def same_grads(found, expected, given, rtol=1e-11, atol=1e-11):
     """Compares two tensors, and the gradients of their weighted sums for each tensor of `given`."""
     both = (with_gradients(y, given) for y in (found, expected))
     torch.testing.assert_close(*both, rtol=rtol, atol=atol)

@@ -5,8 +5,10 @@ from functools import partial
 
 import pytest
 import torch
+from tiny_models import seeded, with_gradients
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
+from written_out import by_hand
 
 from transformer_norms.model.attentions import kernels as capped
 
@@ -14,18 +16,11 @@ CAP, SCALE, TIME = 1.3, 0.7, 9
 attend = partial(capped.capped_attention, cap=CAP, scale=SCALE)
 
 
-def formula(q, k, v, cap=CAP, scale=SCALE):
-    logits = cap * torch.tanh(torch.einsum("bhid,bhjd->bhij", q, k) * scale / cap)
-    seen = torch.arange(k.shape[2]) <= torch.arange(q.shape[2])[:, None]
-    weights = torch.where(seen, logits, float("-inf")).exp()
-    return weights / weights.sum(-1, keepdim=True) @ v
-
-
-def of_heads(dtype, count=3):
-    generator = torch.Generator().manual_seed(5)
-    shape = (2, 3, TIME, 16)
-    drawn = [torch.randn(shape, generator=generator, dtype=dtype) for _ in range(count)]
-    return [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in drawn]
+def of_heads(dtype):
+    """Queries, keys and values, whose heads lie side by side in each token."""
+    generator = seeded(5)
+    every = [torch.randn(2, 3, TIME, 16, generator=generator, dtype=dtype) for _ in range(3)]
+    return [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in every]
 
 
 def test_under_autocast_only_the_products_are_rounded_to_bfloat16():
@@ -33,11 +28,11 @@ def test_under_autocast_only_the_products_are_rounded_to_bfloat16():
     with torch.autocast("cpu", torch.bfloat16):
         found = capped.written_out(*inputs, CAP, SCALE)
     assert found.dtype == torch.bfloat16
-    gradients = (torch.autograd.grad(y.float().sum(), inputs) for y in (found, formula(*inputs)))
-    torch.testing.assert_close(found.float(), formula(*inputs), rtol=0, atol=0.05)
-    for one, other in zip(*gradients, strict=True):
-        assert one.dtype == torch.float32
-        torch.testing.assert_close(one, other, rtol=0, atol=0.05)
+    expected, *_ = by_hand(*inputs, cap=CAP, scale=SCALE)
+    ones = torch.ones(expected.shape)
+    both = [with_gradients(y, inputs, ones) for y in (found.float(), expected)]
+    torch.testing.assert_close(*both, rtol=0, atol=0.05)
+    assert {x.dtype for x in both[0]} == {torch.float32}
 
 
 def test_a_gradient_of_the_gradient_is_refused():
@@ -51,30 +46,28 @@ def test_a_gradient_of_the_gradient_is_refused():
 def test_dropout_leaves_out_weights_and_enlarges_the_others():
     q, k, v = of_heads(torch.float64)
     torch.manual_seed(0)
-    first = attend(q, k, v, attn_mask=None, dropout_p=0.75, is_causal=True)[
-        :, :, 0
-    ]  # sees itself alone
+    found = attend(q, k, v, attn_mask=None, dropout_p=0.75, is_causal=True)
+    first = found[:, :, 0]  # which sees itself alone
     kept = first.ne(0).any(-1, keepdim=True)
-    assert kept.any()
-    assert not kept.all()
+    assert kept.unique().tolist() == [False, True]
     assert torch.equal(first, torch.where(kept, 4 * v[:, :, 0], 0))
 
 
-def test_one_kernel_is_for_a_gpu_with_heads_and_numbers_that_it_takes():
-    def fits(device, head_dim, dtype, value_dim=16):
-        with FakeTensorMode():
-            q, v = (
-                torch.empty(1, 1, 4, size, device=device, dtype=dtype)
-                for size in (head_dim, value_dim)
-            )
-        return capped.has_one_kernel(q, v)
-
-    assert fits("cuda", 16, torch.float32)
-    assert fits("cuda", 64, torch.bfloat16)
-    assert not fits("cpu", 16, torch.float32)
-    assert not fits("cuda", 8, torch.float32)
-    assert not fits("cuda", 24, torch.float32, value_dim=8)
-    assert not fits("cuda", 16, torch.float64)
+@pytest.mark.parametrize(
+    ("device", "dims", "dtype", "fits"),
+    [
+        ("cuda", (16, 16), torch.float32, True),
+        ("cuda", (64, 16), torch.bfloat16, True),
+        ("cpu", (16, 16), torch.float32, False),
+        ("cuda", (8, 16), torch.float32, False),
+        ("cuda", (24, 8), torch.float32, False),
+        ("cuda", (16, 16), torch.float64, False),
+    ],
+)
+def test_one_kernel_is_for_a_gpu_with_heads_and_numbers_that_it_takes(device, dims, dtype, fits):
+    with FakeTensorMode():
+        q, v = (torch.empty(1, 1, 4, size, device=device, dtype=dtype) for size in dims)
+    assert capped.has_one_kernel(q, v) == fits
 
 
 def test_where_flops_are_counted_no_kernel_hides_them():

@@ -24,18 +24,12 @@ SMALL = ["model=nano", f"model.depth={DEPTH}", f"model.context={CONTEXT}", "mode
 SMALL += ["trainer.precision=fp64", "trainer.device=cpu", "trainer.threads=1", "model.heads=2"]
 CLIPPED = "trainer.qk_clip=0.1"
 # Graphs of four blocks, by reading the placement's file: its equations and numbers of i, l and N.
-COUNTED = {
-    "placement=geonorm": 1,
-    "placement=siamese": 1,
-    "placement=lns": 2,  # the first block divides by one
-    "placement=nanochat": 1,
-    "placement=nanochat_backout": 2,  # the block in the middle leaves what is taken away
-    "placement=residual_dual": 1,
-    "placement=hyper_connections_static": 1,
-    "placement=altup": 2,  # two streams are read by turns
-    CLIPPED: 1,
-}
-SOME = ["placement=geonorm", "placement=nanochat_backout", "placement=hyper_connections_static"]
+# The first block of lns divides by one, the one in the middle of backout leaves what is taken away,
+# and two streams are read by turns.
+ONE = "geonorm siamese nanochat residual_dual hyper_connections_static"
+COUNTED = {CLIPPED: 1, **{f"placement={name}": 1 for name in ONE.split()}}
+COUNTED |= {f"placement={name}": 2 for name in ("lns", "nanochat_backout", "altup")}
+SOME = [f"placement={name}" for name in "geonorm nanochat_backout hyper_connections_static".split()]
 SOME.append(CLIPPED)
 OPTIONS = (
     "qk_norm=head qk_norm=per_head qk_norm=full qk_norm=l2 v_norm=head embed=rmsnorm embed=fixnorm "
@@ -45,21 +39,18 @@ OPTIONS = (
     "architecture.attention_gate=elementwise architecture.value_residual=0.5 architecture.smear=24 "
     "architecture.value_embedding=i%2 architecture.kv_from_block=[0,0,2,2] architecture.q_rank=8 "
     "architecture.kv_rank=8 architecture.values_from_keys=1 architecture.rope_base=[100,100,0,100] "
-    "architecture.activation_sparsity=0.5*(i<2) model.dropout=0.1 "
-    "trainer.activation_checkpointing=true"
+    "architecture.activation_sparsity=0.5*(i<2) model.dropout=0.1"
 ).split()
-OPTIONS.append(CLIPPED)
+OPTIONS += [CLIPPED, "trainer.activation_checkpointing=true"]
 # By its own share prmsnorm reads two coordinates of 32: rounding of 1e-15 then grows to 3e-8.
 SETTINGS = {"batchnorm": " norm.allow_noncausal=true", "prmsnorm": " norm.share=0.25"}
 AXES = {
     "norm": [f"norm={name}{SETTINGS.get(name, '')}" for name in distinct_norms()],
-    "placement": [f"placement={name}" for name in options("placement")],
     "preset": [f"preset={name}" for name in options("preset") if name != "none"],
-    "attention": [f"attention={name}" for name in options("attention")],
-    "position": [f"position={name}" for name in options("position")],
-    "mlp": [f"mlp={name}" for name in options("mlp")],
     "option": OPTIONS,
 }
+for axis in ("placement", "attention", "position", "mlp"):
+    AXES[axis] = [f"{axis}={name}" for name in options(axis)]
 
 
 def in_a_process(call):
@@ -97,10 +88,8 @@ def compare(typed, backend, whole):
     """Compares states and gradients with those of compiled blocks, and of the `whole` model as one
     graph. Returns how many kinds of blocks there are."""
     config = compose([*SMALL, *typed.split()])
-    model = build_model(config, VOCABULARY)
-    clip = None
-    if config.trainer.qk_clip != "none":
-        clip = QKClip(model, config.trainer.qk_clip, nothing)
+    model, most = build_model(config, VOCABULARY), config.trainer.qk_clip
+    clip = None if most == "none" else QKClip(model, most, nothing)
     kinds = len(set(map(str, zip(map(described, model.blocks), entries(model), strict=True))))
     expected = results(model, model.states, clip)
     if whole and not config.trainer.activation_checkpointing:
@@ -128,9 +117,7 @@ def results(model, states, clip):
         clip.forget()
     torch.manual_seed(0)
     found = states(torch.arange(2 * CONTEXT).view(2, CONTEXT) % VOCABULARY)
-    (
-        found * torch.linspace(-1, 1, found.numel(), dtype=found.dtype).view_as(found)
-    ).sum().backward()
+    found.backward(torch.linspace(-1, 1, found.numel(), dtype=found.dtype).view_as(found))
     largest = [] if clip is None else [clip.found().clamp(min=clip.threshold)]
     return [found, *largest, *(p.grad for p in model.parameters() if p.grad is not None)]
 
@@ -192,9 +179,8 @@ def compare_fused():
     fits = kernels.has_one_kernel
     for window, kinds in (("0", 1), ("[0,5,0,12]", 3)):
         typed = ["position=alibi", "architecture.attention_cap=0.5"]
-        model = build_model(
-            compose([*SMALL, *typed, f"architecture.sliding_window={window}"]), VOCABULARY
-        )
+        typed.append(f"architecture.sliding_window={window}")
+        model = build_model(compose([*SMALL, *typed]), VOCABULARY)
         kernels.has_one_kernel, make = fits, flex.create_block_mask
         expected = results(model, model.states, None)
         kernels.has_one_kernel = lambda q, v: True

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny_models import drawn
 
 from transformer_norms import Block, build_model, compose
 from transformer_norms.model.attentions.heads import ForwardState
@@ -31,33 +32,29 @@ def model_of(*typed):
 @pytest.mark.parametrize("case", CASES)
 def test_a_block_is_that_of_a_model_whose_blocks_all_have_its_sizes(case):
     several = model_of(*CASES[case], *SIZES)
-    x = torch.randn(2, 9, 64, generator=torch.Generator().manual_seed(0)).double()
+    x = drawn(2, 9, 64)
     for i, (head_dim, kv_heads) in enumerate(ALONE):
         sizes = [f"model.head_dim={head_dim}", f"model.kv_heads={kv_heads}"]
-        alike = model_of(*CASES[case], *sizes)
-        own, wanted = several.blocks[i].state_dict(), alike.blocks[i].state_dict()
-        assert own.keys() == wanted.keys()
-        assert all(torch.equal(own[key], wanted[key]) for key in own)
-        tokens = torch.zeros(2, 9, dtype=torch.int64)
-        outputs = [run(model, i, x, tokens) for model in (several, alike)]
-        assert torch.equal(*outputs)
+        models = several, model_of(*CASES[case], *sizes)
+        own, wanted = (model.blocks[i].state_dict() for model in models)
+        torch.testing.assert_close(own, wanted, rtol=0, atol=0)
+        assert torch.equal(*(run(model, i, x) for model in models))
 
 
-def run(model, i, x, tokens):
-    given = (ForwardState(tokens),) if model.gives else ()
+def run(model, i, x):
+    given = (ForwardState(torch.zeros(2, 9, dtype=torch.int64)),) if model.gives else ()
     return model.blocks[i](x, x, model.position.angles(0, 9), None, *given)
 
 
 def test_a_formula_that_is_the_same_in_all_blocks_is_a_number():
-    typed = ["model.head_dim=d/H", "model.kv_heads=H/2"]
-    config, plain = compose([*SMALL, *typed]), compose([*SMALL, "model.kv_heads=2"])
-    assert config.model == plain.model
+    typed = ["model=nano", "model.head_dim=d/H", "model.kv_heads=H/2"]
+    assert compose(typed).model == compose(["model=nano", "model.kv_heads=2"]).model
     assert compose(["model=nano", "model.kv_heads=H/3"]).model.kv_heads == 2  # 4/3, rounded up
     assert compose(["model=nano", "model.head_dim=d/5"]).model.head_dim == 14  # 12.8, rounded up
 
 
-def test_a_block_alone_has_the_sizes_of_its_index():
-    config = ["model.head_dim=16+8*i"]
-    for index, dim in enumerate((16, 24)):
-        block = Block("x + f(norm(x))", 64, 4, depth=2, index=index, settings=config)
-        assert block.block.attention.f.query.out_features == 4 * dim
+@pytest.mark.parametrize(("index", "dim"), [(0, 16), (1, 24)])
+def test_a_block_alone_has_the_sizes_of_its_index(index, dim):
+    typed = ["model.head_dim=16+8*i"]
+    block = Block("x + f(norm(x))", 64, 4, depth=2, index=index, settings=typed)
+    assert block.block.attention.f.query.out_features == 4 * dim

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tiny_models import drawn
 
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
@@ -27,10 +28,8 @@ def test_an_activation_and_its_gradient_are_its_formula(name):
 
 def sparse(name, share, z):
     """The threshold and the activation, from moments and the quantile of torch.special."""
-    mean = z.sum(-1, keepdim=True) / z.shape[-1]
-    variance = ((z - mean) ** 2).sum(-1, keepdim=True) / z.shape[-1]
     quantile = torch.special.ndtri(torch.tensor(share, dtype=torch.double))
-    above = z - mean - quantile * variance.sqrt()
+    above = z - z.mean(-1, keepdim=True) - quantile * z.std(-1, keepdim=True, correction=0)
     return FORMULAS[name]((above + above.abs()) / 2)
 
 
@@ -49,8 +48,7 @@ def test_a_sparse_activation_reads_what_is_above_the_threshold_of_its_block(mlp)
 
 def test_of_normal_numbers_the_share_is_below_the_threshold_and_gradients_pass_it():
     activation = SparseActivation(ACTIVATIONS["relu"], 0.95)
-    generator = torch.Generator().manual_seed(0)
-    z = 3 + 5 * torch.randn(200_000, generator=generator, dtype=torch.double)
+    z = 3 + 5 * drawn(200_000)
     assert (activation(z) == 0).double().mean().item() == pytest.approx(0.95, abs=1e-3)
     few = torch.linspace(-1, 1, 14, dtype=torch.double).view(2, 7).requires_grad_()
     assert torch.autograd.gradcheck(SparseActivation(ACTIVATIONS["gelu"], 0.3), few)

@@ -1,22 +1,23 @@
 """The laws of norms hold for random examples: what they forget, what they keep, what they bound."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from new_process import run_python
 from test_norms import CAUSAL, DIVIDED, NAMES, SPECS, WIDTH, draw, mean, norm_of, of_type, same
+from tiny_models import seeded
 
 pytestmark = pytest.mark.goal("A3")
 CENTRED = of_type("layernorm")
 BOUNDED = of_type("dyt", "derf")
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", 30))
 seeds, factors = st.integers(0, 2**32), st.floats(0.1, 10)
+ZEROS = torch.zeros(3, 5).double()
 
 
 def law(*examples, names=()):
@@ -57,17 +58,17 @@ def test_what_divides_by_a_length_forgets_scale_and_not_shift(name, seed, factor
 def test_a_gradient_has_nothing_along_what_is_forgotten_and_falls_as_x_grows(name, seed, factor):
     norm, x, of = ideal(name), draw(seed), draw(seed + 1)
     grad = gradient(norm, x, of)
-    same((grad * x).sum(-1), torch.zeros(3, 5).double())
+    same((grad * x).sum(-1), ZEROS)
     same(gradient(norm, factor * x, of), grad / factor)
     if name in CENTRED:
-        same(grad.sum(-1), torch.zeros(3, 5).double())
+        same(grad.sum(-1), ZEROS)
 
 
 @law(seeds, factors)
 def test_layernorms_output_has_mean_0_and_variance_1_and_is_its_own_layernorm(seed, factor):
     norm, x = ideal("layernorm_np"), factor * draw(seed) + 3
     y = norm(x)
-    same(y.mean(-1), torch.zeros(3, 5).double())
+    same(y.mean(-1), ZEROS)
     same(y.square().mean(-1), torch.ones(3, 5).double())
     same(norm(y), y)
 
@@ -83,14 +84,13 @@ def test_lengths_after_are_1_for_l2norm_and_the_gain_for_scalenorm(seed, factor)
 @law(seeds, names=NAMES)
 def test_features_in_another_order_come_out_in_that_order(name, seed):
     norm, other, x = norm_of(name), norm_of(name), draw(seed)
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(WIDTH, generator=generator)
+    shuffled = partial(torch.randperm, generator=seeded(seed))
+    order = shuffled(WIDTH)
     if name in of_type("prmsnorm"):  # the first stay the first
-        order = torch.cat((torch.tensor([0]), 1 + torch.randperm(WIDTH - 1, generator=generator)))
+        order = torch.cat((torch.tensor([0]), 1 + shuffled(WIDTH - 1)))
     if name in of_type("group_rmsnorm"):  # a group stays together
-        parts = torch.arange(WIDTH).view(4, -1)
-        parts = parts[torch.randperm(4, generator=generator)]
-        order = torch.cat([part[torch.randperm(6, generator=generator)] for part in parts])
+        parts = torch.arange(WIDTH).view(4, -1)[shuffled(4)]
+        order = torch.cat([part[shuffled(6)] for part in parts])
     for parameter in other.parameters():
         for axis in [axis for axis, size in enumerate(parameter.shape) if size == WIDTH]:
             parameter.data = parameter.data.index_select(axis, order)
@@ -122,16 +122,9 @@ def test_partial_rmsnorm_divides_all_by_the_first_alone(seed, factor):
 @pytest.mark.parametrize(
     ("name", "simple"),
     [
-        ("scalenorm", "rmsnorm_np"),
-        ("seednorm", "rmsnorm"),
-        ("seednorm", "rmsnorm_np"),
-        ("preaffine", "rmsnorm"),
-        ("ssnorm", "rmsnorm"),
-        ("rmsnorm", "rmsnorm_np"),
-        ("rmsnorm_1p", "rmsnorm_np"),
-        ("rmsnorm_bias", "rmsnorm_np"),
-        ("layernorm", "layernorm_np"),
-        ("layernorm_1p", "layernorm_np"),
+        *(("rmsnorm" + kind, "rmsnorm_np") for kind in ("", "_1p", "_bias")),
+        *((name, "rmsnorm_np") for name in ("scalenorm", "seednorm", "preaffine", "ssnorm")),
+        *(("layernorm" + kind, "layernorm_np") for kind in ("", "_1p")),
     ],
 )
 @law(seeds, factors)
@@ -213,14 +206,11 @@ def test_what_a_layer_may_undergo_before_a_norm_is_the_table_of_ba(kept, change,
 
 
 @pytest.mark.nightly
-def test_every_law_holds_for_200_examples(measured):
+def test_every_law_holds_for_200_examples(measured, monkeypatch):
     laws = [name for name, test in globals().items() if hasattr(test, "hypothesis")]
-    command = [sys.executable, *"-m pytest -n 0".split(), *(f"{__file__}::{law}" for law in laws)]
-    environment = {**os.environ, "LAW_EXAMPLES": "600"}  # of which one law takes a third
-    done = subprocess.run(
-        command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout
-    cases = done.stdout.count(".", 0, done.stdout.index("100%"))
-    assert cases >= 15
+    monkeypatch.setenv("LAW_EXAMPLES", "600")  # of which one law takes a third
+    typed = ["-n", "0", *(f"{__file__}::{law}" for law in laws)]
+    printed = run_python(f"import sys, pytest; sys.exit(pytest.main({typed}))")
+    cases = printed.count(".", 0, printed.index("100%"))
+    assert cases >= len(laws) == 15
     measured(f"{len(laws)} laws, {cases} cases of 200 to 600 examples each")
