@@ -87,6 +87,11 @@ def test_an_error_that_is_not_about_storage_stays_itself(tmp_path):
         (tmp_path / "missing").read_bytes()
 
 
+def test_a_write_into_a_folder_that_is_gone_ends(tmp_path):
+    with pytest.raises(StorageError, match="gone: the folder is gone"):
+        files.write_json(tmp_path / "gone" / "summary.json", {})
+
+
 def test_json_is_replaced_at_once_and_never_holds_nan(tmp_path, monkeypatch):
     path = tmp_path / "summary.json"
     files.write_json(path, {"step": 1})

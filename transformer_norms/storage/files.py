@@ -145,7 +145,7 @@ def _made_and_locked(draft: Path, make: Callable[[], object]) -> AbstractContext
             lock = take_lock(draft)
         except (FileExistsError, FileNotFoundError):
             if not draft.parent.is_dir():
-                raise
+                raise StorageError(f"{draft.parent}: the folder is gone") from None
             continue  # another process took it for a leftover before it was locked
         except StorageError:
             return nullcontext()  # the disk has no locks: nobody removes anything there
