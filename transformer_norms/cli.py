@@ -47,10 +47,10 @@ def make_parser() -> Parser:
     alone = parser.add_mutually_exclusive_group().add_argument
     alone(POWER, action="store_true", help="says what a sweep's seeds can find; starts nothing")
     alone(REGISTER, action="store_true", help="writes a sweep's question down; starts nothing")
-    stages = {"choices": ("smoke", "tune"), "metavar": "NAME"}
-    alone(STAGE, **stages, help="runs a sweep's stage alone, smoke or tune; no report")
-    parts = {"choices": ("job", "hydra"), "metavar": "NAME"}
-    alone("-c", "--cfg", **parts, help="prints the config, job or hydra's; starts nothing")
+    stage = "runs a sweep's stage alone, smoke or tune; no report"
+    alone(STAGE, choices=("smoke", "tune"), metavar="NAME", help=stage)
+    config = "prints the config, job or hydra's; starts nothing"
+    alone("-c", "--cfg", choices=("job", "hydra"), metavar="NAME", help=config)
     add("-p", "--package", metavar="NODE", help="the part to print, such as resolved.model")
     add("--version", action="version", version=version_text(), help="our version and torch's")
     return parser

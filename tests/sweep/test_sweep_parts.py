@@ -19,9 +19,9 @@ from transformer_norms.report.gathering import read_study
 from transformer_norms.report.writing import write_report
 from transformer_norms.run.summary import read_summary
 from transformer_norms.sweep import drive
-from transformer_norms.sweep.drive import plan_sweep
+from transformer_norms.sweep.drive import plan_sweep, smoke_test
 from transformer_norms.sweep.planning import Jobs
-from transformer_norms.sweep.question import Question, Request, read_request, smoke_test
+from transformer_norms.sweep.question import Question, Request, read_request
 
 NORMS = ("rmsnorm", "layernorm", "dyt")
 QUESTION = "baseline: {norm: rmsnorm}\nvary: {norm: [rmsnorm, layernorm, dyt]}\n"

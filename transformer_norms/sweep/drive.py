@@ -27,11 +27,12 @@ from transformer_norms.sweep.launching import launch, look_at_ended, make_stacks
 from transformer_norms.sweep.looks import SeedPlan, earlier_look, look_at, read_findings
 from transformer_norms.sweep.planning import Job, Jobs, Pair, Stage, at_each, by_horizon
 from transformer_norms.sweep.power_table import power_lines, read_noise
-from transformer_norms.sweep.question import Request, read_request, smoke_test
+from transformer_norms.sweep.question import BRANCHES, HORIZONS, Question, Request, read_request
 from transformer_norms.sweep.record_file import RecordFile
 from transformer_norms.sweep.tuning import Tuner
 from transformer_norms.tracking.mirror import Mirror
 
+SMOKE = 3  # steps of a smoke test
 _LOOK_EVERY = 1.0  # seconds, for runs that another process has
 # After so many looks a run is tried in earnest. Its process may be on another machine, where it
 # cannot be seen to end; its number may be another process's by now.
@@ -256,3 +257,17 @@ class Sweep:
 
     def _write_record(self) -> None:
         self.record.write([r.job for r in self.board.rows if r.state == FAILED_AT_START])
+
+
+def smoke_test(request: Request) -> Request:
+    """Returns a request for a few steps of every variant, at the first seed and point, in the study
+    NAME-smoke. Nothing is compared, and the horizon keeps its runs out of another report."""
+    question, left_out = request.question, (*HORIZONS, BRANCHES)
+    fixed, *variants = (
+        {key: value for key, value in values.items() if key not in left_out}
+        for values in (question.fixed | question.tune.points[0], *question.variants)
+    )
+    fixed |= {HORIZONS[0]: SMOKE, "study": f"{request.study}-smoke"}
+    text = f"Smoke test of {request.study}, which is not a result: {SMOKE} steps of each variant"
+    asked = Question(text, {}, together=variants, seeds=question.first_seeds[:1], fixed=fixed)
+    return replace(request, name=f"{request.name}-smoke", question=asked)

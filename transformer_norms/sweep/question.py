@@ -44,7 +44,6 @@ from transformer_norms.validation import build
 
 TUNE = "tune."  # tune.KEY=A,B is typed, and the same as tune: {KEY: [A, B]} in a file
 TUNED_ON = [100, 101]  # the seeds of a tuning that is typed without tune.seed
-SMOKE = 3  # steps
 COMMANDS = ("launcher", "parallel")  # how a sweep is run, not what its runs are
 _HOMES = {"seed": "under seeds"} | dict.fromkeys(("sweep", *COMMANDS), "on the command line")
 _INSTEAD = {"seeds": "did you mean seed=0,1,2? ", "margin": "the report takes --margin NATS; "}
@@ -131,20 +130,6 @@ class Request:
     @property
     def study(self) -> str:
         return str(self.question.fixed.get("study", self.name))
-
-
-def smoke_test(request: Request) -> Request:
-    """Returns a request for a few steps of every variant, at the first seed and point, in the study
-    NAME-smoke. Nothing is compared, and the horizon keeps its runs out of another report."""
-    question, left_out = request.question, (*HORIZONS, BRANCHES)
-    fixed, *variants = (
-        {key: value for key, value in values.items() if key not in left_out}
-        for values in (question.fixed | question.tune.points[0], *question.variants)
-    )
-    fixed |= {HORIZONS[0]: SMOKE, "study": f"{request.study}-smoke"}
-    text = f"Smoke test of {request.study}, which is not a result: {SMOKE} steps of each variant"
-    asked = Question(text, {}, together=variants, seeds=question.first_seeds[:1], fixed=fixed)
-    return replace(request, name=f"{request.name}-smoke", question=asked)
 
 
 def read_request(arguments: Iterable[str]) -> Request:
