@@ -113,7 +113,7 @@ def test_a_pdf_has_the_width_of_a_column_true_type_fonts_and_letters_that_can_be
 
 def test_figures_drawn_again_are_the_same_files(drawn, tmp_path, monkeypatch):
     panel = drawn[0]["tuning"]
-    monkeypatch.setattr(writing, "panels", lambda findings, rows: [panel])
+    monkeypatch.setattr(writing, "chosen_panels", lambda wanted, findings, rows: [panel])
     sheet = Sheet(("svg", "pdf"), read_length("10cm"))
     paths = write_figures(drawn[1], tmp_path / "new", sheet)
     assert paths == [str(tmp_path / "new" / f"tuning.{kind}") for kind in ("svg", "pdf")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import by_placement, make_sweep
+from run_folders import config_of, make_record, make_run, planned
 from scipy import stats
 from sweeps import REFUSALS
 
@@ -35,8 +35,13 @@ def power(capsys, *arguments):
 def make_noise(steps=40):
     """runs/noise: ten pairs, whose differences have a known deviation. Returns it."""
     losses = np.random.default_rng(0).normal(3, 0.02, (2, 10))
-    members = by_placement({p: dict(enumerate(losses[p == "post"].tolist())) for p in TWO})
-    make_sweep("runs/noise", members, typed=[f"trainer.steps={steps}"])
+    runs = []
+    for placement, row in zip(TWO, losses.tolist(), strict=True):
+        for seed, loss in enumerate(row):
+            config = config_of([f"placement={placement}"], seed, trainer__steps=steps)
+            runs.append(planned(config, {"placement": placement}))
+            make_run("runs/noise", config, loss)
+    make_record("runs/noise", runs, "noise")
     return float(np.std(losses[1] - losses[0], ddof=1))
 
 
