@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Block": "config.lone_block",
     "ConfigError": "errors",
-    "RMSNorm": "norms",
+    "RMSNorm": "norms.rmsnorm",
     "build_batches": "config.building",
     "build_model": "config.building",
     "build_optimizers": "config.building",
