@@ -73,7 +73,8 @@ def simulate(deviations, seeds, studies):
 def packed_losses(study):
     """The losses of a study in experiments/, variant -> seed -> loss."""
     losses = {}
-    with open(Path(__file__).parents[2] / "experiments" / study / "results.csv") as file:
+    (path,) = (Path(__file__).parents[2] / "experiments").glob(f"**/{study}/results.csv")
+    with open(path) as file:
         for row in csv.DictReader(file):
             if row["stage"] == "result":
                 loss = float(row["test_loss"] or row["val_loss"])

@@ -25,9 +25,10 @@ from transformer_norms.report.writing import write_report
 from transformer_norms.run import machine
 
 HERE = Path(__file__).parents[2] / "experiments"
-STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}"))
+HOMES = results.find_homes()
+STUDIES = [name for name, home in HOMES.items() if (home / results.RUNS).exists()]
 NOISE = 0.0069  # sd of pre's seeds in experiments/noise, nats
-READMES = sorted(HERE.glob("*/README.md"))
+READMES = [home / "README.md" for home in HOMES.values()]
 BLOCK = re.compile(r"<!-- results:[^>]*-->\n(.*?)<!-- /results -->", re.DOTALL)
 
 
@@ -48,12 +49,12 @@ def test_every_study_has_its_question_command_answer_and_limits(readme):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_studys_table_of_results_is_that_of_its_runs(study):
-    with open(HERE / study / "results.csv") as file:
+    with open(HOMES[study] / "results.csv") as file:
         rows = {row["run"]: row for row in csv.DictReader(file)}
     # A run that the newest command of a sweep does not ask for, and that never began, has no files.
     given_up = {run for run, row in rows.items() if row["stage"] == "given up"}
     assert {rows.pop(run)["status"] for run in given_up} <= {"missing"}
-    with tarfile.open(HERE / study / results.RUNS) as packed:
+    with tarfile.open(HOMES[study] / results.RUNS) as packed:
         names = [Path(name) for name in packed.getnames()]
         summaries = {
             Path(name).parts[1]: json.load(packed.extractfile(name))
@@ -79,10 +80,10 @@ GOLDEN = "norms depth qk_norm_edges eps".split()
 def test_the_tables_of_packed_studies_come_out_again_to_the_byte(study, tmp_path, monkeypatch):
     """They hold most sentences of a report: each verdict, failures, contrasts, tuning, notes."""
     skip_pictures(monkeypatch)
-    results._extract(HERE / study / results.RUNS, tmp_path)
+    results._extract(HOMES[study] / results.RUNS, tmp_path)
     write_report([tmp_path / study])
     for name in ("table.md", "results.csv"):
-        assert (tmp_path / study / name).read_bytes() == (HERE / study / name).read_bytes()
+        assert (tmp_path / study / name).read_bytes() == (HOMES[study] / name).read_bytes()
 
 
 @pytest.mark.parametrize("analysis", trained.ASKED)
@@ -94,12 +95,16 @@ def test_a_difference_of_trained_models_is_the_mean_of_its_pairs(analysis, block
     one, other = {"norm": ("rmsnorm", "layernorm"), "placement": ("hybrid", "pre")}[
         asked.baseline.partition("=")[0]
     ]
-    text = (HERE / "README.md").read_text()
+    with open(HERE / "claims.csv") as file:
+        claimed = {row["part"]: row for row in csv.DictReader(file) if row["study"] == analysis}
     names = sorted({name for name, _ in values if one in name})
     assert len(names) == (3 if one == "rmsnorm" else 2)
-    for name in names:
+    for row, name in ((claimed.get(f"{blocks} blocks {name}"), name) for name in names):
         pairs = [values[name, seed] - values[name.replace(one, other), seed] for seed in "01234"]
-        assert f"{name} {asked.number.show_signed(fmean(pairs))} (95 % interval" in text
+        if analysis != "mean_drift":  # whose claim is about a level
+            numbers = [float(row[key]) for key in ("difference", "low", "high")]
+            ends = stats.t.interval(0.95, 4, fmean(pairs), stats.sem(pairs))
+            assert numbers == pytest.approx([fmean(pairs), *ends], abs=1e-5)
 
 
 @pytest.mark.parametrize("analysis", trained.ASKED)
@@ -157,17 +162,17 @@ def test_a_declared_difference_has_the_p_of_each_family_that_it_may_be_counted_i
 def test_no_number_in_prose_is_other_than_what_was_computed(study):
     """A number with decimals that a README states of losses stands among those that are written by
     the command, or rounds one of them."""
-    text = (HERE / study / "README.md").read_text()
+    text = (HOMES[study] / "README.md").read_text()
     block = BLOCK.search(text)
     prose = text.replace(block[1], "")
     # The answer and the limits; the setting's numbers are those of the command.
     said = re.search(r"\*\*Answer\.\*\*(.*)\*\*Run\*\*", prose, re.DOTALL)[1]
-    tables = [HERE / study / name for name in ("table.md", "joined.md")]
-    claims = (HERE / "README.md").read_text().splitlines()
+    tables = [HOMES[study] / name for name in ("table.md", "joined.md")]
+    claims = (HERE / "claims.csv").read_text().splitlines()
     known = "\n".join([
         block[1],
         *(table.read_text() for table in tables if table.exists()),
-        *(line for line in claims if line.startswith("| ") and f"]({study})" in line),
+        *(line for line in claims if f",{study}," in line),
     ])  # fmt: skip
     computed = [abs(float(number)) for number in re.findall(r"\d+\.\d+", known)]
     for number in re.findall(r"(?<![\w./:])\d+\.\d+(?![\w:])", said):
@@ -175,8 +180,25 @@ def test_no_number_in_prose_is_other_than_what_was_computed(study):
         assert any(abs(float(number) - one) <= half for one in computed), number
 
 
+def test_no_number_in_the_findings_is_other_than_what_was_computed():
+    """Each is in a table that the command writes, or rounds a number there. A reader of ten minutes
+    has 900 words."""
+    said = (HERE / "FINDINGS.md").read_text()
+    assert len(said.split()) <= 900
+    known = "\n".join([
+        (HERE / "claims.csv").read_text(),
+        *(BLOCK.search((HOMES[name] / "README.md").read_text())[1]
+          for name in re.findall(r"\]\((\w+)\)", said)),
+    ])  # fmt: skip
+    computed = [abs(float(number)) for number in re.findall(r"\d+\.\d+", known)]
+    own = "0.02 0.056 0.82 0.46 0.03".split()  # inits, the scope, and what counts as far
+    for number in set(re.findall(r"(?<![\w./:])\d+\.\d+(?![\w:])", said)) - {*own}:
+        half = 0.5 * 10 ** -len(number.partition(".")[2]) + 1e-9
+        assert any(abs(float(number) - one) <= half for one in computed), number
+
+
 def rows_of(study, **wanted):
-    with open(HERE / study / "results.csv") as file:
+    with open(HOMES[study] / "results.csv") as file:
         rows = list(csv.DictReader(file))
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
@@ -209,7 +231,7 @@ def test_a_committed_row_comes_out_again_from_its_saved_config(tmp_path, measure
         pytest.skip("needs the text of the studies: TINYSHAKESPEARE=FILE")
     study, here = "warmup", HERE.parent
     row = rows_of(study, variant="pre lr=0.002 warmup=200", seed="0")[0]
-    results._extract(HERE / study / results.RUNS, tmp_path)
+    results._extract(HOMES[study] / results.RUNS, tmp_path)
     code = subprocess.run(
         ["git", "archive", "--prefix=then/", row["commit"]], cwd=here, capture_output=True
     )
