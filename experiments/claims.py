@@ -262,7 +262,9 @@ def _row(first: Judged, *rest: Judged, homes: Mapping[str, str]) -> str:
     claim = first.claim
     source = escape_markdown(claim.source.partition(";")[0])
     source = re.sub(r"^(.*?), arXiv:([\d.]+).*", r"[\1](https://arxiv.org/abs/\2)", source)
-    also = f"{sum(one.word == first.word for one in rest)} of {len(rest)}" if rest else ""
+    counts = Counter(one.word for one in rest)
+    also = f"{counts.pop(first.word, 0)} of {len(rest)}" if rest else ""
+    also += "".join(f", {counts[w]} {w}" for w in ("seen", "contrary") if counts[w])
     difference = f"{first.numbers} {claim.unit}".rstrip()
     cells = [
         claim.claim, source, f"{COLOURS[first.word]} {first.word}", difference, first.findable,

@@ -120,7 +120,7 @@ def test_a_claim_has_one_word_and_counts_the_parts_that_have_it_too(study_of):
     assert row[4].endswith(" < 0.1000 published")  # 4.5 bytes a token
     # 115,072 parameters; 40 steps of 16 sequences of 32 tokens.
     tags = "`0.12 M, 0.02 MB` `2 inits, 5 seeds, untuned`"
-    assert row[5:] == ["1 of 3", tags, "[study](old/study) |"]
+    assert row[5:] == ["1 of 3, 2 contrary", tags, "[study](old/study) |"]
     assert text.count("1 🟢 seen.") == 1
 
 
