@@ -118,7 +118,7 @@ class Judged:
     def _failing_side(self) -> Verdict | None:
         """`worse` of a variant that fails to train where its baseline trains, as Fisher's exact
         test says it; `better` if it is the other way round. None if the test does not tell."""
-        fisher = self.comparison and self.comparison.fisher
+        fisher = self.comparison.fisher if self.comparison else None
         if self.contrast.pair is None or fisher is None or fisher >= LEVEL:
             return None
         assert self.findings is not None

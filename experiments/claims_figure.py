@@ -64,8 +64,8 @@ def _explain(axes: Any, words: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles = [Line2D([], [], color=PAINT[w], marker="o", markersize=4, label=w) for w in words]
-    handles += [
+    handles = [
+        *(Line2D([], [], color=PAINT[w], marker="o", markersize=4, label=w) for w in words),
         Line2D([], [], color=GREY, marker="|", linewidth=0, label="found nine times in ten"),
         Patch(color="#e6e6e6", label="published effects"),
     ]

@@ -8,10 +8,10 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from measured import described
 from primary import Primary, primary_contrasts, primary_rows
 
 from transformer_norms.analysis.rendering import svg_bytes
-from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.report.figures import FONT, line_style, subplots, use_log_axis
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
@@ -339,12 +339,11 @@ def _draw_weights(axes: Any, weights: float, found: Findings) -> None:
         colour, dashes = line_style(place)
         own = {cell_of(v).enters: found.outcomes[v.name] for v in variants
                if v.values["placement"] == placement}  # fmt: skip
-        trained = {x: own[x] for x in entered if not own[x].failed}
-        x = [enters * 1.04**place for enters in trained]
-        axes.plot(x, [one.mean for one in trained.values()], "o", linestyle=dashes, linewidth=1.2,
-                  color=colour, markersize=3, label=placement)  # fmt: skip
-        for at, one in zip(x, trained.values(), strict=True):
-            half = half_interval([*one.losses.values()]) or 0.0
-            axes.plot([at, at], [one.mean - half, one.mean + half], color=colour, linewidth=0.8)
+        means = {enters * 1.04**place: described([*own[enters].losses.values()])
+                 for enters in entered if not own[enters].failed}  # fmt: skip
+        axes.plot([*means], [c.difference for c in means.values()], "o", linestyle=dashes,
+                  linewidth=1.2, color=colour, markersize=3, label=placement)  # fmt: skip
+        for x, c in means.items():
+            axes.plot([x, x], c.interval, color=colour, linewidth=0.8)
     axes.set_xticks(entered, [f"{rms:g}" for rms in entered])
     axes.set_xticks([], minor=True)  # the labels of the decade lie over each other
