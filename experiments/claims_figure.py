@@ -16,7 +16,7 @@ TITLES = {
 }
 # Of each word, as its character in the table is coloured.
 PAINT = dict(zip(COLOURS, "#2e8a5c #ab3a20 #20408f #e2a03f #888888 #000000".split(), strict=True))
-LIMIT = 0.3  # nats per byte; a difference beyond is written at the edge
+LIMIT = 0.3  # nats per byte; a difference beyond is written out
 ROW = 0.2  # inches
 
 
@@ -38,10 +38,10 @@ def draw_claims(claims: Claims, question: str) -> bytes:
         axes.plot(c.interval, [y, y], zorder=3, **style)
         axes.plot(c.difference, y, "o", color=PAINT[one.word], markersize=4, zorder=3)
         if abs(c.difference) > LIMIT:
-            side, text = ("right", "{:+.2f} →") if c.difference > 0 else ("left", "← {:+.2f}")
-            x = LIMIT - 0.01 if c.difference > 0 else 0.01 - LIMIT
-            axes.text(x, y, text.format(c.difference), fontsize=FONT, color=PAINT[one.word],
-                      va="center", ha=side)  # fmt: skip
+            left = c.difference < 0
+            x = max(c.interval[1], -LIMIT) + 0.01 if left else min(c.interval[0], LIMIT) - 0.01
+            axes.text(x, y, f"{c.difference:+.2f}", fontsize=FONT, color=PAINT[one.word],
+                      va="center", ha="left" if left else "right")  # fmt: skip
     axes.set_xlim(-LIMIT, LIMIT)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)), [one.claim.claim for one in lines], fontsize=FONT)
