@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (".", "docs", "configs", "benchmarks", "experiments", "experiments/*", "tests")
+FOLDERS = (".", "docs", "configs", "benchmarks", "experiments/**", "tests")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 

@@ -4,17 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from primary import primary_contrasts, primary_rows
 
-from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
 from transformer_norms.comparison.verdict import compare
-from transformer_norms.report.figures import FONT, LINE, line_style, subplots
 from transformer_norms.report.findings import Findings, asked_comparisons
 from transformer_norms.text_tables import markdown_table
 
@@ -247,49 +244,3 @@ def _taus(scales: Sequence[Scale]) -> list[list[str]]:
             cells = [f"{found.tau:+.2f}", f"{found.low:+.2f} to {found.high:+.2f}"]
         rows.append([one.label, other.label, *cells])
     return rows
-
-
-def draw(name: str, found: Findings) -> bytes:
-    """X - pre over the scale, with its interval, a line for each placement. Where a value has two
-    numbers of steps, the line goes through the smaller one, and a ring stands for the other."""
-    scales = scales_of(name, found)
-    first = {scale.value: scale for scale in reversed(scales)}
-    beside = [scale for scale in scales if scale is not first[scale.value]]
-    drawing, axes = subplots(figsize=(5.5, 3.3), layout="constrained")
-    axes.set_xscale("log")
-    axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
-    for place, placement in enumerate(p for p in scales[0].variants if p != "pre"):
-        _draw_line(axes, place, placement, [*reversed(first.values())], found)
-        if beside:
-            _draw_line(axes, place, placement, beside, found, rings=True)
-    values = [*reversed(first)]
-    axes.set_xticks(values, [f"{value:,}" for value in values])
-    axes.minorticks_off()
-    axes.set(xlabel=SCALES[name][0], ylabel="difference from pre, nats per byte")
-    axes.legend(fontsize=FONT, frameon=False)
-    return svg_bytes(drawing)
-
-
-def _draw_line(
-    axes: Any,
-    place: int,
-    placement: str,
-    scales: Sequence[Scale],
-    found: Findings,
-    rings: bool = False,
-) -> None:
-    colour, dashes = line_style(place)
-    x, y = [], []
-    for scale in scales:
-        c = found.comparisons.get(scale.variants[placement])
-        if c is None or c.difference is None:
-            continue
-        x.append(scale.value * 1.03 ** (place - 1.5))
-        y.append(c.difference)
-        if c.interval is not None:
-            axes.plot([x[-1], x[-1]], c.interval, color=colour, linewidth=0.8)
-    if rings:
-        axes.plot(x, y, "o", color=colour, markersize=4, fillstyle="none")
-        return
-    style = {"color": colour, "linestyle": dashes, "linewidth": 1.2, "markersize": 3}
-    axes.plot(x, y, "o", label=placement, **style)

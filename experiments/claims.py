@@ -1,13 +1,18 @@
-"""Published claims beside the results of the studies here, as far as their statistics carry."""
+"""Published claims and our own questions with the answers of the studies here."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from statistics import median
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import TypeAdapter
 
+from transformer_norms.analysis.outcome import csv_of
 from transformer_norms.comparison.contrasts import Contrast, find_contrast
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
@@ -19,161 +24,199 @@ from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import escape_markdown
 
 Says = Literal["better", "worse", "equivalent", "different"]
-Word = Literal[
-    "seen here", "other sign here", "equivalent here", "not told apart", "not tested here",
-    "not askable here", "mixed",
-]  # fmt: skip
+Word = Literal["seen", "contrary", "equal", "unclear", "untested", "failed"]
+COLOURS = dict(zip(get_args(Word), "🟢 🔴 🔵 🟡 ⚪ ⚫".split(), strict=True))
+TITLES = {"published": "Published claims", "own": "Our own questions"}
 OPPOSITE = {"better": "worse", "worse": "better"}
+BYTES = 4.5  # of a token of a published model
+Measured = Mapping[str, Mapping[str, Comparison]]  # by study and by name, what a tool measured
 
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison that a claim rests on, and the verdict that it expects: of `variant` against
-    `baseline`, both by their names in the study's report, or of a `contrast` between its variants.
-    `called` is its name in the table and the figure, where those words would be too long.
-    """
+    """A comparison in which a claim would show: of `variant` against `baseline`, both by their
+    names in the study's report, of a `contrast` between variants, or one that was `measured`.
+    `called` is a short name. `study` and `says` are the claim's where a part has none."""
 
-    says: Says
     variant: str = ""
     baseline: str | None = None  # the study's own where none is named
     contrast: str = ""
+    measured: str = ""
     called: str = ""
+    study: str = ""
+    says: Says | None = None
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A published sentence, its source, and the comparisons in which it would show. `beside` has to
-    be read with it. If no comparison of runs can show the claim, `found` is its text, with {} for
-    the measured value, and `runs` the study whose trained models were measured, if any were."""
+    """A sentence, its source, and the parts in which it would show. The first part is its row.
+    `published` is its effect in nats per token, `unit` that of its numbers, if they are not nats
+    per byte. A tool measured the models of the study `runs`. A claim that `says` nothing is
+    untested."""
 
     claim: str
+    asked: Literal["published", "own"]
+    question: Literal["placements", "norms", "changes"]
     source: str
     study: str
-    parts: list[Part] | None = None
-    found: str = ""
+    parts: list[Part]
+    says: Says | None = None
+    published: float | None = None
+    unit: str = ""
     runs: str = ""
-    beside: str = ""
+    note: str = ""
 
 
-def judge_claims(file: Path, studies: Mapping[str, Findings]) -> list[tuple[Claim, list["Judged"]]]:
-    """The claims of a file, each with its parts as the studies judge them."""
+def judge_claims(
+    file: Path, studies: Mapping[str, Findings], measured: Measured
+) -> list[list["Judged"]]:
+    """The parts of each claim of a file, as the studies judge them."""
     claims = TypeAdapter(list[Claim]).validate_python(yaml.safe_load(file.read_text()))
-    return [
-        (claim, [Judged(part, studies[claim.study]) for part in claim.parts or ()])
-        for claim in claims
-    ]
-
-
-def claims_table(
-    claims: Sequence[tuple[Claim, Sequence["Judged"]]],
-    studies: Mapping[str, Findings],
-    words: Mapping[str, str],
-) -> str:
-    """A row for each claim. `words` has the results of studies that compare no runs."""
-    rows = ["| claim | source | found here | regime | study |", "|---|---|---|---|---|"]
-    opposite = opposite_signs(studies)
-    for claim, judged in claims:
-        study = claim.study
-        scope = escape_markdown(regime(studies[claim.runs])) if claim.runs else ""
-        said = escape_markdown(claim.found.replace("{}", words.get(study, "")))
-        if judged:
-            said = "; ".join([finding(judged), *_other_differences(judged)])
-            said += _elsewhere(study, judged, opposite)
-            names = dict.fromkeys(name for one in judged for name in one.contrast.coefficients)
-            scope = escape_markdown(regime(studies[study], names))
-        said += f"; {escape_markdown(claim.beside)}" if claim.beside else ""
-        rows.append(f"| {claim.claim} | {claim.source} | {said} | {scope} | [{study}]({study}) |")
-    return "\n".join(rows)
-
-
-def finding(judged: Sequence["Judged"]) -> str:
-    """The word for all parts, and the numbers of each. `mixed`, if parts have different words."""
-    word = common_word(one.word for one in judged)
-    parts = [
-        escape_markdown(one.numbers) + (f": *{one.word}*" if word == "mixed" else "")
-        for one in judged
-    ]
-    return f"*{word}*: {'; '.join(parts)}"
-
-
-def common_word(words: Iterable[Word]) -> Word:
-    """The word of all parts of a claim; `mixed` where they have different ones."""
-    different = set(words)
-    return different.pop() if len(different) == 1 else "mixed"
+    return [[Judged(one, part, studies, measured) for part in one.parts] for one in claims]
 
 
 def word_of(says: Says, verdict: Verdict) -> Word:
     """Whether a verdict shows what a claim says. A comparison in which a run failed says nothing of
     losses, and nothing at all where both sides fail alike."""
     if verdict == says or (says == "different" and verdict in OPPOSITE):
-        return "seen here"
+        return "seen"
     if verdict in OPPOSITE:
-        return "other sign here"
+        return "contrary"
     words: dict[Verdict, Word] = {
-        "equivalent": "equivalent here",
-        "not told apart": "not told apart",
-        "described": "not tested here",
+        "equivalent": "equal",
+        "not told apart": "unclear",
+        "described": "untested",
     }
-    return words.get(verdict, "not askable here")
+    return words.get(verdict, "failed")
 
 
 class Judged:
-    """A part of a claim with the comparison of the study that judges it: the report's own one, or
-    one that is only described, as the study did not declare it."""
+    """A part of a claim with the comparison that judges it: the report's own one, one that is only
+    described, as the study did not declare it, or one that a tool measured."""
 
-    def __init__(self, part: Part, study: Findings) -> None:
-        self.part, self.study = part, study
-        if part.contrast:
-            variants = {variant.name: variant.values for variant in study.study.variants}
-            self.contrast = find_contrast(part.contrast, variants)
+    def __init__(
+        self, claim: Claim, part: Part, studies: Mapping[str, Findings], measured: Measured
+    ) -> None:
+        self.claim, self.part = claim, part
+        self.study, self.says = part.study or claim.study, part.says or claim.says
+        self.findings = studies.get(claim.runs or self.study)
+        self.contrast = Contrast({}, part.measured)
+        if part.measured:
+            self.comparison: Comparison | None = measured[self.study][part.measured]
         else:
-            own = study.study.variant(part.variant).baseline
-            baseline = part.baseline or own or part.variant
-            self.contrast = Contrast({part.variant: 1.0, baseline: -1.0}, f"{part}")
-        self.comparison = comparison_of(study, self.contrast)
+            self.contrast = contrast_of(part, studies[self.study])
+            self.comparison = comparison_of(studies[self.study], self.contrast)
 
     @property
     def word(self) -> Word:
-        """The word of the part. A variant without results failed wherever it was tuned."""
+        """A variant without results failed wherever it was tuned."""
         if self.comparison is None:
-            return "not askable here"
-        return word_of(self.part.says, self._failing_side() or self.comparison.verdict)
+            return "failed"
+        verdict = self._failing_side() or self.comparison.verdict
+        return word_of(self.says, verdict) if self.says else "untested"
 
     def _failing_side(self) -> Verdict | None:
         """`worse` of a variant that fails to train where its baseline trains, as Fisher's exact
         test says it; `better` if it is the other way round. None if the test does not tell."""
-        assert self.comparison is not None
-        pair, fisher = self.contrast.pair, self.comparison.fisher
-        if pair is None or fisher is None or fisher >= LEVEL:
+        fisher = self.comparison.fisher if self.comparison else None
+        if self.contrast.pair is None or fisher is None or fisher >= LEVEL:
             return None
-        own, base = (self.study.outcomes[name].failure for name in pair)
+        assert self.findings is not None
+        own, base = (self.findings.outcomes[name].failure for name in self.contrast.pair)
         return "worse" if own.count * base.total > base.count * own.total else "better"
 
     @property
     def name(self) -> str:
         part = self.part
-        pair = f"{part.variant}{f' - {part.baseline}' if part.baseline else ''}"
-        return part.called or part.contrast or pair
+        return part.called or part.contrast or part.measured or part.variant
+
+    @property
+    def has_interval(self) -> bool:
+        c = self.comparison
+        return c is not None and c.interval is not None and c.verdict != "best rate not found"
 
     @property
     def numbers(self) -> str:
-        name, c = self.name, self.comparison
+        """`-0.032 (-0.039 to -0.024)`, or why there is no difference."""
+        c = self.comparison
         if c is None:
-            return f"{name}: failed to train at every value tried"
+            return "failed at every rate"
         if c.verdict == "failed":
-            outcomes = self.study.outcomes
-            lost = [
-                f"{one} in {outcomes[one].failure_text}"
-                for one in self.contrast.coefficients
-                if outcomes[one].failed
-            ]
-            fisher = "" if c.fisher is None else f", Fisher's p {c.fisher:.3f}"
-            return f"{name}: failed to train, {' and '.join(lost)}{fisher}"
-        if c.interval is None or c.verdict == "best rate not found":
-            return f"{name}: {c.verdict}"
+            assert self.findings is not None
+            lost = [self.findings.outcomes[name].failure for name in self.contrast.coefficients]
+            counts = [f"{one.count} of {one.total} runs failed" for one in lost if one.count]
+            return " and ".join(counts) + (f", p {c.fisher:.3f}" if c.fisher is not None else "")
+        if not self.has_interval:
+            return c.verdict
         difference, interval = difference_and_interval(c)
-        p = "" if c.p is None else ", p below 0.001" if c.p < 0.001 else f", p {c.p:.3f}"
-        return f"{name} {difference} nats ({interval}{p})"
+        sign = "" if difference.startswith("-") else "+"
+        return f"{sign}{difference} ({interval.removeprefix('95 % interval ')})"
+
+    @property
+    def regime(self) -> str:
+        return regime(self.findings, self.contrast.coefficients) if self.findings else ""
+
+    @property
+    def tags(self) -> str:
+        """Parameters and bytes; init and seeds."""
+        if not self.regime:
+            return ""
+        sizes, init, seeds, tuned = self.regime.split("; ")
+        size = sizes.replace(" parameters", "").replace(" training bytes", "B").split(", best")[0]
+        untuned = ", untuned" if tuned == "not tuned" else ""
+        return f"`{size}` `{init.removeprefix('init ')}, {seeds}{untuned}`"
+
+    @property
+    def findable(self) -> str:
+        """The difference that is found nine times in ten, and the published one per byte."""
+        c, published = self.comparison, self.claim.published
+        found = c.detectable if c is not None else None
+        texts = [] if found is None else [f"{found:.3f}"]
+        if published is not None:
+            sign = "" if found is None else "> " if found > published / BYTES else "< "
+            texts.append(f"{sign}{published / BYTES:.4f} published")
+        return " ".join(texts)
+
+    def known(self) -> dict[str, Any]:
+        """The claim, the comparison and its numbers."""
+        c, claim = self.comparison or Comparison(()), self.claim
+        low, high = c.interval or (None, None)
+        numbers = {
+            "difference": c.difference, "low": low, "high": high, "p": c.p, "fisher": c.fisher,
+            "could_find": c.detectable, "published": claim.published and claim.published / BYTES,
+        }  # fmt: skip
+        return {
+            "asked": claim.asked, "source": claim.source, "study": self.study, "part": self.name,
+            "says": self.says, "here": self.word,
+            "reason": None if self.has_interval else self.numbers,
+            **{key: number and round(number, 5) for key, number in numbers.items()},
+            "unit": claim.unit or "nats per byte", "seeds": len(c.seeds) or None,
+            "comparison": self.contrast.text, "regime": self.regime, "note": claim.note,
+        }  # fmt: skip
+
+    def beside(self, opposite: "Opposite") -> dict[str, str]:
+        """The settings in which a variant and its baseline differ beyond the question, and the
+        other studies that found the other sign."""
+        if self.findings is None or self.contrast.pair is None:
+            return {}
+        study = self.findings.study
+        variant, baseline = map(study.variant, self.contrast.pair)
+        own = variant.baseline == baseline.name
+        places = opposite.get((self.study, variant.name), ()) if own else ()
+        return {
+            "differs_in": ", ".join(confounds(study, variant, baseline)),
+            "other_sign_in": ", ".join(dict(places)),
+        }
+
+
+Claims = Sequence[Sequence[Judged]]  # the parts of each, the one of its row first
+
+
+def contrast_of(part: Part, study: Findings) -> Contrast:
+    if part.contrast:
+        return find_contrast(part.contrast, {v.name: v.values for v in study.study.variants})
+    baseline = part.baseline or study.study.variant(part.variant).baseline or part.variant
+    return Contrast({part.variant: 1.0, baseline: -1.0}, f"{part.variant} - {baseline}")
 
 
 def comparison_of(findings: Findings, contrast: Contrast) -> Comparison | None:
@@ -188,20 +231,62 @@ def comparison_of(findings: Findings, contrast: Contrast) -> Comparison | None:
     return compare(asked, findings.rules, described=asked).get(contrast.text)
 
 
-def _other_differences(judged: Sequence[Judged]) -> list[str]:
-    """The settings in which a variant and its baseline differ beyond the question."""
-    notes = []
-    for one in judged:
-        study = one.study.study
-        pair = [study.variant(name) for name in one.contrast.pair or ()]
-        if pair and (keys := confounds(study, *pair)):
-            notes.append(escape_markdown(f"{pair[0].name} differs in {', '.join(keys)} as well"))
-    return list(dict.fromkeys(notes))
+# ---------------------------------------------------------------------------- the page and the file
+
+
+def claims_text(claims: Claims, homes: Mapping[str, str]) -> str:
+    """A table of one line for each claim, for what was published and for what we asked."""
+    tested = [(c.detectable, first.claim.published) for first, *_ in claims
+              if (c := first.comparison) and c.detectable is not None]  # fmt: skip
+    finds = [found for found, _ in tested]
+    hidden = [found > effect / BYTES for found, effect in tested if effect is not None]
+    parts = [
+        f"The {len(finds)} tested rows could find {min(finds):.3f} to {max(finds):.2f} nats per "
+        f"byte, half of them {median(finds):.3f} or less. A published effect is known for "
+        f"{len(hidden)} of them, and {sum(hidden)} of these effects lie below what could be found."
+    ]
+    for asked, title in TITLES.items():
+        own = [judged for judged in claims if judged[0].claim.asked == asked]
+        counts = Counter(first.word for first, *_ in own)
+        said = ", ".join(f"{counts[w]} {COLOURS[w]} {w}" for w in COLOURS if counts[w])
+        rows = ["| claim | source | here | difference | could find | also | regime | study |"]
+        rows += [
+            "|---|---|---|---|---|---|---|---|",
+            *(_row(*judged, homes=homes) for judged in own),
+        ]
+        parts.append(f"## {title}\n\n{said}.\n\n" + "\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _row(first: Judged, *rest: Judged, homes: Mapping[str, str]) -> str:
+    claim = first.claim
+    source = escape_markdown(claim.source.partition(";")[0])
+    source = re.sub(r"^(.*?), arXiv:([\d.]+).*", r"[\1](https://arxiv.org/abs/\2)", source)
+    counts = Counter(one.word for one in rest)
+    also = f"{counts.pop(first.word, 0)} of {len(rest)}" if rest else ""
+    also += "".join(f", {counts[w]} {w}" for w in ("seen", "contrary") if counts[w])
+    difference = f"{first.numbers} {claim.unit}".rstrip()
+    cells = [
+        claim.claim, source, f"{COLOURS[first.word]} {first.word}", difference, first.findable,
+        also, first.tags, f"[{claim.study}]({homes[claim.study]})",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def claims_csv(claims: Claims, studies: Mapping[str, Findings]) -> bytes:
+    """A row for each part of a claim, with all that is known of it."""
+    opposite, rows = opposite_signs(studies), []
+    for judged in claims:
+        for one in judged:
+            first = {"claim": one.claim.claim, "row": "yes" if one is judged[0] else "no"}
+            rows.append(first | one.known() | one.beside(opposite))
+    return csv_of(rows)
 
 
 # --------------------------------------------------------------- studies that contradict each other
 
 Place = tuple[str, str]  # a study, and a variant of it
+Opposite = Mapping[Place, Sequence[Place]]
 
 
 def opposite_signs(studies: Mapping[str, Findings]) -> dict[Place, list[Place]]:
@@ -230,20 +315,9 @@ def _difference(results: Findings, variant: Variant) -> str:
     return str([(key, own.get(key), base.get(key)) for key in keys])
 
 
-def _elsewhere(
-    study: str, judged: Sequence[Judged], opposite: Mapping[Place, Sequence[Place]]
-) -> str:
-    """Links to the other studies that found the other sign."""
-    places = []
-    for one in judged:
-        variant, baseline = one.contrast.pair or ("", "")
-        if variant and one.study.study.variant(variant).baseline == baseline:
-            places += [name for name, _ in opposite.get((study, variant), ())]
-    links = ", ".join(f"[{name}]({name})" for name in dict.fromkeys(places))
-    return f"; other sign in {links}" if links else ""
-
-
-def contradictions(study: str, studies: Mapping[str, Findings]) -> list[str]:
+def contradictions(
+    study: str, studies: Mapping[str, Findings], homes: Mapping[str, str]
+) -> list[str]:
     """A line in Markdown for each variant of a study whose sign is another in another study, which
     it names with what is different there."""
     lines, results, opposite = [], studies[study], opposite_signs(studies)
@@ -253,7 +327,8 @@ def contradictions(study: str, studies: Mapping[str, Findings]) -> list[str]:
             continue
         here = _pair_regime(results, name)
         there = [
-            f"[{place}](../{place}) ({escape_markdown(_apart(studies[place], one, here))})"
+            f"[{place}]({os.path.relpath(homes[place], homes[study])}) "
+            f"({escape_markdown(_apart(studies[place], one, here))})"
             for place, one in others
         ]
         sign = results.verdict(variant)

@@ -14,6 +14,7 @@ from transformer_norms.analysis import coordinate_check
 from transformer_norms.analysis.outcome import Row, Rows, csv_of, of_kind, read_rows
 from transformer_norms.comparison.statistics import half_interval
 from transformer_norms.comparison.sweep_record import label
+from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.sweep.question import read_request
 
 HERE = Path(__file__).parent
@@ -48,6 +49,13 @@ def measure_changes(widths: Sequence[str] = WIDTHS) -> Rows:
         measured = coordinate_check.measure(configs, STEPS)
         rows += [{**row, "model": label(values)} for row in measured]
     return rows
+
+
+def described(values: Sequence[float]) -> Comparison:
+    """The mean of measured values with Student's 95 % interval, without a test."""
+    mean, half = fmean(values), half_interval(values) or 0.0
+    ends, seeds = (mean - half, mean + half), (*range(len(values)),)
+    return Comparison(seeds, difference=mean, interval=ends, verdict="described")
 
 
 def gap_sentences(rows: Rows) -> list[str]:

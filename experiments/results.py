@@ -36,14 +36,14 @@ import usual_protocol
 import widths
 from analyses import init_gradients
 from archives import read_archive, write_archive
-from claims import claims_table, contradictions, judge_claims
-from claims_figure import draw_claims
+from claims import claims_csv, claims_text, contradictions, judge_claims
+from claims_figure import write_figures
 from judged_anew import verdicts_table
-from measured import STEPS, XIONG, gap_sentences, measured_rows
+from measured import STEPS, XIONG, described, gap_sentences, measured_rows
 from primary import primary_contrasts, primary_rows
 from screens import SCREENS, screen_text
 from small_questions import MODES, SHARES, modes_rows, read_rows, shares_rows
-from trained import ASKED, STUDY, claim_words, trained_text
+from trained import ASKED, STUDY, measured_values, trained_text
 
 from transformer_norms.analysis import coordinate_check, invariances, norm_removal
 from transformer_norms.analysis.invariance_laws import measure_norms
@@ -51,6 +51,7 @@ from transformer_norms.analysis.outcome import Outcome, View, csv_of, of_kind
 from transformer_norms.analysis.rendering import figure, tables, title
 from transformer_norms.comparison.power import smallest_difference
 from transformer_norms.comparison.shrinkage import Spread
+from transformer_norms.comparison.verdict import Comparison
 from transformer_norms.config.building import build_model
 from transformer_norms.config.compose import compose
 from transformer_norms.names import options
@@ -93,6 +94,14 @@ JOINED = {
         "(post - pre) under steps=4800 - (post - pre) under steps=300",
     )
 }
+# Panels of a report, by their names, that a README shows.
+FIGURES = {
+    "horizon": {"final-loss-by-tokens": "tokens.svg"},
+    "horizon_pydocs": {"final-loss-by-tokens": "tokens.svg"},
+    "horizon_branches": {
+        "final-loss-by-tokens": "tokens.svg", "final-loss-by-step-time": "time.svg"
+    },
+}  # fmt: skip
 SHEET = Sheet(("svg",), width=6.0)
 SEEDS = (3, 5, 8, 10)
 ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
@@ -110,6 +119,13 @@ STARTS = {
 }
 
 
+def find_homes() -> dict[str, Path]:
+    """The folder of each study by its name, in the order of the names. Those in earlier/ are
+    superseded."""
+    folders = [file.parent for file in HERE.glob("**/README.md") if file.parent != HERE]
+    return {folder.name: folder for folder in sorted(folders, key=lambda folder: folder.name)}
+
+
 def pack(study: Path, *, unfinished: bool = False) -> None:
     """The same runs are the same bytes. A run that has not ended is left out of an unfinished
     study. ValueError where one has not ended otherwise, or where none is there."""
@@ -122,7 +138,8 @@ def pack(study: Path, *, unfinished: bool = False) -> None:
             raise ValueError(f"{file.parent}: is {status}; run the sweep again")
     if not (runs and records):
         raise ValueError(f"{study}: is no study; there is no run, or no sweep's record")
-    target = HERE / study.name / (UNFINISHED if unfinished else RUNS)
+    home = find_homes().get(study.name, HERE / study.name)
+    target = home / (UNFINISHED if unfinished else RUNS)
     target.parent.mkdir(exist_ok=True)
     files = [*records, *(run / name for run in runs for name in RECORDED)]
     named = {str(file.relative_to(study.parent)): file.read_bytes() for file in files}
@@ -134,10 +151,11 @@ def pack(study: Path, *, unfinished: bool = False) -> None:
 
 def unpack(name: str) -> None:
     """ValueError where the study has no packed runs, or where runs/NAME is there already."""
-    archives = [HERE / name / RUNS, HERE / name / UNFINISHED]
+    home = find_homes().get(name, HERE / name)
+    archives = [home / RUNS, home / UNFINISHED]
     archive = next((archive for archive in archives if archive.exists()), None)
     if archive is None:
-        raise ValueError(f"{name}: there are no packed runs in {HERE / name}")
+        raise ValueError(f"{name}: there are no packed runs in {home}")
     if (folder := Path("runs") / name).exists():
         raise ValueError(f"{folder}: is there already; move it away first")
     _extract(archive, folder.parent)
@@ -152,13 +170,14 @@ def regenerate() -> None:
         ProcessPoolExecutor(cores, get_context("spawn"), **one_thread) as pool,
         tempfile.TemporaryDirectory() as folder,
     ):
-        runs, archives = Path(folder), sorted(HERE.glob(f"*/{RUNS}"))
-        homes = [archive.parent for archive in archives]
-        list(pool.map(_extract, archives, repeat(runs)))
-        written = pool.map(_write_study, homes, repeat(runs))
+        runs, homes = Path(folder), find_homes()
+        trained = [home for home in homes.values() if (home / RUNS).exists()]
+        links = {name: str(home.relative_to(HERE)) for name, home in homes.items()}
+        list(pool.map(_extract, [home / RUNS for home in trained], repeat(runs)))
+        written = pool.map(_write_study, trained, repeat(runs))
         # Last what needs no report: meanwhile this process fills the READMEs.
         measurements = _begin_measurements(pool, runs)
-        reports = {home.name: report for home, report in zip(homes, written, strict=True)}
+        reports = {home.name: report for home, report in zip(trained, written, strict=True)}
         found = {study: report[0] for study, report in reports.items()}
         drawn = pool.submit(_widths, HERE / "width", widths.rules_of(found))
         for study, (findings, verdicts, tables) in reports.items():
@@ -166,8 +185,8 @@ def regenerate() -> None:
                 parts = [f"{regime(findings)}.", screen_text(study, findings)]
             else:
                 parts = [*_asked(study, found, runs), *verdicts]
-                parts += [*_contradicted(contradictions(study, found)), *tables]
-            _fill(HERE / study / "README.md", "\n\n".join(parts))
+                parts += [*_contradicted(contradictions(study, found, links)), *tables]
+            _fill(homes[study] / "README.md", "\n\n".join(parts))
         for home, (studies, contrast) in JOINED.items():
             write_joined([runs / study for study in studies], HERE / home, contrasts=[contrast])
         modes = read_rows(HERE / "batchnorm" / MODES.name)
@@ -176,13 +195,14 @@ def regenerate() -> None:
         pairs = [*usual_protocol.pairs_of(found)]
         (HERE / "usual_protocol" / "protocols.svg").write_bytes(usual_protocol.draw(pairs))
         _fill(HERE / "usual_protocol" / "README.md", usual_protocol.protocol_text(pairs))
-        claims = judge_claims(HERE / "claims.yaml", found)
-        (HERE / "claims.svg").write_bytes(draw_claims(claims))
-        removal = _removal(HERE / "norm_removal")
         for name, text in measurements.texts.items():
             _fill(HERE / name / "README.md", text.result())
-        words = {name: word.result() for name, word in measurements.words.items()}
-        _fill(HERE / "README.md", claims_table(claims, found, words | {"norm_removal": removal}))
+        measured = {name: values.result() for name, values in measurements.values.items()}
+        measured["norm_removal"] = _removal(HERE / "norm_removal")
+        claims = judge_claims(HERE / "claims.yaml", found, measured)
+        write_figures(claims, HERE)
+        (HERE / "claims.csv").write_bytes(claims_csv(claims, found))
+        _fill(HERE / "README.md", claims_text(claims, links))
         for one in (*measurements.files, drawn):
             one.result()
 
@@ -190,19 +210,19 @@ def regenerate() -> None:
 @dataclass(frozen=True)
 class Measurements:
     """What other processes compute of the studies that measured models: by study the text of its
-    README, and its words in the table of claims. `files` write all files of a study themselves."""
+    README, and its values by name. `files` write all files of a study themselves."""
 
     texts: dict[str, Future[str]]
-    words: dict[str, Future[str]]
+    values: dict[str, Future[dict[str, Comparison]]]
     files: list[Future[None]]
 
 
 def _begin_measurements(pool: Executor, runs: Path) -> Measurements:
-    words = {name: pool.submit(claim_words, HERE / name, runs / STUDY) for name in ASKED}
+    values = {name: pool.submit(measured_values, HERE / name, runs / STUDY) for name in ASKED}
     texts = {name: pool.submit(trained_text, HERE / name, runs / STUDY) for name in ASKED}
-    words["init_gradients"] = pool.submit(_init_gradients, HERE / "init_gradients")
+    values["init_gradients"] = pool.submit(_init_gradients, HERE / "init_gradients")
     starts = pool.submit(_starts, HERE / "starts")
-    return Measurements(texts, words, [starts, pool.submit(_invariances, HERE / "invariances")])
+    return Measurements(texts, values, [starts, pool.submit(_invariances, HERE / "invariances")])
 
 
 def _write_study(home: Path, folder: Path) -> Report:
@@ -257,21 +277,20 @@ def _asked(study: str, found: Mapping[str, Findings], runs: Path) -> Iterator[st
     the findings of all studies, and `runs` their runs."""
     findings = found[study]
     if study in streams.STUDIES:
-        (HERE / study / "differences.svg").write_bytes(streams.draw(findings))
+        (HERE / study / "losses.svg").write_bytes(streams.draw(findings))
     if study == "stream_or_table":
         yield streams.study_text(findings)
     if study == "stream_or_table_256":
         yield streams_256.study_text(findings, found["stream_or_table"].study)
     if study in agreement.SCALES:
-        (HERE / study / "differences.svg").write_bytes(agreement.draw(study, findings))
         yield agreement.study_text(study, findings)
     if study == "untied_stream":
         yield untied.answer(findings)
     if study in PRIMARY:
         yield markdown_table(primary_rows(primary_contrasts(findings)))
+    for panel, name in FIGURES.get(study, {}).items():
+        _draw(findings, {panel: HERE / study / name})
     if study == "horizon_branches":
-        figures = {"final-loss-by-tokens": "tokens.svg", "final-loss-by-step-time": "time.svg"}
-        _draw(findings, {panel: HERE / study / name for panel, name in figures.items()})
         yield branches.beside_text(findings, found["horizon"])
     if study == "untied_stream":
         yield untied.head_text(found["stream_or_table"].study, findings.study)
@@ -322,8 +341,8 @@ def _grid(columns: Table) -> str:
     return markdown_table(rows_of(kept))
 
 
-def _init_gradients(folder: Path) -> str:
-    """What was found of the two placements for which there is a theorem."""
+def _init_gradients(folder: Path) -> dict[str, Comparison]:
+    """The slopes of the two placements for which there is a theorem."""
     setting = init_gradients.read_setting(XIONG, xiong=True)
     rows = measured_rows("init_gradients")
     made, variants = (
@@ -333,13 +352,15 @@ def _init_gradients(folder: Path) -> str:
     (folder / "init_gradients.svg").write_bytes(figure(made))
     notes = markdown_list(init_gradients.notes(setting, variants))
     _fill(folder / "README.md", f"{markdown_table(tables(made)[0].cells)}\n\n{notes}")
-    laws = [(v.name, v.law) for v in variants if v.bound is not None]
-    return ", ".join(
-        f"{name} {law.slope:+.2f} (95 % interval {law.slope - law.half:+.2f} to "
-        f"{law.slope + law.half:+.2f})"
-        for name, law in laws
+    laws = {v.name: v.law for v in variants if v.bound is not None}
+    return {
+        name: Comparison(
+            (), difference=law.slope, interval=(law.slope - law.half, law.slope + law.half),
+            verdict="described",
+        )
+        for name, law in laws.items()
         if law and law.half
-    )
+    }  # fmt: skip
 
 
 def _starts(folder: Path) -> None:
@@ -379,8 +400,8 @@ def _invariances(folder: Path) -> None:
     _fill(folder / "README.md", "\n\n".join((verdicts, legend, setting)))
 
 
-def _removal(folder: Path) -> str:
-    """The gap of each variant, in a sentence."""
+def _removal(folder: Path) -> dict[str, Comparison]:
+    """The gap of each variant."""
     rows = measured_rows("norm_removal")
     made = Outcome(norm_removal.ANALYSIS, rows)
     (folder / "norm_removal.svg").write_bytes(figure(made))
@@ -391,7 +412,11 @@ def _removal(folder: Path) -> str:
     lines = gap_sentences(rows)
     losses = markdown_table(View(lambda _: runs, ("run",), numbers).table(rows).cells)
     _fill(folder / "README.md", f"{markdown_list(lines)}\n\n{losses}")
-    return "; ".join(line for line in lines if not line.startswith("folded"))
+    models = dict.fromkeys(row["model"] for row in of_kind(rows, "model"))
+    return {
+        model: described([row["gap"] for row in of_kind(rows, "model") if row["model"] == model])
+        for model in models
+    }
 
 
 def _fill(file: Path, text: str) -> None:

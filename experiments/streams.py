@@ -8,11 +8,11 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from measured import described
 from primary import Primary, primary_contrasts, primary_rows
 
 from transformer_norms.analysis.rendering import svg_bytes
-from transformer_norms.comparison.verdict import Interval
-from transformer_norms.report.figures import FONT, GREY, LINE, line_style, subplots, use_log_axis
+from transformer_norms.report.figures import FONT, line_style, subplots, use_log_axis
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.study import Variant
 from transformer_norms.text_tables import markdown_table
@@ -37,14 +37,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Point:
-    """The difference of a placement from pre-norm in a cell, in nats, with its interval, the log of
+    """The difference of a placement from pre-norm in a cell, in nats, the log of
     its ratio of branch to stream less that of pre-norm, and the square of that log less the square
     of pre-norm's."""
 
     placement: str
     cell: Cell
     difference: float
-    interval: Interval | None
     log_ratio: float
     log_square: float
 
@@ -64,7 +63,7 @@ def points_of(found: Findings) -> list[Point]:
             continue
         own, base = log_ratio(variant), log_ratio(found.study.baseline_of(variant))
         placement, logs = variant.values["placement"], (own - base, own**2 - base**2)
-        points.append(Point(placement, cell_of(variant), c.difference, c.interval, *logs))
+        points.append(Point(placement, cell_of(variant), c.difference, *logs))
     return points
 
 
@@ -317,60 +316,34 @@ def study_text(found: Findings) -> str:
 
 
 def draw(found: Findings) -> bytes:
-    """A panel for each placement: X - pre over what enters, a line for each deviation of the
-    weights; and one of all differences over the ratio of branch to stream."""
-    points = points_of(found)
-    placements = list(dict.fromkeys(point.placement for point in points))
-    drawing, panels = subplots(
-        1, len(placements) + 1, figsize=(10.0, 3.1), sharey=True, layout="constrained"
-    )
-    for axes, placement in zip(panels, placements, strict=False):
-        _draw_placement(axes, [point for point in points if point.placement == placement])
-        axes.set_title(f"{placement} - pre", fontsize=FONT)
-        axes.set(xlabel="rms that enters the first block")
-    panels[0].set(ylabel="difference in nats per byte, 95 % interval")
-    _draw_ratio(panels[-1], points, placements)
-    drawing.legend(*_handles(panels), loc="outside lower center", ncols=5, fontsize=FONT,
-                   frameon=False)  # fmt: skip
+    """The losses themselves over what enters, a line for each placement: a panel for each deviation
+    of the weights. The lines of two placements cross where their order changes."""
+    cells = {cell_of(variant).weights for variant in found.study.variants}
+    drawing, panels = subplots(1, len(cells), figsize=(7.0, 3.2), sharey=True, layout="constrained")
+    for axes, weights in zip(panels, sorted(cells), strict=True):
+        use_log_axis(axes)
+        axes.set_title(f"weights of {weights:g} at init", fontsize=FONT)
+        axes.set(xlabel="rms of the residual stream that enters")
+        _draw_weights(axes, weights, found)
+    panels[0].set(ylabel="validation loss, nats per byte")
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
+                   fontsize=FONT, frameon=False)  # fmt: skip
     return svg_bytes(drawing)
 
 
-def _draw_placement(axes: Any, points: Sequence[Point]) -> None:
-    use_log_axis(axes)
-    axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
-    for place, weights in enumerate(sorted({point.cell.weights for point in points})):
-        name, (colour, dashes) = f"weights {weights:g}", line_style(place)
-        own = [point for point in points if point.cell.weights == weights]
-        own.sort(key=lambda point: point.cell.enters)
-        x = [point.cell.enters * 1.04**place for point in own]
-        for at, point in zip(x, own, strict=True):
-            if point.interval is not None:
-                axes.plot([at, at], point.interval, color=colour, linewidth=0.8)
-        axes.plot(x, [point.difference for point in own], "o", markersize=3, linewidth=1.2,
-                  label=name, linestyle=dashes, color=colour)  # fmt: skip
-    entered = sorted({point.cell.enters for point in points})
+def _draw_weights(axes: Any, weights: float, found: Findings) -> None:
+    """Each mean with its 95 % interval."""
+    variants = [v for v in found.study.variants if cell_of(v).weights == weights]
+    entered = sorted({cell_of(variant).enters for variant in variants})
+    for place, placement in enumerate(dict.fromkeys(v.values["placement"] for v in variants)):
+        colour, dashes = line_style(place)
+        own = {cell_of(v).enters: found.outcomes[v.name] for v in variants
+               if v.values["placement"] == placement}  # fmt: skip
+        means = {enters * 1.04**place: described([*own[enters].losses.values()])
+                 for enters in entered if not own[enters].failed}  # fmt: skip
+        axes.plot([*means], [c.difference for c in means.values()], "o", linestyle=dashes,
+                  linewidth=1.2, color=colour, markersize=3, label=placement)  # fmt: skip
+        for x, c in means.items():
+            axes.plot([x, x], c.interval, color=colour, linewidth=0.8)
     axes.set_xticks(entered, [f"{rms:g}" for rms in entered])
     axes.set_xticks([], minor=True)  # the labels of the decade lie over each other
-
-
-def _draw_ratio(axes: Any, points: Sequence[Point], placements: Sequence[str]) -> None:
-    axes.axhline(0, color=LINE, linewidth=0.6, zorder=1)
-    for placement, marker in zip(placements, "^sDvP", strict=False):
-        own = [point for point in points if point.placement == placement]
-        axes.plot(
-            [p.log_ratio for p in own], [p.difference for p in own], marker, color=GREY,
-            markersize=3.5, linestyle="none", label=placement,
-        )  # fmt: skip
-    slope, intercept = fit_line(points)
-    ends = np.array([min(p.log_ratio for p in points), max(p.log_ratio for p in points)])
-    axes.plot(ends, slope * ends + intercept, color=GREY, linewidth=0.8)
-    axes.set(xlabel="log of branch/stream over pre's")
-    axes.set_title("all, over the ratio at step 1", fontsize=FONT)
-
-
-def _handles(panels: Sequence[Any]) -> tuple[list[Any], list[str]]:
-    named = {}
-    for axes in panels:
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-            named.setdefault(name, handle)
-    return list(named.values()), list(named)

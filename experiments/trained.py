@@ -5,7 +5,7 @@ NAME/blocks_N/NAME.csv. Means, intervals and tests follow from them and from the
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from analyses import collapse, depth_use, mean_drift, quantization
+from measured import described
 from scipy import special, stats
 
 from transformer_norms.analysis.outcome import Analysis, Number, Numbers, Outcome, Rows, read_rows
@@ -30,7 +31,7 @@ DEPTHS = (4, 16)
 @dataclass(frozen=True)
 class Later:
     """The difference of a number that was asked for after the results had been seen, in a family of
-    its own, of both depths. `said` puts it into the row of the claim, if it is not empty."""
+    its own, of both depths. `said` names it in claims.csv, if it is not empty."""
 
     words: str
     baseline: str
@@ -41,7 +42,7 @@ class Later:
 @dataclass(frozen=True)
 class Level:
     """A number of a model, `of` its numbers, which is held `against` another one. `said`
-    puts it into the row of the claim, if it is not empty."""
+    names it in claims.csv, if it is not empty."""
 
     number: Number
     of: Callable[[Mapping[str, Any]], float]
@@ -76,7 +77,7 @@ ASKED = {
                 Number("share / chance", format=".3f"),
                 lambda row: row["chance"],
                 1.0,
-                "the level itself, which a random direction has at 1",
+                "of a random direction",
             ),
             Level(Number("at norms / chance", format=".3f"), lambda row: row["norms_chance"], 1.0),
         ),
@@ -90,8 +91,7 @@ ASKED = {
             "blocks are muted: their sub-layers add nothing, and their norms on the stream stay",
             "placement=pre",
             "rise_muted",
-            "HybridNorm has a norm on the stream in each block; where norms stay and sub-layers "
-            "add nothing",
+            "muted",
         ),
     ),
     "collapse": Asked(
@@ -135,38 +135,30 @@ def trained_text(home: Path, runs: Path) -> str:
     return "\n\n".join(parts)
 
 
-def claim_words(home: Path, runs: Path) -> str:
-    """The declared differences of each depth, and what has to be read with them."""
+def measured_values(home: Path, runs: Path) -> dict[str, Comparison]:
+    """The declared differences of both depths, with their p after Holm over all differences of a
+    command; those that were added later, and the levels, are described."""
     asked = ASKED[home.name]
     read = _read(home, runs, asked.baseline)
-    declared = _declared(asked, read)
-    parts = [
-        _in_words([(d.depth, d.variant, d.comparison, d.command) for d in declared], asked.number)
-    ]
-    least = min(declared, key=lambda one: one.alone)
-    parts.append(
-        f"p after Holm over all differences of a command, as declared; the smallest is "
-        f"{least.command:.2g} so, {least.declared:.2g} over the {len(declared)} declared ones of "
-        f"both commands, {least.all:.2g} over all of both"
-    )
-    parts += [_level_words(level, read) for level in asked.levels if level.said]
+    values = {
+        f"{one.depth} blocks {one.variant}": _judge(one.comparison, one.command)
+        for one in _declared(asked, read)
+    }
     if asked.later is not None and asked.later.said:
-        later, number = asked.later, _later(asked, asked.later)
-        found = _compared(_read(home, runs, later.baseline), number)
-        each = [(depth, variant, c, None) for (depth, variant, *_), c in found.items()]
-        parts.append(f"{later.said}: {_in_words(each, number[later.key])}")
-    return "; ".join(parts)
+        later = _read(home, runs, asked.later.baseline)
+        for (depth, name, *_), c in _compared(later, _later(asked, asked.later)).items():
+            values[f"{depth} blocks {name}, {asked.later.said}"] = _judge(c)
+    for level in (one for one in asked.levels if one.said):
+        for depth, name, seeds in _levels(level, read):
+            values[f"{depth} blocks {name}, {level.said}"] = described(seeds)
+    return values
 
 
-def _in_words(each: Iterable[tuple[int, str, Comparison, float | None]], number: Number) -> str:
-    """`each` is a depth, a variant, its difference, and the p, if it was tested."""
-    depths: dict[int, list[str]] = {}
-    for depth, variant, c, adjusted in each:
-        mean, low, high = map(number.show_signed, (c.difference, *(c.interval or ())))
-        p = "" if adjusted is None else f", p {adjusted:.2g}"
-        text = f"{variant} {mean} (95 % interval {low} to {high}{p})"
-        depths.setdefault(depth, []).append(text)
-    return "; ".join(f"{depth} blocks: {', '.join(texts)}" for depth, texts in depths.items())
+def _judge(c: Comparison, p: float | None = None) -> Comparison:
+    """The verdict of a p, if it was tested."""
+    if p is None or p >= LEVEL:
+        return replace(c, p=p, verdict="described" if p is None else "not told apart")
+    return replace(c, p=p, verdict="better" if (c.difference or 0.0) < 0 else "worse")
 
 
 # ------------------------------------------------------------------------ what was declared
@@ -274,15 +266,6 @@ def _level_text(level: Level, read: Read) -> str:
         rows.append([str(depth), name, show(fmean(values)), _interval(values, show), below])
     title = f"Added later, {level.number.heading} against {against:g}:"
     return f"{title}\n\n{markdown_table(rows)}\n\nIntervals are not adjusted for each other."
-
-
-def _level_words(level: Level, read: Read) -> str:
-    show = level.number.show
-    texts = [
-        f"{depth} blocks {name} {show(fmean(values))} ({_interval(values, show)})"
-        for depth, name, values in _levels(level, read)
-    ]
-    return f"{level.said}: {', '.join(texts)}"
 
 
 def _later_text(asked: Asked, later: Later, read: Read) -> str:

@@ -25,17 +25,23 @@ from transformer_norms.report.writing import write_report
 from transformer_norms.run import machine
 
 HERE = Path(__file__).parents[2] / "experiments"
-STUDIES = sorted(archive.parent.name for archive in HERE.glob(f"*/{results.RUNS}"))
+HOMES = results.find_homes()
+STUDIES = [name for name, home in HOMES.items() if (home / results.RUNS).exists()]
 NOISE = 0.0069  # sd of pre's seeds in experiments/noise, nats
-READMES = sorted(HERE.glob("*/README.md"))
+READMES = [home / "README.md" for home in HOMES.values()]
 BLOCK = re.compile(r"<!-- results:[^>]*-->\n(.*?)<!-- /results -->", re.DOTALL)
-GOLDEN = "norms depth qk_norm_edges eps".split()
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
 def test_every_study_has_its_question_command_answer_and_limits(readme):
     text = readme.read_text()
-    for part in ("**Question", "python ", "**Answer.**", "**Run**", "**What this does not show.**"):
+    for part in (
+        "**Question.**",
+        "python ",
+        "**Answer.**",
+        "**Run**",
+        "**What this does not show.**",
+    ):
         assert part in text, part
     for shown in re.findall(r"\]\(([^)#]+)\)", text):
         assert shown.startswith("http") or (readme.parent / shown).exists(), shown
@@ -43,16 +49,22 @@ def test_every_study_has_its_question_command_answer_and_limits(readme):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_studys_table_of_results_is_that_of_its_runs(study):
-    rows = {row["run"]: row for row in rows_of(study)}
+    with open(HOMES[study] / "results.csv") as file:
+        rows = {row["run"]: row for row in csv.DictReader(file)}
     # A run that the newest command of a sweep does not ask for, and that never began, has no files.
     given_up = {run for run, row in rows.items() if row["stage"] == "given up"}
     assert {rows.pop(run)["status"] for run in given_up} <= {"missing"}
-    with tarfile.open(HERE / study / results.RUNS) as packed:
-        paths = [*map(Path, packed.getnames())]
-        summaries = {path.parts[1]: json.load(packed.extractfile(str(path)))
-                     for path in paths if path.name == "summary.json"}  # fmt: skip
-    names = {path.name for path in paths if not path.name.startswith("sweep-")}
-    assert names <= {archives.COLUMNS, *results.RECORDED}
+    with tarfile.open(HOMES[study] / results.RUNS) as packed:
+        names = [Path(name) for name in packed.getnames()]
+        summaries = {
+            Path(name).parts[1]: json.load(packed.extractfile(name))
+            for name in packed.getnames()
+            if name.endswith("/summary.json")
+        }
+    assert {name.name for name in names} <= {
+        archives.COLUMNS, *results.RECORDED,
+        *(n.name for n in names if n.name.startswith("sweep-")),
+    }  # fmt: skip
     assert summaries.keys() == rows.keys()
     for run, row in rows.items():
         for key in ("status", "val_loss", "commit", "identity", "batch_chain", "initial_loss"):
@@ -61,14 +73,17 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
     assert not {row["status"] for row in rows.values()} - {"finished", "diverged"}
 
 
+GOLDEN = "norms depth qk_norm_edges eps".split()
+
+
 @pytest.mark.parametrize("study", GOLDEN)
 def test_the_tables_of_packed_studies_come_out_again_to_the_byte(study, tmp_path, monkeypatch):
     """They hold most sentences of a report: each verdict, failures, contrasts, tuning, notes."""
     skip_pictures(monkeypatch)
-    results._extract(HERE / study / results.RUNS, tmp_path)
+    results._extract(HOMES[study] / results.RUNS, tmp_path)
     write_report([tmp_path / study])
     for name in ("table.md", "results.csv"):
-        assert (tmp_path / study / name).read_bytes() == (HERE / study / name).read_bytes()
+        assert (tmp_path / study / name).read_bytes() == (HOMES[study] / name).read_bytes()
 
 
 @pytest.mark.parametrize("analysis", trained.ASKED)
@@ -80,12 +95,16 @@ def test_a_difference_of_trained_models_is_the_mean_of_its_pairs(analysis, block
     one, other = {"norm": ("rmsnorm", "layernorm"), "placement": ("hybrid", "pre")}[
         asked.baseline.partition("=")[0]
     ]
-    text = (HERE / "README.md").read_text()
+    with open(HERE / "claims.csv") as file:
+        claimed = {row["part"]: row for row in csv.DictReader(file) if row["study"] == analysis}
     names = sorted({name for name, _ in values if one in name})
     assert len(names) == (3 if one == "rmsnorm" else 2)
     for name in names:
+        row = claimed[f"{blocks} blocks {name}"]
         pairs = [values[name, seed] - values[name.replace(one, other), seed] for seed in "01234"]
-        assert f"{name} {asked.number.show_signed(fmean(pairs))} (95 % interval" in text
+        ends = stats.t.interval(0.95, 4, fmean(pairs), stats.sem(pairs))
+        numbers = [float(row[key]) for key in ("difference", "low", "high")]
+        assert numbers == pytest.approx([fmean(pairs), *ends], abs=1e-5)
 
 
 @pytest.mark.parametrize("analysis", trained.ASKED)
@@ -116,8 +135,18 @@ def test_a_declared_difference_has_the_p_of_each_family_that_it_may_be_counted_i
         return dict(zip(ordered, itertools.accumulate(steps, max), strict=True))
 
     declared = {place for place in p if place[2] == asked.primary}
-    own = [adjusted([place for place in p if place[0] == blocks]) for blocks in (4, 16)]
-    families = [p, own[0] | own[1], adjusted(declared), adjusted(p)]
+    families = [
+        p,
+        *(
+            {
+                at: x
+                for blocks in (4, 16)
+                for at, x in adjusted([place for place in p if place[0] == blocks]).items()
+            },
+            adjusted(declared),
+            adjusted(p),
+        ),
+    ]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]]
             for line in (home / "README.md").read_text().splitlines()]  # fmt: skip
     for place in declared:
@@ -133,17 +162,17 @@ def test_a_declared_difference_has_the_p_of_each_family_that_it_may_be_counted_i
 def test_no_number_in_prose_is_other_than_what_was_computed(study):
     """A number with decimals that a README states of losses stands among those that are written by
     the command, or rounds one of them."""
-    text = (HERE / study / "README.md").read_text()
+    text = (HOMES[study] / "README.md").read_text()
     block = BLOCK.search(text)
     prose = text.replace(block[1], "")
     # The answer and the limits; the setting's numbers are those of the command.
     said = re.search(r"\*\*Answer\.\*\*(.*)\*\*Run\*\*", prose, re.DOTALL)[1]
-    tables = [HERE / study / name for name in ("table.md", "joined.md")]
-    claims = (HERE / "README.md").read_text().splitlines()
+    tables = [HOMES[study] / name for name in ("table.md", "joined.md")]
+    claims = (HERE / "claims.csv").read_text().splitlines()
     known = "\n".join([
         block[1],
         *(table.read_text() for table in tables if table.exists()),
-        *(line for line in claims if line.startswith("| ") and f"]({study})" in line),
+        *(line for line in claims if f",{study}," in line),
     ])  # fmt: skip
     computed = [abs(float(number)) for number in re.findall(r"\d+\.\d+", known)]
     for number in re.findall(r"(?<![\w./:])\d+\.\d+(?![\w:])", said):
@@ -151,8 +180,25 @@ def test_no_number_in_prose_is_other_than_what_was_computed(study):
         assert any(abs(float(number) - one) <= half for one in computed), number
 
 
+def test_no_number_in_the_findings_is_other_than_what_was_computed():
+    """Each is in a table that the command writes, or rounds a number there. A reader of ten minutes
+    has 900 words."""
+    said = (HERE / "FINDINGS.md").read_text()
+    assert len(said.split()) <= 900
+    known = "\n".join([
+        (HERE / "claims.csv").read_text(),
+        *(BLOCK.search((HOMES[name] / "README.md").read_text())[1]
+          for name in re.findall(r"\]\((\w+)\)", said)),
+    ])  # fmt: skip
+    computed = [abs(float(number)) for number in re.findall(r"\d+\.\d+", known)]
+    own = "0.02 0.056 0.82 0.46 0.03 4.5".split()  # inits, scope, what is far, bytes of a token
+    for number in set(re.findall(r"(?<![\w./:])\d+\.\d+(?![\w:])", said)) - {*own}:
+        half = 0.5 * 10 ** -len(number.partition(".")[2]) + 1e-9
+        assert any(abs(float(number) - one) <= half for one in computed), number
+
+
 def rows_of(study, **wanted):
-    with open(HERE / study / "results.csv") as file:
+    with open(HOMES[study] / "results.csv") as file:
         rows = list(csv.DictReader(file))
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
@@ -161,20 +207,18 @@ def rows_of(study, **wanted):
 def test_post_fails_without_a_warm_up_and_query_and_key_norms_allow_larger_rates(measured):
     """Xiong et al. 2020, arXiv:2002.04745, and Wortsman et al. 2023, arXiv:2309.14322"""
 
-    def trained(study, variant):
-        outcomes = [row["outcome"] == "trained" for row in rows_of(study, variant=variant)]
-        return sum(outcomes), len(outcomes)
+    def trained(study, **wanted):
+        outcomes = [row["outcome"] == "trained" for row in rows_of(study, **wanted)]
+        return f"{sum(outcomes)} of {len(outcomes)}"
 
-    for placement, steps, seeds in (
-        ("post", 0, 0),
-        ("post", 200, 5),
-        ("pre", 0, 5),
-        ("pre", 200, 5),
-    ):
-        found = trained("warmup", f"{placement} lr=0.002 warmup={steps}")
-        assert found == (seeds, 5), (placement, steps, found)
-    for norm, seeds in (("none", 0), ("head", 5)):
-        assert trained("qk_norm_edges", f"lr=0.1 qk_norm={norm}") == (seeds, 5), norm
+    warmed = {(placement, steps): trained("warmup", variant=f"{placement} lr=0.002 warmup={steps}")
+              for placement in ("post", "pre") for steps in (0, 200)}  # fmt: skip
+    assert warmed == {
+        ("post", 0): "0 of 5", ("post", 200): "5 of 5", ("pre", 0): "5 of 5", ("pre", 200): "5 of 5"
+    }  # fmt: skip
+    edges = {name: trained("qk_norm_edges", variant=f"lr=0.1 qk_norm={name}")
+             for name in ("none", "head")}  # fmt: skip
+    assert edges == {"none": "0 of 5", "head": "5 of 5"}
     measured("post trains in 0 of 5 without and 5 of 5 with a warm-up, pre in 10 of 10")
     measured("at the rate 0.1 5 of 5 train with norms of queries and keys, 0 of 5 without")
 
@@ -187,7 +231,7 @@ def test_a_committed_row_comes_out_again_from_its_saved_config(tmp_path, measure
         pytest.skip("needs the text of the studies: TINYSHAKESPEARE=FILE")
     study, here = "warmup", HERE.parent
     row = rows_of(study, variant="pre lr=0.002 warmup=200", seed="0")[0]
-    results._extract(HERE / study / results.RUNS, tmp_path)
+    results._extract(HOMES[study] / results.RUNS, tmp_path)
     code = subprocess.run(
         ["git", "archive", "--prefix=then/", row["commit"]], cwd=here, capture_output=True
     )
@@ -235,18 +279,17 @@ def make_packable(study, **statuses):
 
 def test_only_runs_that_have_ended_are_packed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(results, "HERE", tmp_path)
-    study = tmp_path / "study"
     assert results.main(["pack", str(tmp_path / "typo")]) == 2
-    make_packable(study, run="running")
-    assert results.main(["pack", str(study)]) == 2
+    make_packable(tmp_path / "study", run="running")
+    run = tmp_path / "study" / "run"
+    assert results.main(["pack", str(tmp_path / "study")]) == 2
     assert "is running; run the sweep again" in capsys.readouterr().err
-    assert not (study / results.RUNS).exists()
-    (study / "run" / "summary.json").write_text('{"status": "diverged"}')
-    packed = []
-    for _ in range(2):
-        assert results.main(["pack", str(study)]) == 0
-        packed.append((study / results.RUNS).read_bytes())
-    assert packed[0] == packed[1]
+    assert not (tmp_path / "study" / results.RUNS).exists()
+    (run / "summary.json").write_text('{"status": "diverged"}')
+    assert results.main(["pack", str(tmp_path / "study")]) == 0
+    first = (tmp_path / "study" / results.RUNS).read_bytes()
+    assert results.main(["pack", str(tmp_path / "study")]) == 0
+    assert (tmp_path / "study" / results.RUNS).read_bytes() == first
 
 
 def test_a_study_that_is_packed_unfinished_is_unpacked_where_its_command_goes_on(

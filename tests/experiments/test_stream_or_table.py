@@ -194,7 +194,7 @@ def test_the_table_of_primary_contrasts_is_written_of_every_study_that_declares_
 
 def point(placement, weights, enters, difference, log_ratio, log_square=0.0):
     cell = streams.Cell(weights, enters)
-    return streams.Point(placement, cell, difference, None, log_ratio, log_square)
+    return streams.Point(placement, cell, difference, log_ratio, log_square)
 
 
 def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():
@@ -209,7 +209,7 @@ def test_the_ratio_of_a_variant_is_the_geometric_mean_over_that_of_pre_norm():
         planted = OWN[p.placement] + of_the_stream(p.placement, p.cell.weights, p.cell.enters)
         assert p.difference == pytest.approx(planted, abs=3e-3)
     drawn = streams.draw(found).decode()
-    for words in ("post - pre", "hybrid - pre", "weights 0.02", "weights 0.056", "at step 1"):
+    for words in (*OWN, "weights of 0.02 at init", "weights of 0.056 at init"):
         assert words in drawn, words
 
 
