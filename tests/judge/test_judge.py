@@ -207,11 +207,11 @@ def test_a_child_uses_the_package_of_its_folder_and_is_stopped_by_its_parent_alo
     lines = "import sys, transformer_norms as t; print(); print(t.WHERE, *sys.argv[1:]); exit(5)"
     assert run_python(Path("there").absolute(), lines, ["a", "b c"]) == (5, "there a b c", "")
     lines = """
-import os, signal, sys
+import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (open("saved", "w"), sys.exit(75)))
 open("ready", "w").write(str(os.getsid(0) == os.getpid()))
 os.rename("ready", "begun")
-signal.pause()
+while True: time.sleep(0.01)  # pause() may miss a signal that came before it
 """
     timer = threading.Thread(target=interrupt_when_begun, args=(Path("begun").absolute(),))
     timer.start()
