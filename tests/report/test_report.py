@@ -11,6 +11,7 @@ from new_process import run_python
 from own_folder import no_pictures, own_folder  # noqa: F401
 from reports import by_name, findings_of, line_of, rows, study_of, text
 from run_folders import (
+    DATA,
     PRE,
     SANDWICH,
     config_of,
@@ -64,12 +65,13 @@ def test_each_column_is_explained_once_in_sentences_of_at_most_25_words(losses, 
     assert all(f"\n- {note.replace('&', '&amp;')}\n" in f"{text()}" for note in notes)
 
 
-@pytest.mark.parametrize(("split", "told"), [("hash", True), ("tail", False)])
+@pytest.mark.parametrize(("split", "told"), [("hash", True), ("position", False)])
 def test_the_test_loss_counts_where_every_finished_run_has_one(split, told):
-    """Without a test_fraction the report says which tokens it is of."""
+    """The report says which tokens it is of by the split that was made, not the one that was asked."""
+    data = {"identity": DATA, "fingerprint": "f" * 64, "corpus": DATA, "split": split}
     for seed, loss in PRE.items():
-        config = config_of(["placement=pre"], seed, data__split=split)
-        run = make_run("study", config, loss, test_loss=loss + 0.5)
+        config = config_of(["placement=pre"], seed, data__split="hash")
+        run = make_run("study", config, loss, test_loss=loss + 0.5, data=data)
     said, part = text(), "The test part is as large as the validation part (data.split=hash)"
     assert "test loss, mean ± sd: final test loss in nats" in said
     assert " 2.8100 ± 0.0100 " in said

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from statistics import fmean
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -341,7 +342,9 @@ def test_a_test_part_of_the_tail_split_is_evaluated_at_the_end():
 
 @pytest.mark.draws
 def test_the_loss_curve_is_drawn_with_the_losses_of_no_model_as_lines():
+    matplotlib.use("agg")
     done = go("data=stories", "data.documents=120")
+    assert matplotlib.get_backend() == "agg"  # a notebook shows its figures after a run
     drawn = (Path(done["folder"]) / "curve.svg").read_text()
     assert drawn.startswith("<?xml")
     for label in ("training", "validation", "uniform", "unigram", "5-gram", "entropy floor"):

@@ -15,6 +15,7 @@ from transformer_norms.report.horizons import at_text
 from transformer_norms.report.left_out import left_out_lines, run_warnings
 from transformer_norms.report.measured.cost import cost_ratio, gpu_memory, seconds_price
 from transformer_norms.report.scatter import scatter_notes
+from transformer_norms.report.scope import regime
 from transformer_norms.report.study import RATE, TUNED_ON, Study, Variant, read_rows
 from transformer_norms.report.texts import render_lines
 from transformer_norms.run.failure import NGRAM_LEAD
@@ -172,6 +173,7 @@ def summary_lines(findings: Findings) -> list[str]:
         *unasked,
         *findings.study.registered,
         *warnings,
+        f"scale of these results: {regime(findings)}",
         *regime_notes(findings),
     ]
     damaged = findings.study.damaged  # in one line each, as an error would be
@@ -194,7 +196,7 @@ def summary_lines(findings: Findings) -> list[str]:
 def column_notes(findings: Findings, columns: Iterable[str]) -> list[str]:
     """`difference: variant - baseline, mean over ...`: says what each of the `columns` holds."""
     study, shown, every = findings.study, {*columns}, findings.every.values()
-    splits = {run.value("data.split") for run in study.results if run.has("data.split")}
+    splits = {run.summary.data.split for run in study.results}
     return render_lines(
         "notes.txt",
         study=study,

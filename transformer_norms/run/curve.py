@@ -15,24 +15,23 @@ NAME_HEIGHT = 0.045  # of the axes
 def draw_curve(folder: Path, summary: Summary) -> Path:
     """Writes the folder's curve.svg: train and validation loss in nats per token, with what no
     model at all would score (uniform, n-grams) and, where it is known, the text's own entropy."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = folder.name  # the same curve is the same file
-    from matplotlib import pyplot
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     rows = read_metrics(folder / "metrics.jsonl")
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
     _plot(axes, rows, "train/loss", "training", TRAIN, 1.0)
     _plot(axes, rows, "val/loss", "validation", VALIDATION, 1.8)
     _name_lines(axes, summary.data.reference_lines())
     axes.set(xlabel="tokens", ylabel="loss, nats per token", title=folder.name)
-    axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.spines[["top", "right"]].set_visible(False)
     path = folder / "curve.svg"
     svg = BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
+    with rc_context({"svg.hashsalt": folder.name}):  # the same curve is the same file
+        figure.savefig(svg, format="svg", metadata={"Date": None})
     write_bytes(path, svg.getvalue())
     return path
 

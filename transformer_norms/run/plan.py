@@ -168,7 +168,8 @@ class Plan:
         if not list(folder.glob("checkpoints/*/optimizer.safetensors")):
             raise ConfigError(
                 f"{typed}: it has no checkpoint with the optimizer's state, which a sweep keeps "
-                "with trainer.keep_optimizer=true"
+                "with trainer.keep_optimizer=true from its first run on; "
+                f"config={path_text(folder)} again=true trains it once more, and keeps it"
             )
         before = self._saved_config(folder)
         if (steps := self.config.trainer.steps) <= before.trainer.steps:

@@ -203,7 +203,8 @@ def time_left(began: float, done: float, rest: float) -> str:
 
 
 def _loss_text(row: JobRow) -> str:
-    return "" if row.loss is None else f", loss {row.loss:.4f}"
+    name = "validation loss" if row.over else "loss"
+    return "" if row.loss is None else f", {name} {row.loss:.4f}"
 
 
 def last_loss(file: Path) -> dict[str, Any] | None:

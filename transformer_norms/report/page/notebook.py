@@ -18,6 +18,13 @@ from transformer_norms.report.table import summary_lines, table
 from transformer_norms.run.reader import Runs
 
 
+class Figure(bytes):
+    """The bytes of an SVG, which a notebook shows."""
+
+    def _repr_svg_(self) -> str:
+        return self.decode()
+
+
 class ShownReport:
     """A report's first sentence, its `table` with a row for each variant, and its `figure`, the
     bytes of curves.svg, which are none if no run has ended. `findings` has all numbers."""
@@ -26,7 +33,8 @@ class ShownReport:
         self.findings = findings(study)
         self.answer = answer(self.findings).lead
         self.table = DataFrame(table(self.findings)).set_index("variant")
-        self.figure = draw_curves(self.findings, read_rows(study.results)[0]).get("curves.svg", b"")
+        drawn = draw_curves(self.findings, read_rows(study.results)[0])
+        self.figure = Figure(drawn.get("curves.svg", b""))
 
     def __repr__(self) -> str:
         return "\n".join([self.answer, *summary_lines(self.findings)])
