@@ -67,7 +67,7 @@ def test_each_column_is_explained_once_in_sentences_of_at_most_25_words(losses, 
 
 @pytest.mark.parametrize(("split", "told"), [("hash", True), ("position", False)])
 def test_the_test_loss_counts_where_every_finished_run_has_one(split, told):
-    """The report says which tokens it is of by the split that was made, not the one that was asked."""
+    """The report says which tokens it is of by the split that was made, not by the typed one."""
     data = {"identity": DATA, "fingerprint": "f" * 64, "corpus": DATA, "split": split}
     for seed, loss in PRE.items():
         config = config_of(["placement=pre"], seed, data__split="hash")
