@@ -152,8 +152,11 @@ def test_transformers_loads_trains_and_generates_from_the_folder(run, capfd, mon
     torch.testing.assert_close(theirs(tokens, labels=tokens).loss, expected)
     longer = theirs.generate(tokens, max_new_tokens=4, do_sample=False)
     assert longer[:, -1].tolist() == ours(longer[:, :-1])[:, -1].argmax(-1).tolist()
-    with pytest.raises(ValueError, match="padded on the left"):
-        theirs(tokens, attention_mask=torch.zeros_like(tokens))
+    for words.padding_side in ("left", "right"):
+        rows = words(["the cat sat on", "the dog"], return_tensors="pt", padding=True)
+        kept = rows.attention_mask[1].bool()
+        alone = ours(rows.input_ids[1:, kept])[0]
+        torch.testing.assert_close(theirs(**rows).logits[1, kept], alone, rtol=1e-4, atol=1e-5)
     card = Path("out/README.md").read_text()
     for part in ("norm(x + f(x, q=norm, k=norm, v=norm))", "unigram", "bigram", "zhuo2025",
                  "## Licence", "init=megatron", "had dropout of 0.1",

@@ -1,7 +1,5 @@
-"""Writes attention, mlp, block and model as classes of plain torch, each from a module as it was
-built: the class has what this module has, and nothing else. Nothing is computed here. An expression
-is a text, and a module of the run turns the text of its input into the text of its output.
-"""
+"""Writes attention, mlp, block and model as classes of plain torch, each with what a module of the
+run has. Nothing is computed: a module turns the text of its input into the text of its output."""
 
 import ast
 import inspect
@@ -47,7 +45,7 @@ class ClassText:
         every = "\n".join([*self.built.values(), *self.lines])
         self.takes = [one for one in takes if re.search(rf"\b{one}\b", every)]
         self.given = "config, i" if self.i is not None and re.search(r"\bi\b", every) else "config"
-        names = sorted(self.built, key=lambda name: name not in self.things)  # numbers last
+        names = sorted(self.built, key=lambda name: self.built[name].startswith("config"))
         lines = [f"def __init__(self, {self.given}):", "    super().__init__()"]
         lines += [f"    self.{name} = {self.built[name]}" for name in names]
         lines += ["", f"def forward(self, {', '.join(self.takes)}):"]
@@ -94,8 +92,7 @@ class ClassText:
         start, text = float(f"{float(tensor.detach().flatten()[0]):.7g}"), ""
         if start not in (0, 1):
             text = self.file.number(f"{self.prefix}{name}_start", start, self.i)
-        each = zip(tensor.shape, sizes, strict=False)
-        shape = ", ".join("1" if n == 1 else size for n, size in each)
+        shape = ", ".join("1" if n == 1 else s for n, s in zip(tensor.shape, sizes, strict=False))
         return self.own(name, tensor, f"nn.Parameter({filled(shape, start, text)})")
 
     def connection(self, name: str, part: Any, index: str = "") -> str:
@@ -112,9 +109,8 @@ class ClassText:
             texts["activation"] = file.sources.copy(ACTIVATIONS[file.config.mlp.activation])
         if "final" in takes:
             texts["final"] = file.sources.norm(part.norm, WIDTH)
-        words = [
-            f"{key}=" * (one.kind is one.KEYWORD_ONLY) + texts[key] for key, one in takes.items()
-        ]
+        words = [f"{key}=" * (one.kind is one.KEYWORD_ONLY) + texts[key]
+                 for key, one in takes.items()]  # fmt: skip
         return self.own(name, part, f"{file.sources.copy(type(part))}({', '.join(words)})")
 
     def apply(self, name: str, thing: Any, x: str, sizes: Sequence[str] = (WIDTH,)) -> str:
@@ -125,17 +121,16 @@ class ClassText:
                 return x
             case factors.Scaled():
                 x = self.apply(name, thing.norm, x, sizes)
-                scale = (
-                    factors.Times(1.0) if thing.scale is nothing else thing.scale
-                )  # 1 in this block
-                return self.apply(f"{name}_scale", scale, x, sizes)
+                scale = factors.Times(1.0) if thing.scale is nothing else thing.scale
+                return self.apply(f"{name}_scale", scale, x, sizes)  # also 1 in this block
             case factors.OneMinusBranch():
                 return f"{x} - {self.apply(name, thing.branch, x, sizes)}"
             case factors.Times():
                 return product(self.number(name, float(thing.value)), x)
             case factors.Learned():
                 gain = self.parameter(name, thing.gain, sizes)
-                gain = gain if thing.factor == 1 else f"{thing.factor!r} * {gain}"
+                if thing.factor != 1:
+                    gain = f"{self.number(f'{name}_factor', float(thing.factor))} * {gain}"
                 used = LEARNED[thing.function].format(gain)
                 return f"scale_forward({x}, {used})" if thing.preserves else product(used, x)
             case factors.LowRank():
@@ -151,8 +146,8 @@ class ClassText:
             case PerHead():
                 norm = self.file.sources.norm(thing.heads[0], HEAD_DIM)
                 norm = f"nn.ModuleList({norm} for _ in range({sizes[0]}))"
-                each = f"zip({self.own(name, thing.heads, norm)}, {x}.unbind(2))"
-                return f"torch.stack([f(y) for f, y in {each}], 2)"
+                each = f"zip({self.own(name, thing.heads, norm)}, {x}.unbind(2), strict=True)"
+                return f"torch.stack([norm(y) for norm, y in {each}], 2)"
         return f"{self.own(name, thing, self.file.sources.norm(thing, sizes[-1]))}({x})"
 
 
@@ -172,7 +167,7 @@ def attention_class(file: Any, attention: Any, i: int) -> ClassText:
         x = order(rotate if turns else nothing, norm, site, "angles")
         x = own.apply("query_scale", attention.scale, x, sizes) if site == "q" else x
         own.lines += [f"{site} = {x}"] * (x != site)
-    own.lines.append("q, k, v = (t.transpose(1, 2) for t in (q, k, v))")
+    own.lines.append("q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # batch, heads, time, dims")
     if attention.groups > 1:
         own.built["groups"] = f"{HEADS['query']} // {HEADS['key']}"
         own.lines.append("k, v = (t.repeat_interleave(self.groups, 1) for t in (k, v))")
@@ -180,7 +175,7 @@ def attention_class(file: Any, attention: Any, i: int) -> ClassText:
     y = f"F.scaled_dot_product_attention(q, k, v, is_causal=True, scale={scale})"
     if cap is not None:
         y = f"capped_attention(q, k, v, {scale}, {own.number('cap', cap)})"
-    own.lines.append(f"y = {y}.transpose(1, 2)")
+    own.lines += [f"y = {y}", "y = y.transpose(1, 2)"]
     y = own.apply("head_norm", attention.head_norm, "y", (HEADS["query"], HEAD_DIM))
     y = own.apply("head_scale", attention.head_scale, y, (HEADS["query"], HEAD_DIM))
     own.lines += [f"y = {y}"] * (y != "y")
@@ -201,7 +196,7 @@ def mlp_class(file: Any, mlp: Any, i: int) -> ClassText:
     y = product(y, hidden("up")) if mlp.gated else y
     y = own.apply("mid_norm", mlp.mid, y, [INNER])
     own.lines = [f"return {own.linear('down', mlp.down, INNER, WIDTH)}({y})"]
-    return own.finish("MLP", f"A {'gated ' * mlp.gated}network for each token.", ["x"])
+    return own.finish("MLP", f"The {'gated ' * mlp.gated}feed-forward network.", ["x"])
 
 
 class BlockText(ClassText):
@@ -240,7 +235,10 @@ class BlockText(ClassText):
                 self.lines.append(f"{'h' if x == 'x' else 'normed'} = {h}")
                 h = "h" if x == "x" else "normed"
             self.earlier[NORMED] = h
-            y = f"{self.at(kind, 'skip', x)} + {self.update(kind, h)}"
+            convex = isinstance(own.skip, factors.OneMinusBranch)
+            less = f" - {x}" * (convex and isinstance(own.branch, factors.Times | factors.Learned))
+            skip = x if less else self.at(kind, "skip", x)
+            y = f"{skip} + {self.update(kind, h, less)}"
             self.lines.append(f"x = {self.at(kind, 'post', y)}")
         uses = re.search(r"\bstart\b", "\n".join(self.lines))
         self.lines[begin:begin] = ["start = x"] * bool(uses)
@@ -252,17 +250,17 @@ class BlockText(ClassText):
                 self.lines += [f"u = {u}", f"x, r = {self.at(kind, 'post', 'x + u')}, r + u"]
                 continue
             connection = getattr(self.block, kind).connection
-            own = self.connection(f"{kind}_connection", connection, f"2 * i + {n}")
+            own = self.connection(f"{kind}_connection", connection, f"2 * i{' + 1' * n}")
             self.lines += [f"x = {own}.read(streams)", f"streams = {own}.write(streams, {u})"]
         if dual:
             self.lines = ["x, r = streams", *self.lines, "return x, r"]
 
-    def update(self, kind: str, h: str) -> str:
-        """Returns what a sub-layer adds to the stream."""
+    def update(self, kind: str, h: str, less: str = "") -> str:
+        """Returns what a sub-layer adds to the stream, with `less` inside its factor."""
         part = SUB_LAYERS[kind](self.file, getattr(self.block, kind).f, self.i)
         f = self.own(kind, part, f"{part.name}({part.given})")
         y = self.at(kind, "out", f"{f}({', '.join([h, *part.takes[1:]])})")
-        return self.at(kind, "branch", y)
+        return self.at(kind, "branch", y + less)
 
     def at(self, kind: str, slot: str, x: str, thing: Any = None) -> str:
         """Returns what the part of a sub-layer at a slot makes of x."""
@@ -329,4 +327,4 @@ def model_class(file: Any, model: Any) -> tuple[ClassText, list[BlockText]]:
     logits = f"{head}(x)" if model.head is not None and model.rows is nothing else logits
     logits = own.apply("logit_scale", model.logit_scale, logits, ["config.vocab_size"])
     own.lines.append(f"return {logits}")
-    return own.finish("Model", "Tokens in, logits out.", ["tokens"]), blocks
+    return own.finish("Model", "[batch, time] -> [batch, time, vocab_size]", ["tokens"]), blocks

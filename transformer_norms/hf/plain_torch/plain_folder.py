@@ -63,8 +63,7 @@ def check_written(config: Config) -> None:
 
 
 class ModelFile:
-    """The file of a config. `source()` is its text, `settings` are then the values of its config.
-    Raises ValueError where it cannot be written."""
+    """The file of a config: `source()` is its text, and writes `settings`. May raise ValueError."""
 
     def __init__(self, config: Config, vocab_size: int) -> None:
         check_written(config)
@@ -87,8 +86,8 @@ class ModelFile:
         self.whole, blocks = model_class(self, self.model)
         lines = "\n".join(line for block in blocks for line in block.lines)
         self.given = [name for name in ("x0", "angles") if re.search(rf"\b{name}\b", lines)]
-        several = {name: {*map(str, own.values())} for name, own in self.numbers.items()}
-        self.differing = {name for name, each in several.items() if len(each) > 1}
+        each = self.numbers.items()
+        self.differing = {name for name, own in each if len({*map(str, own.values())}) > 1}
 
     def number(self, name: str, value: Any, i: int | None = None) -> str:
         """Returns the text of a number: a field of the config, a tuple where blocks differ."""
@@ -152,8 +151,7 @@ def difference(path: Path, weights: dict[str, Any], model: Transformer) -> float
     spec.loader.exec_module(module := module_from_spec(spec))
     written = module.Model(module.Config()).double().eval()
     written.load_state_dict({name: weight.double() for name, weight in weights.items()})
-    tokens = torch.arange(2 * min(model.context, TOKENS)).square() % model.vocab_size
-    tokens = tokens.view(2, -1)
+    tokens = torch.arange(2 * min(model.context, TOKENS)).square().view(2, -1) % model.vocab_size
     with torch.no_grad():
         found, expected = written(tokens), model.double().eval()(tokens)
     return float((found - expected).abs().max() / expected.abs().max())

@@ -1,13 +1,6 @@
 """Writes functions and classes of this package as plain torch. A norm is written from the formula
-that its file states:
-
-    gain * x / sqrt(mean(x**2) + eps)
-    y = self.gain * y / torch.sqrt((y**2).mean(-1, keepdim=True) + 1e-6)
-
-The functions of a formula are those of norms/stated.py. All else is copied: its source without
-annotations, and without what is there for speed alone. So is a norm without a formula, and one with
-running averages, which no formula states.
-"""
+that its file states, whose functions are those of norms/stated.py. All else is copied without
+annotations and speed-ups, also a norm without a formula or with running averages."""
 
 import ast
 import inspect
@@ -34,6 +27,7 @@ WIDTH = 960  # of a norm that is built to be looked at, which has no other size 
 PACKAGE = __name__.partition(".")[0]
 TORCHS: dict[Any, str] = dict.fromkeys((Linear, Einsum, ZeroLinear), "nn.Linear")
 TORCHS |= {Embedding: "nn.Embedding", Connection: "nn.Module"}
+NAMES = {"l": "block"}  # which ruff and flake8 take for a 1
 SAME = ("in_one_layout", "constant")  # functions that return what they are given
 FIXED = {"needs_formula()": True, "torch.compiler.is_compiling()": False}  # not a fast way
 LEFT_OUT: dict[type, str] = {ast.ClassDef: r"(def )?parts\b|(enter|leave|causal)\b",
@@ -55,8 +49,8 @@ def wrapped(document: str, longest: int = 78) -> str:
 
 
 class PlainSources:
-    """The functions and classes of a file: those that are `copied`, each after those that it uses,
-    and the `norms`, by name. `names` has the name of each text of a norm."""
+    """The functions and classes of a file by name: the `norms`, with their functions, and all else
+    that is `copied`, each after those that it uses. `names` has the name of each text of a norm."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config, self.copied = config, dict[str, str]()
@@ -65,11 +59,12 @@ class PlainSources:
     def copy(self, thing: Any) -> str:
         """Returns the name of a function or class, which is copied when it is first named."""
         name: str = TORCHS.get(thing) or thing.__name__
-        if thing not in TORCHS and name not in self.copied:
-            self.copied[name] = ""  # it may name itself
+        kept = self.norms if ".norms." in thing.__module__ else self.copied
+        if thing not in TORCHS and name not in kept:
+            kept[name] = ""  # it may name itself
             tree = ast.parse(dedent(inspect.getsource(thing)))
             copy = Copy(self, vars(sys.modules[thing.__module__]))
-            self.copied[name] = ast.unparse(copy.visit(tree)) + self.copied.pop(name)
+            kept[name] = ast.unparse(copy.visit(tree)) + kept.pop(name)
         return name
 
     def norm(self, norm: Any, width: str) -> str:
@@ -87,11 +82,10 @@ class PlainSources:
         """Returns what builds a norm inside a connection's formula, whose settings are numbers or
         those of the connection."""
         own = self.config.placement["connection"]
-        given = {key: one.value if isinstance(one, ast.Constant) else own[ast.unparse(one)]
+        keys = {key: one.value if isinstance(one, ast.Constant) else own[ast.unparse(one)]
                  for key, one in settings.items()}  # fmt: skip
         name = next(name for name, one in NORMS.items() if one is kind)
-        file = {**option_content("norm", name), **given}
-        return self.built_norm(file, kind(WIDTH, **given), width)
+        return self.built_norm({**option_content("norm", name), **keys}, kind(WIDTH, **keys), width)
 
     def built_norm(self, file: Mapping[str, Any], norm: Any, width: str) -> str:
         """Returns what builds a norm of a file's keys."""
@@ -117,13 +111,15 @@ class PlainSources:
         document, formula = kind.__doc__ or "", file["formula"]
         if not " ".join(document.split()).startswith(f"{formula} "):
             document = f"{formula}      {file.get('source', '')}".strip()
+        document = document.replace("gain * ", "", file.get("gain") == "none")
+        document = document.replace(" + bias", "", file.get("bias") is False)
         known = {n: str(n) for n in (1, *numbers.values()) if type(n) is int and n > 0}
         sample = NORMS.maker(file)(width := math.lcm(WIDTH, *known))
         named, inits = {"x": "y", "gain": "1", "bias": "0", **numbers}, []
         for (key, own), one in zip(norm.named_parameters(), sample.parameters(), strict=True):
             shape = ", ".join(known.get(n, "width") for n in one.shape)
             start = float(own.detach().flatten()[0]) if own.dim() == 1 else 0.0
-            of_width = float(one.detach().flatten()[0]) == width**0.5  # as ScaleNorm's
+            of_width = math.isclose(float(one.detach().flatten()[0]), width**0.5, rel_tol=1e-7)
             text = filled(shape, start, "width**0.5" if of_width else repr(start))
             named[key.removesuffix(".weight")] = f"self.{key.removesuffix('.weight')}"
             inits.append(f"        self.{key.removesuffix('.weight')} = nn.Parameter({text})")
@@ -142,7 +138,7 @@ class Copy(ast.NodeTransformer):
         self.sources, self.names = sources, names
 
     def visit_ClassDef(self, node: Any) -> Any:  # noqa: N802
-        node.decorator_list = []
+        node.decorator_list, node.returns = [], None
         pattern = LEFT_OUT[type(node)]
         node.body = [one for one in node.body if not re.match(pattern, ast.unparse(one))]
         if document := ast.get_docstring(node):
@@ -150,17 +146,25 @@ class Copy(ast.NodeTransformer):
             node.body[0] = ast.Expr(ast.Constant(wrapped(document, longest)))
         return self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: Any) -> Any:  # noqa: N802
-        node.returns = None
-        return self.visit_ClassDef(node)
+    visit_FunctionDef = visit_ClassDef  # noqa: N815
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.annotation = None
+        node.arg, node.annotation = NAMES.get(node.arg, node.arg), None
         return node
 
+    def visit_Assign(self, node: Any) -> Any:  # noqa: N802
+        """Writes `self.a, self.b = a, b` as two statements, and a tuple without brackets."""
+        match self.generic_visit(node):
+            case ast.Assign([ast.Tuple([ast.Attribute(), *_] as names)], ast.Tuple(values)):
+                return [ast.Assign([a], b, lineno=0) for a, b in zip(names, values, strict=True)]
+            case ast.Assign(value=ast.Tuple([_, _, *_])) | ast.Return(ast.Tuple([_, _, *_])):
+                node.value = ast.Name(", ".join(map(ast.unparse, node.value.elts)))
+        return node
+
+    visit_Return = visit_Assign  # noqa: N815
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
-        value = node.value
-        return value and self.visit(ast.Assign(targets=[node.target], value=value, lineno=0))
+        return node.value and self.visit(ast.Assign([node.target], node.value, lineno=0))
 
     def visit_With(self, node: ast.With) -> Any:  # noqa: N802
         if not ast.unparse(node.items[0]).startswith("exact("):
@@ -186,6 +190,7 @@ class Copy(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+        node.id = NAMES.get(node.id, node.id)
         value: Any = self.names.get(node.id) if isinstance(node.ctx, ast.Load) else None
         if getattr(value, "__module__", "").startswith(PACKAGE):
             return expression(self.sources.copy(value))
@@ -195,7 +200,7 @@ class Copy(ast.NodeTransformer):
 def filled(shape: str, start: float, value: str) -> str:
     """Returns the text of a tensor whose numbers are all the `start`, whose text is `value`."""
     made = {0.0: "zeros", 1.0: "ones"}.get(start)
-    return f"torch.{made}({shape})" if made else f"torch.full([{shape}], {value})"
+    return f"torch.{made}({shape})" if made else f"{value} * torch.ones({shape})"
 
 
 class InTorch(ast.NodeTransformer):
