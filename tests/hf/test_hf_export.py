@@ -52,6 +52,7 @@ def test_transformers_writes_the_same_text_from_the_folder_alone(
 
     folder = trained(tmp_path, monkeypatch, *more)
     assert main([folder, "out"]) == 0
+    assert len({path.stat().st_mode for path in Path("out").iterdir()}) == 1  # all may read all
     answer = json.loads(capfd.readouterr().out.splitlines()[-1])
     theirs = transformers.AutoModelForCausalLM.from_pretrained("out")
     words = transformers.AutoTokenizer.from_pretrained("out")

@@ -67,6 +67,9 @@ def export(
             spelled = fast_tokenizer(words, model.context)
             write = write_folder if torch else write_theirs
             name = write(run, model, spelled, Path(out))
+            mode = Path(out, "config.json").stat().st_mode
+            for file in Path(out).glob("*.safetensors"):  # whose library lets the owner alone read
+                file.chmod(mode)
     except BaseException as error:
         shutil.rmtree(out, ignore_errors=True)  # so that the same command works once there is space
         if torch and isinstance(error, (ValueError, ImportError)):
