@@ -24,19 +24,13 @@ from transformer_norms.run.summary import Summary
 from transformer_norms.text_tables import Rows, latex_tabular, printable, shorten, show
 
 _LONGEST = 30  # rows of a tabular, which LaTeX does not break at the end of a page
-_STAGES = {"tuning": ["tune"], "results": ["result"], "all": ["tune", "result"]}
 _FORMULA = ("formula", "equation", "where", "learned")  # keys of a choice
 
 
 def appendix_files(findings: Findings, content: Mapping[str, Any]) -> dict[str, str]:
     """appendix.md and appendix.tex. Parts and columns without content are left out."""
     study = findings.study
-    stages = {
-        name: [*{m.folder: m for m in study.counted if m.stage in stage}.values()]
-        for name, stage in _STAGES.items()
-    }
-    runs = [member.run for member in stages["all"] if member.run]
-    versions = {f"{name} {number}" for run in runs for name, number in run.summary.versions.items()}
+    runs = [*{member.folder: member.run for member in study.counted if member.run}.values()]
     lines = render_lines(
         "appendix.txt",
         row=lambda *cells: Markup("| " + "\t".join(map(printable, cells))),  # no cell has a tab
@@ -49,13 +43,12 @@ def appendix_files(findings: Findings, content: Mapping[str, Any]) -> dict[str, 
         choices=_choices(study),
         audits=audits(study),
         loss_text=loss_text,
-        stages=stages,
         costs=_costs,
         failures=study.trial_failures | study.result_failures,
         branch=branch_note(study),
         mixed=mixture_notes(runs),
-        versions=sorted(versions),
-        commands=sorted({str(c) for run in runs if (c := run.summary.process.get("command"))}),
+        versions=sorted({f"{k} {v}" for run in runs for k, v in run.summary.versions.items()}),
+        commands=sorted({str(run.summary.process.get("command", "")) for run in runs} - {""}),
         **content,
     )
     return {"appendix.md": _written(_MARKDOWN, lines), "appendix.tex": _written(_LATEX, lines)}
@@ -63,7 +56,7 @@ def appendix_files(findings: Findings, content: Mapping[str, Any]) -> dict[str, 
 
 def _choices(study: Study) -> list[tuple[str, str, str]]:
     """Each choice of the results, with its formula and its source, where it has one of them."""
-    rows = {}
+    rows: dict[tuple[str, str, str], None] = {}
     for run in (run for variant in study.variants for run in variant.ended[:1]):
         for choice, source in choices_of(run.config).items():
             axis = choice.partition("=")[0]
@@ -80,8 +73,7 @@ def _costs(summaries: Iterable[Summary]) -> tuple[str, str, str]:
     return f"{tokens:,}", f"{flops:.3g}", f"{sum(seconds) / 3600:.2f}"
 
 
-# How a format writes the parts of each kind.
-_Form = dict[str, Callable[[Any], str]]
+_Form = dict[str, Callable[[Any], str]]  # how a format writes a part of each kind
 
 
 def _written(form: _Form, lines: Sequence[str]) -> str:
