@@ -122,6 +122,14 @@ def _columns(rows: Rows) -> tuple[list[list[str]], list[int]]:
     return cells, [max(map(len, column)) for column in zip(*cells, strict=True)]
 
 
+def fitted_widths(widths: Sequence[int], most: int, fewest: Sequence[int] = ()) -> list[int]:
+    """The widths, the widest made smaller until their sum is `most`, but none below `fewest`."""
+    fitted, ends = [*widths], fewest or [0] * len(widths)
+    while sum(fitted) > most and (wide := [n for n, w in enumerate(fitted) if w > ends[n]]):
+        fitted[max(wide, key=fitted.__getitem__)] -= 1
+    return fitted
+
+
 def _padded(
     cells: Rows, widths: Sequence[int], right: Collection[int] = (), between: str = "  "
 ) -> list[str]:
@@ -155,8 +163,7 @@ def wrapped_table(rows: Rows) -> list[str]:
     not fit, the widest are wrapped, and nothing is cut. Columns without content are left out."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     cells, widths = _columns(list(zip(*columns, strict=True)))
-    while sum(widths) > COLUMNS - 2 * len(widths):
-        widths[widths.index(max(widths))] -= 1
+    widths = fitted_widths(widths, COLUMNS - 2 * len(widths))
     lines: list[str] = []
     for row in cells:
         parts = [_wrap_cell(cell, width) for cell, width in zip(row, widths, strict=True)]

@@ -52,6 +52,10 @@ def make_parser() -> Parser:
         help="compare at an equal budget (default: at equal steps)",
     )  # fmt: skip
     parser.add_argument(
+        "--appendix", action="store_true",
+        help="write an appendix for a paper as well: appendix.md and appendix.tex",
+    )  # fmt: skip
+    parser.add_argument(
         "--join", action="store_true",
         help="one estimate over studies: each FOLDER is one, and all have the same contrast",
     )  # fmt: skip
@@ -76,6 +80,7 @@ def _report(typed: Namespace) -> int:
         for flag, given, why in (
             ("figures", sheet, ", which writes joined.svg"),
             ("at", typed.at, ", which joins comparisons at equal steps"), ("names", names, ""),
+            ("appendix", typed.appendix, ""),
         ):  # fmt: skip
             if given:
                 raise ConfigError(f"--{flag}: is not for --join{why}")
@@ -88,8 +93,9 @@ def _report(typed: Namespace) -> int:
         return 0
     wanted = sheet.panels if sheet is not None and typed.panels else ()
     path, findings = write_report(
-        folders, typed.out, baseline, typed.margin, typed.contrast, typed.at, names, wanted
-    )
+        folders, typed.out, baseline, typed.margin, typed.contrast, typed.at, names, wanted,
+        typed.appendix,
+    )  # fmt: skip
     print("\n".join(summary_lines(findings)), file=sys.stderr)
     if sheet is not None:
         with Live() as live:

@@ -196,17 +196,17 @@ def audit_table(study: Study) -> Table:
     }
     common = sorted({rate for audit in rows for rate in audit.outcomes if rate in study.tune[key]})
     for rate in common:
-        columns[f"{rate:g}"] = [_loss_text(audit, rate) for audit in rows]
+        columns[f"{rate:g}"] = [loss_text(audit, rate) for audit in rows]
     around = [
         ", ".join(
-            f"{rate:g}: {_loss_text(audit, rate)}" for rate in audit.outcomes if rate not in common
+            f"{rate:g}: {loss_text(audit, rate)}" for rate in audit.outcomes if rate not in common
         )
         for audit in rows
     ]
     return columns | ({"at other rates": around} if any(around) else {})
 
 
-def _loss_text(audit: Audit, rate: float) -> str:
+def loss_text(audit: Audit, rate: float) -> str:
     """The mean over the runs that trained; `failed` or `diverged` with it where a run failed, and
     alone where none trained."""
     outcomes = audit.outcomes.get(rate, Outcomes({}))

@@ -13,6 +13,7 @@ from transformer_norms.report.figures import drawn_with
 from transformer_norms.report.findings import Findings, findings
 from transformer_norms.report.gathering import read_study
 from transformer_norms.report.page import content_of, render_page
+from transformer_norms.report.paper.appendix import appendix_files
 from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
 from transformer_norms.report.paper.latex import paper_files
 from transformer_norms.report.rates import draw_rates
@@ -31,10 +32,12 @@ def write_report(
     at: str = "",
     names: dict[str, str] = {},
     wanted: Sequence[str] = (),
+    appendix: bool = False,
 ) -> tuple[Path, Findings]:
     """Writes report.html, results.csv, table.md, tables for LaTeX with their sources, and curves
     into `out`, else into the first of `folders`. Returns the path of report.html, and the findings.
-    `names` are shown in the place of words of labels.
+    `names` are shown in the place of words of labels, and `appendix` writes appendix.md and
+    appendix.tex, too.
 
     Raises ConfigError, one line and nothing written, if runs must not be compared, a folder is not
     what it should be, or the report has no panel of a name in `wanted`.
@@ -51,22 +54,21 @@ def write_report(
         study = replace(study, damaged=[*study.damaged, *damaged])
         results = findings(study)
         chosen_panels(wanted, results, rows)  # before anything is written
-        files = _report_files(results, rows, live)
+        files = _report_files(results, rows, live, appendix)
         folder = study.home if out is None else Path(out)
         write_files(folder, files)
         return folder / "report.html", results
 
 
-def _report_files(findings: Findings, rows: RowsOf, tell: Tell) -> dict[str, bytes]:
+def _report_files(findings: Findings, rows: RowsOf, tell: Tell, appendix: bool) -> dict[str, bytes]:
     tell("drawing", 0, 0)
     content = content_of(findings)
+    papers = paper_files(findings, content["column_notes"])
+    papers |= appendix_files(findings, content) if appendix else {}
     return {
         "report.html": render_page(content, findings, rows),
         "results.csv": _results_csv(findings),
-        **{
-            name: text.encode()
-            for name, text in paper_files(findings, content["column_notes"]).items()
-        },
+        **{name: text.encode() for name, text in papers.items()},
         "table.md": render("table.md", **content).encode(),
         **draw_curves(findings, rows),
         **draw_rates(findings.study),

@@ -142,6 +142,10 @@ def latex_cell(text: str) -> str:
     return "".join(escaped).replace(r"$ $\pm$ $", r" \pm ")
 
 
+def latex_text(text: str) -> str:
+    return escape_latex(text).replace(" - ", " $-$ ").replace(r" \%", r"\,\%")
+
+
 def _float(findings: Findings, form: str, rows: Sequence[Sequence[str]], words: list[str]) -> str:
     """A table environment."""
     align = "".join("l" if not n or name in _WORDS else "r" for n, name in enumerate(rows[0]))
@@ -171,7 +175,7 @@ def _caption(findings: Findings, words: Sequence[str]) -> str:
         texts.append(f"regime: {data}; {about}{tuned}")
     sentences = (text[0].upper() + text[1:] for text in texts if text)
     ended = [text if text.endswith((".", "?", "!")) else f"{text}." for text in sentences]
-    return escape_latex(" ".join(ended)).replace(" - ", " $-$ ").replace(r" \%", r"\,\%")
+    return latex_text(" ".join(ended))
 
 
 def _keys_by_variant(study: Study) -> list[str]:
