@@ -159,15 +159,18 @@ def test_names_of_a_sweeps_file_are_checked_before_it_runs(names, line):
 
 def test_three_panels_are_written_unless_others_are_typed(monkeypatch, capsys):
     make_study("study", {"pre": PRE, "post": SANDWICH})
+    make_study("alone", {"pre": PRE})
     files = lambda panel, sheet: {f"{panel.name}.{kind}": b"" for kind in sheet.formats}  # noqa: E731
     monkeypatch.setattr(writing, "panel_files", files)
 
-    def written(*typed):
-        assert main(["study", "--figures", folder := "-".join(["drawn", *typed]), *typed]) == 0
+    def written(*typed, study="study"):
+        folder = "-".join(["drawn", study, *typed])
+        assert main([study, "--figures", folder, *typed]) == 0
         return {path.name for path in Path(folder).iterdir()}
 
     three = {"differences.pdf", "loss-by-steps.pdf", "final-loss.pdf"}
     assert written() == three
+    assert written(study="alone") == three - {"differences.pdf"}  # nothing is compared
     two = {"differences.pdf", "loss-by-flops.pdf"}
     assert written("--panels", "differences,loss-by-flops") == two
     assert written("--panels", "all") > three

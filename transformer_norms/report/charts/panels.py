@@ -23,7 +23,7 @@ from transformer_norms.report.curves import ALONG, CurveView, curves_of, draw_fi
 from transformer_norms.report.figures import figure_bytes, subplots
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.horizons import at_text
-from transformer_norms.report.paper.figure_sheet import TEXT, Sheet
+from transformer_norms.report.paper.figure_sheet import PANELS, TEXT, Sheet
 from transformer_norms.report.rates import draw_tuning, rate_lines, too_many_lines
 from transformer_norms.report.study import LOSS_KEYS, Rows
 from transformer_norms.text_tables import file_name, listed, printable
@@ -107,8 +107,10 @@ def chosen_panels(
     wanted: Sequence[str], findings: Findings, rows: Mapping[Path, Rows]
 ) -> list[Panel]:
     """Returns the panels of these names, or all without any. Raises ConfigError, one line, if the
-    report has no panel of a name."""
+    report has no panel of a typed name."""
     there = {panel.name: panel for panel in panels(findings, rows)}
+    if wanted == PANELS:  # nothing was typed, and not every report has all of them
+        return [there[name] for name in wanted if name in there]
     for name in (name for name in wanted if name not in there):
         near, known = suggestion(name, there), listed(["all", *there], _LISTED)
         raise ConfigError(f"--panels {name}: {near}there is no such panel; there are {known}")
