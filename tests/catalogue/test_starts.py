@@ -71,7 +71,7 @@ def same(start, **others):
 
 
 def scaled(std, **others):
-    """What writes to the stream starts by the depth."""
+    """The std of a matrix that writes to the residual stream follows from the number of blocks."""
 
     def authors(depth):
         small = std / math.sqrt(2 * depth)
@@ -107,7 +107,7 @@ MEGATRON = (2.5 * WIDTH) ** -0.5
 SPECTRAL = {"down": lambda rows, columns: math.sqrt(rows) / columns, "head": ROWS}
 UNTIED = " architecture.tied=false"
 GATED = f"{UNTIED} mlp=swiglu"
-# What is typed, and the deviations of the paper or of the authors' code as a function of depth.
+# The typed keys, and the std of each weight by depth, as the paper or its code has it.
 AUTHORS = {
     "placement=mixln position=rope": MIXLN,
     "placement=lns position=rope": MIXLN,

@@ -195,7 +195,7 @@ def test_of_one_seed_every_variant_has_the_weights_of_pre(placement, norm):
 
 
 def lengths(name, weight):
-    """Those of rows, and of columns of what writes to the stream."""
+    """Returns the norms of rows. A matrix that writes to the stream has those of its columns."""
     axis = 0 if name.split(".")[-2] in ("output", "down") else 1
     return torch.linalg.vector_norm(weight, dim=axis, keepdim=True)
 
