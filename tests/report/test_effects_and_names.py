@@ -130,6 +130,9 @@ def test_a_name_that_no_word_or_two_words_would_have_is_refused_in_one_line(caps
         assert said.startswith(line)
         assert said.count("\n") == 1
     assert not Path("study/report.html").exists()
+    factorial("recorded", names={"rmsnorm": "X"})
+    assert main(["recorded", "--names", "dyt=X"]) == 2
+    assert "--names: rmsnorm and dyt would have one name, X" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def test_a_loaded_model_has_its_tokenizer_and_writes_the_text_of_the_command(
     assert sample(model, "the cat", 40, seed=3) == printed == sample(folder, "the cat", 40, seed=3)
     assert model.tokenizer.decode(model.tokenizer.encode(TEXT)) == TEXT
     assert copy.deepcopy(model).tokenizer is model.tokenizer
+    with pytest.raises(ConfigError, match="average and plugins: are of load"):
+        sample(model, "the cat", average=True)
     with pytest.raises(ConfigError, match="there is no such file or folder, and no run"):
         load("nowhere")
     with pytest.raises(ConfigError, match="the model has no tokenizer"):

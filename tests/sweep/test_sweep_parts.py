@@ -227,6 +227,7 @@ def test_a_smoke_test_leaves_out_horizons_and_branches(tmp_path, monkeypatch):
     for text in (
         QUESTION + "fixed: {schedule: wsd, trainer.branches: [10, 20]}",
         "baseline: {norm: dyt}\ntogether: [{norm: dyt, trainer.steps: 9}, {norm: rmsnorm}]",
+        QUESTION + "fixed: {trainer.average: {type: window, count: 5, every: 100}}",
         "baseline: {trainer.tokens: 1e5}\nvary: {trainer.tokens: [1e5, 2e5]}",
     ):
         question = smoke_test(read_request(write_sweep(text))).question

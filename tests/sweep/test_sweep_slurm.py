@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
@@ -223,6 +224,21 @@ def test_without_submitit_or_slurm_the_launcher_says_what_is_missing(slurm, monk
     monkeypatch.setitem(sys.modules, "submitit", None)  # run_command says what brings it
     with pytest.raises(ModuleNotFoundError, match="submitit"):
         pilots.make_launcher(*asked)
+
+
+def test_slurm_is_told_the_signal_that_a_pilot_listens_to(slurm, monkeypatch):
+    """In a fresh process: submitit reads the variable when it is imported, and never again."""
+    monkeypatch.delenv("SUBMITIT_PREEMPT_SIGNAL")
+    lines = """
+from transformer_norms.sweep.pilots import make_launcher
+from transformer_norms.sweep.question import read_request
+make_launcher(["launcher=slurm"], read_request(["seed=0"]))
+from submitit.core.job_environment import JobEnvironment
+print(JobEnvironment.USR_SIG)
+"""
+    own = {**os.environ, "PYTHONPATH": str(Path(pilots.__file__).parents[2])}
+    said = subprocess.check_output([sys.executable, "-c", lines], env=own, text=True)
+    assert said.strip() == pilots.SIGNAL
 
 
 @pytest.mark.parametrize(

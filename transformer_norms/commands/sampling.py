@@ -103,10 +103,13 @@ def sample(
 
     `run` is a run's folder or a part of its name, as `load` takes it, or a model that `load` has
     returned. `tokens` and the options are those of `generate`, `plugins` and `average` of `load`.
-    Raises ConfigError for a wrong option, and where the model has no tokenizer.
+    Raises ConfigError for a wrong option, for one of `load` with a loaded model, and where a model
+    has no tokenizer.
     """
     check_options(tokens, temperature, top_k, top_p, seed)
     drawing = partial(generate, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if isinstance(run, Transformer) and (average or plugins != "none"):
+        raise ConfigError("average and plugins: are of load; name a run, in place of a model")
     model = run if isinstance(run, Transformer) else load(run, plugins, average)
     if (words := model.tokenizer) is None:
         raise ConfigError("the model has no tokenizer; a model that `load` returned has one")

@@ -262,9 +262,9 @@ class Sweep:
 def smoke_test(request: Request) -> Request:
     """Returns a request for a few steps of every variant, at the first seed and point, in the study
     NAME-smoke. Nothing is compared, and the horizon keeps its runs out of another report."""
-    question, left_out = request.question, (*HORIZONS, BRANCHES)
+    question, left_out = request.question, (*HORIZONS, BRANCHES, "trainer.average")
     fixed, *variants = (
-        {key: value for key, value in values.items() if key not in left_out}
+        {key: value for key, value in values.items() if not key.startswith(left_out)}
         for values in (question.fixed | question.tune.points[0], *question.variants)
     )
     fixed |= {HORIZONS[0]: SMOKE, "study": f"{request.study}-smoke"}

@@ -166,7 +166,6 @@ def make_launcher(command: Sequence[str], request: Request) -> Launcher:
 def submit(settings: SlurmSettings, pilot: Pilot, folder: Path, name: str) -> str:
     """Submits the pilots and returns the number of their array, as Slurm knows it. Raises
     ConfigError with sbatch's own words if it refuses them."""
-    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = SIGNAL  # submitit reads it when it is imported
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError, environment_variables
     from submitit.helpers import clean_env
@@ -227,6 +226,7 @@ def pilot_states(job: str) -> Counter[str]:
 
 def _check_slurm() -> None:
     """Raises ConfigError where nothing can be submitted, and ModuleNotFoundError."""
+    os.environ["SUBMITIT_PREEMPT_SIGNAL"] = SIGNAL  # submitit reads it when it is imported
     import submitit  # noqa: F401
 
     if missing := [name for name in ("sbatch", "srun", "squeue") if not shutil.which(name)]:

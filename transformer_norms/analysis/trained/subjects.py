@@ -133,6 +133,7 @@ def load_measured(folder: Path, keys: Sequence[str], text: Path | None) -> Loade
     context = context_of(context, model, folder)
     check_vocabulary(folder, model, tokens)
     doubled = next(model.parameters()).dtype == torch.float64
+    doubled = doubled and config.trainer.device != "mps"  # which has no float64
     precision = "fp64" if doubled else config.trainer.precision
     model = model.double() if precision == "fp64" else model
     model = move_model(model, config.trainer.device).eval()

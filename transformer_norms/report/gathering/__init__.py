@@ -91,7 +91,7 @@ def _study_of(
 ) -> Study:  # fmt: skip
     records = list(sources.records.values())
     for path, record in sources.records.items():
-        if record.name.endswith("-smoke") and not record.baseline:
+        if record.question.startswith("Smoke test of ") and not record.baseline:
             raise ConfigError(f"{path}: is of a smoke test, whose few steps are not results")
     _check_one_question(sources.records, margin)
     planned = [run for path in sources.records for run in planned_runs(sources, path)]

@@ -16,6 +16,7 @@ from transformer_norms.comparison.sweep_record import (
     check_names,
     grouped,
     names_of,
+    words_of,
 )
 from transformer_norms.config.chosen_files import default_choices
 from transformer_norms.config.overrides import as_typed
@@ -36,9 +37,10 @@ def find_variants(
     names that are shown in the place of words: the sweeps' and the typed ones, none without any."""
     groups = grouped(runs, lambda run: run.variant)
     values = [group[0].variant for group in groups]
-    check_names("--names", typed or {}, values)
-    recorded = [pair for record in records for pair in record.names.items()]
+    words = {words_of(*pair)[0] for one in values for pair in one.items()}
+    recorded = [pair for record in records for pair in record.names.items() if pair[0] in words]
     shown = {} if typed is None else {**dict(recorded), **typed}
+    check_names("--names", shown, values)
     names = zip(names_of(values, shown), names_of(values), groups, strict=True)
     tuned = [one for record in records for one in record.tuned]
     return [

@@ -16,6 +16,11 @@ from transformer_norms.report.study import Study
 from transformer_norms.report.table import contrast_table
 from transformer_norms.text_tables import Table
 
+NOTE = (
+    "Each value of one axis has runs at each value of the other. A main effect is the mean of the "
+    "difference over the other axis, and an interaction is how much the difference changes. A row "
+    "that is described is not tested, as it is not among the contrasts that the sweep declared."
+)
 _MOST = 24  # rows: more are not a small table
 
 

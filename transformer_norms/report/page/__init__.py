@@ -14,7 +14,7 @@ from transformer_norms.report.answer import answer, contrast_sentence, sentence
 from transformer_norms.report.fairness import confounds, contrast_differences
 from transformer_norms.report.findings import Findings
 from transformer_norms.report.left_out import left_out_lines
-from transformer_norms.report.measured.effects import effect_table
+from transformer_norms.report.measured.effects import NOTE, effect_table
 from transformer_norms.report.measured.stability import STABILITY_NOTES, stability_table
 from transformer_norms.report.page.charts import POINTS, page_charts
 from transformer_norms.report.page.drawings import block_drawings
@@ -68,6 +68,7 @@ def content_of(findings: Findings) -> dict[str, Any]:
         "contrasts": contrasts,
         "contrast_sentence": {c.text: contrast_sentence(findings, c) for c in study.contrasts},
         "effects": effect_table(findings),
+        "effects_note": NOTE,
         "contrast_differences": {c.text: contrast_differences(study, c) for c in study.contrasts},
         "audit": audit_table(study),
         "audit_lines": audit_lines(study),
