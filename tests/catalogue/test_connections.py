@@ -18,7 +18,7 @@ from written_out import attention, mlp
 from transformer_norms import compose
 from transformer_norms.config.building import build_model
 from transformer_norms.model.connections.attention_residuals import AttentionResidual
-from transformer_norms.model.connections.geodesic import Geodesic
+from transformer_norms.model.connections.geodesic import Geodesic, Orthogonal
 from transformer_norms.model.connections.hyper_connections import (
     DynamicHyperConnection,
     GatedSum,
@@ -31,9 +31,9 @@ from transformer_norms.training.parameter_groups import groups
 
 STREAMS = (
     "hyper_connections hyper_connections_static mhc siamese attention_residuals "
-    "attention_residuals_block altup gemma3n geonorm nanochat_backout"
+    "attention_residuals_block altup gemma3n geonorm nanochat_backout orthogonal"
 ).split()
-OTHERWISE = ("siamese", "gemma3n", "geonorm", "nanochat_backout")
+OTHERWISE = ("siamese", "gemma3n", "geonorm", "nanochat_backout", "orthogonal")
 AS_PRE = [name for name in STREAMS if name not in OTHERWISE]
 
 
@@ -163,6 +163,15 @@ def test_a_branch_of_nothing_leaves_geonorms_stream_and_has_a_gradient():
     torch.testing.assert_close(gradient, torch.tensor([[[0, 0.5, 0.5]]]))
 
 
+def test_an_orthogonal_update_divides_by_a_length_that_may_be_zero():
+    """At X = 0 all of u is added; eps is added to the square of the length."""
+    ours = Orthogonal(eps=0.5)
+    u = torch.tensor([[[1.0, 2, 3]]])
+    assert torch.equal(ours.write(torch.zeros(1, 1, 3), u), u)
+    found = ours.write(torch.tensor([[[2.0, 0, 0]]]), u)
+    torch.testing.assert_close(found, torch.tensor([[[2 + 1 - 2 / 4.5 * 2, 2, 3]]]))
+
+
 def siamese(model, norm, x):
     """The order of the authors' code: x is normed before a sub-layer, and before it leaves."""
     y = x
@@ -215,6 +224,15 @@ def geonorm(model, norm, x):
     return norm(x)
 
 
+def orthogonal(model, norm, x):
+    """By the matrix that takes the part along x away."""
+    for block in model.blocks:
+        for f in sub_layers(block):
+            along = x[..., :, None] * x[..., None, :] / (x * x).sum(-1)[..., None, None]
+            x = x + torch.einsum("btij,btj->bti", torch.eye(WIDTH) - along, f(norm(x)))
+    return norm(x)
+
+
 def sub_layers(block):
     yield lambda x: attention(block.attention.f, x, heads=HEADS)
     yield lambda x: mlp(block.mlp.f, x)
@@ -229,6 +247,7 @@ def groups_of(blocks):
     [
         ("siamese", None, siamese),
         ("geonorm", {"type": "geodesic", "eps": 1e-30}, geonorm),
+        ("orthogonal", {"type": "orthogonal", "eps": 1e-30}, orthogonal),
         ("attention_residuals", None, attention_residuals(1)),
         ("attention_residuals_block", groups_of(8), attention_residuals(2)),
         ("attention_residuals_block", groups_of(3), attention_residuals(4)),
@@ -300,6 +319,7 @@ LEARNED = {  # numbers besides those of pre
     "mhc": R * ((n * d + 1) * (n * n + 2 * n) + 3) + (n * d + 1) * n + 1,
     "siamese": R * 2 * d + 2 * d,
     "geonorm": R * (2 - d),
+    "orthogonal": 0,
     "nanochat_backout": 2 * DEPTH + 1 + d,  # and the gains of the norm on the embedded tokens
     "attention_residuals": (R + 1) * 2 * d,
     "attention_residuals_block": (R + 1) * 2 * d,

@@ -34,6 +34,29 @@ def test_a_softmax_over_a_thousand_keys_is_that_of_float64_to_one_rounding(cap, 
 
 
 @pytest.mark.goal("N4")
+@pytest.mark.parametrize("window", [None, 64])
+def test_attention_and_its_gradients_round_once_on_a_cpu(window):
+    """Under autocast in bf16 PyTorch's kernel rounds the weights too."""
+    time = 96
+    inputs = [drawn(1, 2, time, 16, seed=i).bfloat16().requires_grad_() for i in range(3)]
+    weights = drawn(1, 2, time, 16, seed=3).bfloat16()
+    attend = Softmax(scale=0.25, cap=None, dropout=0.0, sliding_window=window)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(*inputs, torch.empty(1, time, 1))
+    assert found.dtype == torch.bfloat16
+    q, k, v = (x.detach().double().requires_grad_() for x in inputs)
+    at = torch.arange(time)
+    seen = (at[:, None] >= at) & (at[:, None] - at < (window or time))
+    expected = (0.25 * q @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+    pairs = [(found, expected)]
+    gradients = torch.autograd.grad(found, inputs, weights)
+    pairs += zip(gradients, torch.autograd.grad(expected, (q, k, v), weights.double()), strict=True)
+    for half, exact in pairs:
+        off = (half.double() - exact).abs()
+        assert (off <= exact.abs() * HALF + exact.abs().max() * 1e-6).all()
+
+
+@pytest.mark.goal("N4")
 def test_losses_and_sums_of_evaluations_are_those_of_float64(measured):
     """From the same bfloat16 logits: the loss of a step, of a window and of 64 windows."""
     trainer = trainer_of(BF16, "trainer.clip=0")

@@ -120,8 +120,22 @@ def pattern_attention(
 
 
 def kernel_of(cap: float | None) -> Callable[..., Tensor]:
-    plain: Callable[..., Tensor] = F.scaled_dot_product_attention
-    return plain if cap is None else partial(capped_attention, cap=cap)
+    return plain_attention if cap is None else partial(capped_attention, cap=cap)
+
+
+def plain_attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, **how: Any
+) -> Tensor:
+    """softmax(scale * q k^T) v, in float32 under autocast on a CPU, where the backward pass of
+    PyTorch's kernel takes up to six times as long in bf16."""
+    if not (q.device.type == "cpu" and torch.is_autocast_enabled("cpu")):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask, **how)
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        attn_mask = attn_mask.float()
+    with torch.autocast("cpu", enabled=False):
+        wide = q.float(), k.float(), v.float()
+        attended = F.scaled_dot_product_attention(*wide, attn_mask, **how)
+    return attended.to(torch.get_autocast_dtype("cpu"))
 
 
 def in_chunks(

@@ -1,4 +1,4 @@
-"""One stream, which a sub-layer turns on its sphere."""
+"""One stream, which a sub-layer turns on its sphere, or moves at right angles to itself."""
 
 import math
 from typing import Any
@@ -60,3 +60,26 @@ class Geodesic(Connection):
         angle = self.scale * (far / divisor).clamp(max=self.largest) + self.bias
         angle = (angle / self.l).clamp(max=self.largest)
         return (angle.cos() * z + angle.sin() * size * (across / far)).to(x.dtype)
+
+
+@CONNECTIONS("orthogonal")
+class Orthogonal(Connection):
+    """X moves by the part of u at right angles to X      the orthogonal residual update, Oh et al.
+    2025, arXiv:2505.11881
+    """
+
+    enter, leave = Same, Final
+
+    def __init__(self, *, eps: Epsilon) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def read(self, x: Stream) -> Stream:
+        """X"""
+        return x
+
+    def write(self, x: Stream, u: Stream) -> Stream:
+        """X = X + u - (u . X) / (|X|**2 + eps) X"""
+        z, y = wide(x), wide(u)
+        share = (y * z).sum(-1, keepdim=True) / (z.square().sum(-1, keepdim=True) + self.eps)
+        return (z + y - share * z).to(x.dtype)
