@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 from primary import primary_contrasts, primary_rows
+from tokens_needed import needed_text
 
 from transformer_norms.comparison.sentences import difference_and_interval
 from transformer_norms.comparison.statistics import LEVEL
@@ -149,7 +150,9 @@ def study_text(name: str, found: Findings) -> str:
         f"Kendall's tau of the orders of the means, with the 95 % interval of {DRAWS:,} draws:",
         markdown_table(_taus(scales)),
     ]
-    if SCALES[name][0] == "trainer.steps" and len(rows := training_rows(scales[-1], found)) > 1:
+    by_steps = SCALES[name][0] == "trainer.steps"
+    parts += [needed_text(found)] if by_steps else []
+    if by_steps and len(rows := training_rows(scales[-1], found)) > 1:
         parts += [
             "Asked when the results had been seen: inside the runs of "
             f"{scales[-1].steps:,} steps, the difference in training loss of the placements that "

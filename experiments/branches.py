@@ -1,6 +1,8 @@
 """What two studies of the same horizons found: one with a schedule that ends with each run, the
 other one with branches."""
 
+from tokens_needed import needed_text
+
 from transformer_norms.comparison.sentences import difference_and_interval, price_text
 from transformer_norms.report.findings import Findings
 from transformer_norms.text_tables import markdown_table
@@ -15,7 +17,10 @@ def beside_text(here: Findings, other: Findings) -> str:
         cells = [_cells(found, variant.name) for found in (other, here)]
         rows.append([variant.name, *(cell for pair in zip(*cells, strict=True) for cell in pair)])
     table = markdown_table(rows)
-    return f"Both studies, in nats, with 95 % intervals of single comparisons:\n\n{table}"
+    return (
+        f"Both studies, in nats, with 95 % intervals of single comparisons:\n\n{table}\n\n"
+        f"{needed_text(here)}"
+    )
 
 
 def _cells(found: Findings, name: str) -> tuple[str, str, str]:

@@ -242,8 +242,8 @@ def claims_text(claims: Claims, homes: Mapping[str, str]) -> str:
     hidden = [found > effect / BYTES for found, effect in tested if effect is not None]
     parts = [
         f"The {len(finds)} tested rows could find {min(finds):.3f} to {max(finds):.2f} nats per "
-        f"byte, half of them {median(finds):.3f} or less. A published effect is known for "
-        f"{len(hidden)} of them, and {sum(hidden)} of these effects lie below what could be found."
+        f"byte, half of them {median(finds):.3f} or less. The published effect is known for "
+        f"{len(hidden)} of them, and for {sum(hidden)} it lies below what could be found."
     ]
     for asked, title in TITLES.items():
         own = [judged for judged in claims if judged[0].claim.asked == asked]
@@ -265,7 +265,8 @@ def _row(first: Judged, *rest: Judged, homes: Mapping[str, str]) -> str:
     counts = Counter(one.word for one in rest)
     also = f"{counts.pop(first.word, 0)} of {len(rest)}" if rest else ""
     also += "".join(f", {counts[w]} {w}" for w in ("seen", "contrary") if counts[w])
-    difference = f"{first.numbers} {claim.unit}".rstrip()
+    unit = claim.unit if first.has_interval else ""
+    difference = f"{first.numbers} {unit}".rstrip()
     cells = [
         claim.claim, source, f"{COLOURS[first.word]} {first.word}", difference, first.findable,
         also, first.tags, f"[{claim.study}]({homes[claim.study]})",

@@ -13,6 +13,7 @@ A study that takes longer than a machine is at hand is committed unfinished. No 
 such a study. It is unpacked on the next machine, where its command trains the runs that are left.
 """
 
+import json
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ from statistics import correlation, fmean
 
 import agreement
 import branches
+import depths
 import streams
 import streams_256
 import torch
@@ -102,6 +104,7 @@ FIGURES = {
         "final-loss-by-tokens": "tokens.svg", "final-loss-by-step-time": "time.svg"
     },
 }  # fmt: skip
+_PROBE = re.compile(rb', "probe/[^"]+": [^,}]+')
 SHEET = Sheet(("svg",), width=6.0)
 SEEDS = (3, 5, 8, 10)
 ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
@@ -110,7 +113,7 @@ Report = tuple[Findings, list[str], list[str]]
 # Studies whose contrasts are one family of their own, and which ask nothing else beyond the report.
 PRIMARY = (
     "untied_stream", "hybridnorm_parts", "qk_width", "dynamic_alpha", "dynamic_alpha_rates",
-    "horizon_post", "horizon_branches", "token_norm",
+    "horizon_post", "horizon_branches", "token_norm", "depth_trend",
 )  # fmt: skip
 STARTS = {
     "": [],
@@ -143,10 +146,23 @@ def pack(study: Path, *, unfinished: bool = False) -> None:
     target.parent.mkdir(exist_ok=True)
     files = [*records, *(run / name for run in runs for name in RECORDED)]
     named = {str(file.relative_to(study.parent)): file.read_bytes() for file in files}
-    write_archive(target, study.name, named)
+    write_archive(target, study.name, without_probes(named))
     if not unfinished:
         (target.parent / UNFINISHED).unlink(missing_ok=True)
     print(f"{target}: {len(runs)} runs, {target.stat().st_size:,} bytes", file=sys.stderr)
+
+
+def without_probes(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of a study by name, without what was measured inside the models of its trials: no
+    report shows it, and it was a third of all bytes."""
+    records = [json.loads(data) for name, data in files.items() if "/sweep-" in name]
+    trials = {
+        run["folder"] for one in records for run in one.get("runs", ()) if run["stage"] == "tune"
+    }
+    for name in files:
+        if name.endswith("metrics.jsonl") and Path(name).parent.name in trials:
+            files[name] = _PROBE.sub(b"", files[name])
+    return files
 
 
 def unpack(name: str) -> None:
@@ -290,6 +306,9 @@ def _asked(study: str, found: Mapping[str, Findings], runs: Path) -> Iterator[st
         yield markdown_table(primary_rows(primary_contrasts(findings)))
     for panel, name in FIGURES.get(study, {}).items():
         _draw(findings, {panel: HERE / study / name})
+    if study == "depth_trend":
+        yield depths.depths_text(findings)
+        (HERE / study / "losses.svg").write_bytes(depths.draw(findings))
     if study == "horizon_branches":
         yield branches.beside_text(findings, found["horizon"])
     if study == "untied_stream":

@@ -59,3 +59,14 @@ def test_what_is_committed_is_copied_quickly():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
     assert sum(file.lstat().st_size for file in files if file.is_file()) < MOST
+
+
+def test_a_packed_trial_has_no_probes_and_all_else_that_its_runs_recorded():
+    run = {"stage": "tune", "folder": "one"}, {"stage": "result", "folder": "two"}
+    files = {"study/sweep-a.json": json.dumps({"runs": run}).encode()}
+    files |= {f"study/{name}/metrics.jsonl": LINES.encode() for name in ("one", "two")}
+    found = results.without_probes(dict(files))
+    assert found["study/two/metrics.jsonl"] == LINES.encode()
+    rows = [json.loads(line) for line in found["study/one/metrics.jsonl"].splitlines()]
+    kept = [{k: v for k, v in row.items() if not k.startswith("probe/")} for row in ROWS]
+    assert json.dumps(rows) == json.dumps(kept)

@@ -283,8 +283,10 @@ def test_every_claim_here_is_short_and_names_its_source_and_studies_that_are_her
                 assert {part.variant, part.baseline or part.variant} <= set(rows)
 
 
-def _varied(row: dict[str, str]) -> dict[str, str | bool]:
+def _varied(row: dict[str, str]) -> dict[str, str | bool | int]:
     """The keys that a study varies and tunes: the columns between the variant and the seed."""
     keys, flags = list(row), {"True": True, "False": False}
     varied = keys[keys.index("variant") + 1 : keys.index("seed")]
-    return {key: flags.get(row[key], row[key]) for key in varied}
+    return {
+        key: int(text) if (text := row[key]).isdigit() else flags.get(text, text) for key in varied
+    }
