@@ -53,8 +53,9 @@ def _rates(audit: Audit) -> str:
 
 
 def draw(found: Findings) -> bytes:
-    """The mean loss of each placement over depth; and with the fewest and with the most blocks that
-    of its trials at each rate, with a cross on the frame where one failed."""
+    """The mean loss of each placement over depth, hollow where some runs failed. Beside it, with
+    the fewest and with the most blocks, the loss of its trials at each rate, and a cross on the
+    frame at the lowest one that failed."""
     own = audits_of(found)
     depths = sorted({depth for by_depth in own.values() for depth in by_depth})
     figure, panels = subplots(1, 3, figsize=(9.0, 3.4), layout="constrained")
@@ -62,9 +63,11 @@ def draw(found: Findings) -> bytes:
         colour, dashes = line_style(place)
         style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.2}
         style["markersize"] = 3
-        means = {depth: found.outcomes[by_depth[depth].variant.name].mean for depth in depths}
-        shown = [(depth, mean) for depth, mean in means.items() if mean is not None]
-        panels[0].plot(*zip(*shown, strict=True), "o", label=placement, **style)
+        results = {depth: found.outcomes[by_depth[depth].variant.name] for depth in depths}
+        shown = {depth: one.mean for depth, one in results.items() if one.mean is not None}
+        panels[0].plot(*zip(*shown.items(), strict=True), "o", label=placement, **style)
+        hollow = {depth: mean for depth, mean in shown.items() if results[depth].failed}
+        panels[0].plot(hollow.keys(), hollow.values(), "o", color=colour, mfc="white", ms=5)
         for axes, depth in zip(panels[1:], (depths[0], depths[-1]), strict=True):
             audit = by_depth[depth]
             axes.plot(*zip(*sorted(audit.means.items()), strict=True), "o", **style)

@@ -64,10 +64,10 @@ def by_hand(q, k, v, *, scale, cap=None, window=None, slopes=None, sinks=None, c
             logits = torch.cat(
                 (logits[:, :h], logits[:, h : h + 1] - slope * far, logits[:, h + 1 :]), 1
             )
-        sink = 0 if sinks is None else sinks.exp()[:, None]
         peak = logits.amax(-1, keepdim=True)
+        sink = 0 if sinks is None else (sinks[:, None] - peak).exp()
         weights = (logits - peak).exp()
-        weights = weights / (weights.sum(-1, keepdim=True) + sink * (-peak).exp())
+        weights = weights / (weights.sum(-1, keepdim=True) + sink)
         rows.append(torch.einsum("bhs,bhsd->bhd", weights, v[:, :, seen]))
         entropies.append(-(weights * weights.log()).sum(-1))
         largest.append(logits.max())
