@@ -236,14 +236,15 @@ def comparison_of(findings: Findings, contrast: Contrast) -> Comparison | None:
 
 def claims_text(claims: Claims, homes: Mapping[str, str]) -> str:
     """A table of one line for each claim, for what was published and for what we asked."""
-    tested = [(c.detectable, first.claim.published) for first, *_ in claims
+    in_nats = [first for first, *_ in claims if not first.claim.unit]
+    tested = [(c.detectable, first.claim.published) for first in in_nats
               if (c := first.comparison) and c.detectable is not None]  # fmt: skip
     finds = [found for found, _ in tested]
     hidden = [found > effect / BYTES for found, effect in tested if effect is not None]
     parts = [
         f"The {len(finds)} tested rows could find {min(finds):.3f} to {max(finds):.2f} nats per "
         f"byte, half of them {median(finds):.3f} or less. The published effect is known for "
-        f"{len(hidden)} of them, and for {sum(hidden)} it lies below what could be found."
+        f"{len(hidden)} of them; {sum(hidden)} of these lie below what could be found."
     ]
     for asked, title in TITLES.items():
         own = [judged for judged in claims if judged[0].claim.asked == asked]

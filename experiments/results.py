@@ -113,7 +113,7 @@ Report = tuple[Findings, list[str], list[str]]
 # Studies whose contrasts are one family of their own, and which ask nothing else beyond the report.
 PRIMARY = (
     "untied_stream", "hybridnorm_parts", "qk_width", "dynamic_alpha", "dynamic_alpha_rates",
-    "horizon_post", "horizon_branches", "token_norm", "depth_trend",
+    "horizon_post", "horizon_branches", "token_norm", "depth_trend", "orthogonal",
 )  # fmt: skip
 STARTS = {
     "": [],
