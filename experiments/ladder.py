@@ -14,6 +14,7 @@ from scipy import optimize, stats
 from transformer_norms.analysis.rendering import svg_bytes
 from transformer_norms.report.figures import FONT, line_style, subplots, use_log_axis
 from transformer_norms.report.findings import Findings
+from transformer_norms.report.horizons.prices import horizon_of
 from transformer_norms.text_tables import markdown_table
 
 UNIT = 1e12  # of compute: 1 TFLOP
@@ -120,23 +121,24 @@ def slope(laws: Laws, points: Sequence[Point], placement: str) -> Estimate:
     return estimate(map(of_seed, laws))
 
 
-def points_of(studies: Iterable[Findings]) -> list[Point]:
-    """The results of the ladder's studies."""
-    return [
-        Point(
-            variant.values["placement"], member.seed,
-            member.run.summary.flops / UNIT, member.run.summary.val_loss,
-        )
-        for found in studies
-        for variant in found.study.variants
-        for member in variant.results
-        if member.run and member.run.summary.flops and member.run.summary.val_loss
-    ]  # fmt: skip
+def points_of(studies: Iterable[Findings]) -> tuple[list[Point], list[str]]:
+    """The results of the ladder's studies, and the placements of which a run failed or is missing:
+    these have no points, since the seeds that are left would be a choice."""
+    pairs = [(found, variant) for found in studies for variant in found.study.variants]
+    outcomes = [(v.values["placement"], v, found.outcomes[v.name]) for found, v in pairs]
+    lost = {p: None for p, _, one in outcomes if one.failed or one.missing or not one.losses}
+    points = [
+        Point(placement, seed, variant.flops_per_token * tokens / UNIT, loss)
+        for placement, variant, one in outcomes
+        if placement not in lost and variant.flops_per_token and (tokens := horizon_of(variant))
+        for seed, loss in one.losses.items()
+    ]
+    return points, [*lost]
 
 
-def study_text(points: Sequence[Point]) -> str:
+def study_text(points: Sequence[Point], lost: Sequence[str] = ()) -> str:
     """The law, what each placement saves and whether that changes with compute; and the largest
-    size, predicted from the others and measured."""
+    size, predicted from the others and measured. `lost` has no points."""
     largest = max(point.compute for point in points)
     smaller = [point for point in points if point.compute < largest / 2]
     laws, before = laws_of(points), laws_of(smaller)
@@ -166,6 +168,7 @@ def study_text(points: Sequence[Point]) -> str:
         f"{len(laws)} seeds. The change is that of log(compute of pre / own compute).\n\n"
         f"{markdown_table(rows)}\n\nThe largest size, from the law of the others:\n\n"
         f"{markdown_table(scores)}"
+        + (f"\n\nWithout a law, as a run failed or is missing: {', '.join(lost)}." if lost else "")
     )
 
 

@@ -14,9 +14,15 @@ import sys
 from pathlib import Path
 
 
-def main(folder: str) -> None:
+def main(folder: str = "python_text") -> None:
     files = sorted(Path(folder).rglob("*.py"), key=lambda file: file.relative_to(folder).as_posix())
     texts = dict.fromkeys(filter(None, (file.read_text("utf-8") for file in files)))
+    if not texts:
+        print(
+            f"{folder}: there is no Python source; name the folder of pip's --target",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     Path("python_text.jsonl").write_text(lines)
     size, digest = sum(map(len, texts)), hashlib.sha256(lines.encode()).hexdigest()
@@ -24,4 +30,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:2])

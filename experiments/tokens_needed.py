@@ -4,9 +4,9 @@ answer, which a price, that is read backward, does not have."""
 
 import math
 from collections.abc import Mapping
-from statistics import fmean, stdev
 
-from scipy import optimize, stats
+from ladder import estimate
+from scipy import optimize
 
 from transformer_norms.comparison.price import LossCurve
 from transformer_norms.comparison.verdict import Side
@@ -74,8 +74,6 @@ def _losses(curve: LossCurve, tokens: float) -> Mapping[int, float]:
 def _shown(logs: Mapping[int, float]) -> str:
     if len(logs) < 2:
         return ""
-    values = [*logs.values()]
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
-    mean = fmean(values)
-    low, value, high = (f"{100 * math.expm1(x):+.0f}" for x in (mean - half, mean, mean + half))
+    mean = estimate(logs.values())
+    value, low, high = (f"{100 * math.expm1(x):+.0f}" for x in (mean.value, mean.low, mean.high))
     return f"{value} % ({low} to {high})"

@@ -225,7 +225,7 @@ def geonorm(model, norm, x):
 
 
 def orthogonal(model, norm, x):
-    """By the matrix that takes the part along x away."""
+    """A matrix takes the part along x away from what is added."""
     for block in model.blocks:
         for f in sub_layers(block):
             along = x[..., :, None] * x[..., None, :] / (x * x).sum(-1)[..., None, None]

@@ -197,6 +197,21 @@ def test_no_number_in_the_findings_is_other_than_what_was_computed():
         assert any(abs(float(number) - one) <= half for one in computed), number
 
 
+def test_the_counts_in_prose_are_those_of_the_table_of_protocols():
+    """They grow with each study that tunes the rate alone."""
+    table = BLOCK.search((HERE / "usual_protocol" / "README.md").read_text())[1]
+    pairs, studies = re.search(r"(\d+) pairs of (\d+) studies", table).groups()
+    off = [int(far) for far in re.findall(r"\| one rate, .* (\d+) % \|$", table, re.MULTILINE)]
+    findings, front = (
+        " ".join(file.read_text().split())
+        for file in (HERE / "FINDINGS.md", HERE.parent / "README.md")
+    )
+    assert f"{pairs} differences, from {studies} studies" in findings
+    assert f"Of {pairs} differences" in front
+    assert f"{min(off)} to {max(off)} % of" in findings
+    assert f"{min(off)} to {max(off)} % are" in front
+
+
 def rows_of(study, **wanted):
     with open(HOMES[study] / "results.csv") as file:
         rows = list(csv.DictReader(file))

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from ladder import Law, Point, estimate, fit, laws_of, predicted, slope, study_text
+from ladder import Law, Point, estimate, fit, laws_of, points_of, predicted, slope, study_text
+from own_folder import own_folder  # noqa: F401
+from planted import SEEDS, plant
 
 COMPUTES = (1.1, 6.3, 19, 45, 153)
 PLANTED = Law(1.5, 0.21, {"pre": 3.0, "post": 3.15, "peri": 2.9})
@@ -62,3 +64,11 @@ def test_the_text_says_the_law_and_scores_the_prediction():
     assert "E is 1.500 (" in text
     assert "| post | 3.150 | -26 % (" in text
     assert text.count("| yes |") + text.count("| no |") == 3
+
+
+def test_a_placement_of_which_a_run_failed_has_no_points():
+    sizes = [({"model.width": w, "placement": p}, 2.0) for w in (64, 128) for p in ("pre", "post")]
+    points, lost = points_of([plant(sizes, failed=(3,))])
+    assert lost == ["post"]
+    assert sorted((p.placement, p.seed) for p in points) == sorted(("pre", s) for s in 2 * SEEDS)
+    assert study_text(runs(1e-6, np.random.default_rng(1)), lost).endswith("missing: post.")

@@ -26,8 +26,18 @@ class Final(Leave):
         return self.norm(x)
 
 
+class OneStream(Connection):
+    """A sub-layer reads the stream as it is."""
+
+    enter, leave = Same, Final
+
+    def read(self, x: Stream) -> Stream:
+        """X"""
+        return x
+
+
 @CONNECTIONS("geodesic")
-class Geodesic(Connection):
+class Geodesic(OneStream):
     """X turns on its sphere towards u by an angle t, and keeps its length |X|. s = 1 and c = 0 at
     the start, both learned      GeoNorm, Zheng et al. 2026, arXiv:2601.22095
 
@@ -35,7 +45,6 @@ class Geodesic(Connection):
     u = 0 has a gradient.
     """
 
-    enter, leave = Same, Final
     largest = math.pi / 4  # the angle
 
     def __init__(self, l: float, *, eps: Epsilon) -> None:  # noqa: E741
@@ -43,10 +52,6 @@ class Geodesic(Connection):
         self.l, self.eps = constant(l), eps
         self.scale = nn.Parameter(torch.ones(SCALAR))
         self.bias = nn.Parameter(torch.zeros(SCALAR))
-
-    def read(self, x: Stream) -> Stream:
-        """X"""
-        return x
 
     def write(self, x: Stream, u: Stream) -> Stream:
         """X = cos(t) X + sin(t) |X| v / |v|, v = u - (u . X) X / |X|**2, t = min((s * min(|v|/|X|,
@@ -63,20 +68,14 @@ class Geodesic(Connection):
 
 
 @CONNECTIONS("orthogonal")
-class Orthogonal(Connection):
+class Orthogonal(OneStream):
     """X moves by the part of u at right angles to X      the orthogonal residual update, Oh et al.
     2025, arXiv:2505.11881
     """
 
-    enter, leave = Same, Final
-
     def __init__(self, *, eps: Epsilon) -> None:
         super().__init__()
         self.eps = eps
-
-    def read(self, x: Stream) -> Stream:
-        """X"""
-        return x
 
     def write(self, x: Stream, u: Stream) -> Stream:
         """X = X + u - (u . X) / (|X|**2 + eps) X"""
