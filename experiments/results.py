@@ -13,7 +13,6 @@ A study that takes longer than a machine is at hand is committed unfinished. No 
 such a study. It is unpacked on the next machine, where its command trains the runs that are left.
 """
 
-import json
 import os
 import re
 import shutil
@@ -37,11 +36,11 @@ import untied
 import usual_protocol
 import widths
 from analyses import init_gradients
-from archives import read_archive, write_archive
 from claims import claims_csv, claims_text, contradictions, judge_claims
 from claims_figure import write_figures
 from judged_anew import verdicts_table
 from measured import STEPS, XIONG, described, gap_sentences, measured_rows
+from packing import RUNS, extract, find_homes, pack, unpack
 from primary import primary_contrasts, primary_rows
 from screens import SCREENS, screen_text
 from small_questions import MODES, SHARES, modes_rows, read_rows, shares_rows
@@ -68,7 +67,6 @@ from transformer_norms.report.study import read_rows as rows_of_runs
 from transformer_norms.report.table import table
 from transformer_norms.report.tuning_audit import audit_table
 from transformer_norms.report.writing import write_report
-from transformer_norms.storage.reading import read_json
 from transformer_norms.text_tables import (
     Table,
     escape_markdown,
@@ -80,8 +78,6 @@ from transformer_norms.training.measures import WORDS
 from transformer_norms.training.probes import measure_start
 
 HERE = Path(__file__).parent
-RUNS, UNFINISHED = "runs.tar.xz", "unfinished.tar.xz"
-RECORDED = ("config.yaml", "metrics.jsonl", "summary.json")  # of a run; and sweep-*.json
 # Of a report what is committed; a figure where the README shows it. In a README there is no room
 # for all columns of its table.
 FILES = ("table.md", "results.csv", "curves.svg", "rates.svg")
@@ -104,7 +100,6 @@ FIGURES = {
         "final-loss-by-tokens": "tokens.svg", "final-loss-by-step-time": "time.svg"
     },
 }  # fmt: skip
-_PROBE = re.compile(rb', "probe/[^"]+": [^,}]+')
 SHEET = Sheet(("svg",), width=6.0)
 SEEDS = (3, 5, 8, 10)
 ONE_START = ["architecture.tied=true", "architecture.embed_scale=none"]
@@ -122,62 +117,6 @@ STARTS = {
 }
 
 
-def find_homes() -> dict[str, Path]:
-    """The folder of each study by its name, in the order of the names. Those in earlier/ are
-    superseded."""
-    folders = [file.parent for file in HERE.glob("**/README.md") if file.parent != HERE]
-    return {folder.name: folder for folder in sorted(folders, key=lambda folder: folder.name)}
-
-
-def pack(study: Path, *, unfinished: bool = False) -> None:
-    """The same runs are the same bytes. A run that has not ended is left out of an unfinished
-    study. ValueError where one has not ended otherwise, or where none is there."""
-    records = sorted(study.glob("sweep-*.json"))
-    runs = []
-    for file in sorted(study.glob("*/summary.json")):
-        if (status := read_json(file)["status"]) in ("finished", "diverged"):
-            runs.append(file.parent)
-        elif not unfinished:
-            raise ValueError(f"{file.parent}: is {status}; run the sweep again")
-    if not (runs and records):
-        raise ValueError(f"{study}: is no study; there is no run, or no sweep's record")
-    home = find_homes().get(study.name, HERE / study.name)
-    target = home / (UNFINISHED if unfinished else RUNS)
-    target.parent.mkdir(exist_ok=True)
-    files = [*records, *(run / name for run in runs for name in RECORDED)]
-    named = {str(file.relative_to(study.parent)): file.read_bytes() for file in files}
-    write_archive(target, study.name, without_probes(named))
-    if not unfinished:
-        (target.parent / UNFINISHED).unlink(missing_ok=True)
-    print(f"{target}: {len(runs)} runs, {target.stat().st_size:,} bytes", file=sys.stderr)
-
-
-def without_probes(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The files of a study by name, without what was measured inside the models of its trials: no
-    report shows it, and it was a third of all bytes."""
-    records = [json.loads(data) for name, data in files.items() if "/sweep-" in name]
-    trials = {
-        run["folder"] for one in records for run in one.get("runs", ()) if run["stage"] == "tune"
-    }
-    for name in files:
-        if name.endswith("metrics.jsonl") and Path(name).parent.name in trials:
-            files[name] = _PROBE.sub(b"", files[name])
-    return files
-
-
-def unpack(name: str) -> None:
-    """ValueError where the study has no packed runs, or where runs/NAME is there already."""
-    home = find_homes().get(name, HERE / name)
-    archives = [home / RUNS, home / UNFINISHED]
-    archive = next((archive for archive in archives if archive.exists()), None)
-    if archive is None:
-        raise ValueError(f"{name}: there are no packed runs in {home}")
-    if (folder := Path("runs") / name).exists():
-        raise ValueError(f"{folder}: is there already; move it away first")
-    _extract(archive, folder.parent)
-    print(f"{folder}: the sweep's command goes on from here", file=sys.stderr)
-
-
 def regenerate() -> None:
     """Each core has a process, and each process one thread: what is measured anew is small."""
     one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
@@ -189,7 +128,7 @@ def regenerate() -> None:
         runs, homes = Path(folder), find_homes()
         trained = [home for home in homes.values() if (home / RUNS).exists()]
         links = {name: str(home.relative_to(HERE)) for name, home in homes.items()}
-        list(pool.map(_extract, [home / RUNS for home in trained], repeat(runs)))
+        list(pool.map(extract, [home / RUNS for home in trained], repeat(runs)))
         written = pool.map(_write_study, trained, repeat(runs))
         # Last what needs no report: meanwhile this process fills the READMEs.
         measurements = _begin_measurements(pool, runs)
@@ -252,12 +191,6 @@ def _write_study(home: Path, folder: Path) -> Report:
     if home.name in SCREENS:
         return findings, [], []
     return findings, list(_verdicts(findings)), list(_tables(findings))
-
-
-def _extract(archive: Path, folder: Path) -> None:
-    for path, data in read_archive(archive):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(data)
 
 
 def _verdicts(findings: Findings) -> Iterator[str]:

@@ -7,6 +7,7 @@ import tarfile
 
 import archives
 import numpy as np
+import packing
 import pytest
 import results
 
@@ -49,7 +50,7 @@ def test_a_file_outside_the_folder_and_a_link_are_not_written(name, kind, tmp_pa
             info.type, info.linkname, info.size = tarfile.SYMTYPE, "/etc/passwd", 0
         archive.addfile(info, io.BytesIO(data))
     with pytest.raises(ValueError, match="is not a file of a study"):
-        results._extract(tmp_path / "study.tar.xz", tmp_path / "runs" / "study")
+        packing.extract(tmp_path / "study.tar.xz", tmp_path / "runs" / "study")
     assert [*tmp_path.rglob("away"), *tmp_path.rglob("link")] == []
 
 
@@ -65,7 +66,7 @@ def test_a_packed_trial_has_no_probes_and_all_else_that_its_runs_recorded():
     run = {"stage": "tune", "folder": "one"}, {"stage": "result", "folder": "two"}
     files = {"study/sweep-a.json": json.dumps({"runs": run}).encode()}
     files |= {f"study/{name}/metrics.jsonl": LINES.encode() for name in ("one", "two")}
-    found = results.without_probes(dict(files))
+    found = packing.without_probes(dict(files))
     assert found["study/two/metrics.jsonl"] == LINES.encode()
     rows = [json.loads(line) for line in found["study/one/metrics.jsonl"].splitlines()]
     kept = [{k: v for k, v in row.items() if not k.startswith("probe/")} for row in ROWS]

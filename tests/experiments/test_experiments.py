@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 import archives
+import packing
 import pytest
 import results
 import torch
@@ -25,8 +26,8 @@ from transformer_norms.report.writing import write_report
 from transformer_norms.run import machine
 
 HERE = Path(__file__).parents[2] / "experiments"
-HOMES = results.find_homes()
-STUDIES = [name for name, home in HOMES.items() if (home / results.RUNS).exists()]
+HOMES = packing.find_homes()
+STUDIES = [name for name, home in HOMES.items() if (home / packing.RUNS).exists()]
 NOISE = 0.0069  # sd of pre's seeds in experiments/noise, nats
 READMES = [home / "README.md" for home in HOMES.values()]
 BLOCK = re.compile(r"<!-- results:[^>]*-->\n(.*?)<!-- /results -->", re.DOTALL)
@@ -54,7 +55,7 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
     # A run that the newest command of a sweep does not ask for, and that never began, has no files.
     given_up = {run for run, row in rows.items() if row["stage"] == "given up"}
     assert {rows.pop(run)["status"] for run in given_up} <= {"missing"}
-    with tarfile.open(HOMES[study] / results.RUNS) as packed:
+    with tarfile.open(HOMES[study] / packing.RUNS) as packed:
         names = [Path(name) for name in packed.getnames()]
         summaries = {
             Path(name).parts[1]: json.load(packed.extractfile(name))
@@ -62,7 +63,7 @@ def test_a_studys_table_of_results_is_that_of_its_runs(study):
             if name.endswith("/summary.json")
         }
     assert {name.name for name in names} <= {
-        archives.COLUMNS, *results.RECORDED,
+        archives.COLUMNS, *packing.RECORDED,
         *(n.name for n in names if n.name.startswith("sweep-")),
     }  # fmt: skip
     assert summaries.keys() == rows.keys()
@@ -80,7 +81,7 @@ GOLDEN = "norms depth qk_norm_edges eps".split()
 def test_the_tables_of_packed_studies_come_out_again_to_the_byte(study, tmp_path, monkeypatch):
     """They hold most sentences of a report: each verdict, failures, contrasts, tuning, notes."""
     skip_pictures(monkeypatch)
-    results._extract(HOMES[study] / results.RUNS, tmp_path)
+    packing.extract(HOMES[study] / packing.RUNS, tmp_path)
     write_report([tmp_path / study])
     for name in ("table.md", "results.csv"):
         assert (tmp_path / study / name).read_bytes() == (HOMES[study] / name).read_bytes()
@@ -246,7 +247,7 @@ def test_a_committed_row_comes_out_again_from_its_saved_config(tmp_path, measure
         pytest.skip("needs the text of the studies: TINYSHAKESPEARE=FILE")
     study, here = "warmup", HERE.parent
     row = rows_of(study, variant="pre lr=0.002 warmup=200", seed="0")[0]
-    results._extract(HOMES[study] / results.RUNS, tmp_path)
+    packing.extract(HOMES[study] / packing.RUNS, tmp_path)
     code = subprocess.run(
         ["git", "archive", "--prefix=then/", row["commit"]], cwd=here, capture_output=True
     )
@@ -275,6 +276,7 @@ def test_everything_is_regenerated_to_the_same_bytes(tmp_path, monkeypatch):
     copied = tmp_path / "experiments"
     shutil.copytree(HERE, copied, ignore=shutil.ignore_patterns("report.html", "__pycache__"))
     monkeypatch.setattr(results, "HERE", copied)
+    monkeypatch.setattr(packing, "HERE", copied)
     results.regenerate()
     for file in HERE.rglob("*"):
         anew = file.parent.name == "invariances"  # another processor rounds
@@ -293,25 +295,25 @@ def make_packable(study, **statuses):
 
 
 def test_only_runs_that_have_ended_are_packed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(results, "HERE", tmp_path)
+    monkeypatch.setattr(packing, "HERE", tmp_path)
     assert results.main(["pack", str(tmp_path / "typo")]) == 2
     make_packable(tmp_path / "study", run="running")
     run = tmp_path / "study" / "run"
     assert results.main(["pack", str(tmp_path / "study")]) == 2
     assert "is running; run the sweep again" in capsys.readouterr().err
-    assert not (tmp_path / "study" / results.RUNS).exists()
+    assert not (tmp_path / "study" / packing.RUNS).exists()
     (run / "summary.json").write_text('{"status": "diverged"}')
     assert results.main(["pack", str(tmp_path / "study")]) == 0
-    first = (tmp_path / "study" / results.RUNS).read_bytes()
+    first = (tmp_path / "study" / packing.RUNS).read_bytes()
     assert results.main(["pack", str(tmp_path / "study")]) == 0
-    assert (tmp_path / "study" / results.RUNS).read_bytes() == first
+    assert (tmp_path / "study" / packing.RUNS).read_bytes() == first
 
 
 def test_a_study_that_is_packed_unfinished_is_unpacked_where_its_command_goes_on(
     tmp_path, monkeypatch, capsys
 ):
     home = tmp_path / "experiments"
-    monkeypatch.setattr(results, "HERE", home)
+    monkeypatch.setattr(packing, "HERE", home)
     monkeypatch.chdir(tmp_path)
     home.mkdir()
     study = tmp_path / "runs" / "study"
@@ -319,14 +321,14 @@ def test_a_study_that_is_packed_unfinished_is_unpacked_where_its_command_goes_on
     assert results.main(["unpack", "study"]) == 2
     assert "there are no packed runs" in capsys.readouterr().err
     assert results.main(["pack", "--unfinished", "runs/study"]) == 0
-    assert not (home / "study" / results.RUNS).exists()
+    assert not (home / "study" / packing.RUNS).exists()
     assert results.main(["unpack", "study"]) == 2
     assert "runs/study: is there already" in capsys.readouterr().err
     study.rename(tmp_path / "away")
     assert results.main(["unpack", "study"]) == 0
     left = {str(file.relative_to(study)) for file in study.rglob("*") if file.is_file()}
-    run = {f"first/{name}" for name in results.RECORDED}
+    run = {f"first/{name}" for name in packing.RECORDED}
     assert left == {"sweep-study.json", *run}
     assert (study / "first" / "config.yaml").read_text() == "a: 1"
     assert results.main(["pack", "runs/study"]) == 0
-    assert not (home / "study" / results.UNFINISHED).exists()
+    assert not (home / "study" / packing.UNFINISHED).exists()
